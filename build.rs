@@ -1,0 +1,64 @@
+//! Compiles `proto/` and declares the gRPC service.
+//!
+//! A pure-Rust protobuf compiler does it, so that a fresh machine needs only cargo. Three things come out: the original descriptors (for
+//! reflection and JSON), Rust messages with a client (for `weir hit` and the tests), and the server, declared by hand so that its codec and
+//! its request type are ours.
+
+use std::env;
+use std::path::PathBuf;
+
+use prost::Message;
+use prost_types::field_descriptor_proto::Type;
+use prost_types::{DescriptorProto, FileDescriptorSet};
+
+const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+
+    let original = protox::compile([SERVICE], ["proto"])?;
+    std::fs::write(out.join("rls.fds"), original.encode_to_vec())?;
+
+    let messages = out.join("messages");
+    std::fs::create_dir_all(&messages)?;
+    tonic_prost_build::configure().out_dir(&messages).build_server(false).include_file("all.rs").compile_fds(entries_as_bytes(original))?;
+
+    let server = out.join("server");
+    std::fs::create_dir_all(&server)?;
+    let decide = tonic_build::manual::Method::builder()
+        .name("should_rate_limit")
+        .route_name("ShouldRateLimit")
+        .input_type("crate::rls::codec::Frame")
+        .output_type("crate::proto::RateLimitResponse")
+        .codec_path("crate::rls::codec::FrameCodec")
+        .build();
+    let service = tonic_build::manual::Service::builder()
+        .name("RateLimitService")
+        .package("envoy.service.ratelimit.v3")
+        .comment("What Envoy asks.")
+        .method(decide)
+        .build();
+    tonic_build::manual::Builder::new().out_dir(&server).build_client(false).compile(&[service]);
+    Ok(())
+}
+
+/// Text that is not UTF-8 must be limited like any other, and a `string` field would refuse it; `bytes` looks the same on the wire.
+fn entries_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
+    for file in &mut set.file {
+        for message in &mut file.message_type {
+            for entry in message.nested_type.iter_mut().filter(|nested| nested.name() == "Entry") {
+                text_to_bytes(entry);
+            }
+        }
+    }
+    set
+}
+
+fn text_to_bytes(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        if field.r#type() == Type::String {
+            field.set_type(Type::Bytes);
+        }
+    }
+}

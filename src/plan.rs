@@ -1,0 +1,172 @@
+//! A plan: the checks of one request, and which slot of the answer each one fills.
+//!
+//! Everything that depends on the rules is settled here, before any store is asked; a plan without checks never leaves the process.
+
+mod key;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Algorithm;
+use crate::ask::{Ask, Descriptor, Entry};
+use crate::rules::limit::{self, Limit, LimitId};
+use crate::rules::{Found, Rules};
+use crate::time::Rate;
+
+/// The checks of one request.
+#[derive(Debug)]
+pub struct Plan {
+    /// The rules that it was made from.
+    pub rules: Arc<Rules>,
+    /// What to decide, in the order of the descriptors.
+    pub checks: SmallVec<[Check; 4]>,
+    /// One per descriptor of the request, in its order.
+    pub slots: SmallVec<[Slot; 4]>,
+    /// The rules do not know the domain.
+    pub unknown_domain: bool,
+    keys: Vec<u8>,
+}
+
+/// One thing to decide.
+#[derive(Clone, Debug)]
+pub struct Check {
+    key: Range<usize>,
+    /// How.
+    pub algorithm: Algorithm,
+    /// Hits asked for: 0 looks, below 0 gives back.
+    pub hits: i64,
+    /// What being over means.
+    pub role: Role,
+}
+
+/// What being over a limit means for its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Role {
+    /// The status says OK all the same.
+    pub shadow: bool,
+    /// The request fails only if all quota descriptors are over.
+    pub quota: bool,
+}
+
+/// What fills one place of the answer.
+#[derive(Debug)]
+pub enum Slot {
+    /// Nothing limits the descriptor.
+    Free,
+    /// A limit without an amount.
+    Unlimited(LimitId),
+    /// The answer to a check.
+    Checked {
+        /// Index into [`Plan::checks`].
+        check: usize,
+        /// The configured limit; `None` when the request brought its own.
+        limit: Option<LimitId>,
+        /// The amount, as the answer shows it.
+        rate: Rate,
+        /// Names of the metric's levels when they depend on the request.
+        metric: Option<Box<[String]>>,
+    },
+}
+
+/// What a plan needs to know besides rules and request.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Goes in front of every counter key. Holds no braces: they would move the key to another slot of a Redis Cluster.
+    pub key_prefix: String,
+}
+
+impl Plan {
+    /// Matches the descriptors of `ask`.
+    #[must_use]
+    pub fn new(rules: Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
+        let mut plan = Self {
+            unknown_domain: !rules.knows(ask.domain),
+            rules: Arc::clone(&rules),
+            checks: SmallVec::new(),
+            slots: SmallVec::new(),
+            keys: Vec::new(),
+        };
+        if plan.unknown_domain {
+            plan.slots.extend(ask.descriptors().map(|_| Slot::Free));
+            return plan;
+        }
+        let found: SmallVec<[Option<&Limit>; 4]> =
+            ask.descriptors().map(|(descriptor, entries)| find(&rules, ask.domain, descriptor, entries)).collect();
+        for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
+            let slot = match (*limit, descriptor.limit) {
+                (_, Some(rate)) => plan.check(ask, descriptor, entries, None, rate, options),
+                (None, None) => Slot::Free,
+                (Some(limit), None) => match limit.rate {
+                    None => Slot::Unlimited(limit.id),
+                    Some(_) if is_replaced(limit, &found) => Slot::Free,
+                    Some(rate) => plan.check(ask, descriptor, entries, Some(limit), rate, options),
+                },
+            };
+            plan.slots.push(slot);
+        }
+        plan
+    }
+
+    /// The key of a check, without the window that a store may append.
+    #[must_use]
+    pub fn key(&self, check: &Check) -> &[u8] {
+        &self.keys[check.key.clone()]
+    }
+
+    fn check(
+        &mut self,
+        ask: &Ask<'_>,
+        descriptor: &Descriptor,
+        entries: &[Entry<'_>],
+        limit: Option<&Limit>,
+        rate: Rate,
+        options: &Options,
+    ) -> Slot {
+        // The configuration and the decoder refuse rates without a possible window.
+        let Some(algorithm) = limit::algorithm(&rate) else { return Slot::Free };
+        let start = self.keys.len();
+        let levels = limit.map_or(&[][..], |limit| &limit.levels);
+        key::write(&mut self.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
+        let role = limit.map_or(Role::default(), |limit| Role { shadow: limit.shadow_mode, quota: limit.quota_mode });
+        self.checks.push(Check { key: start..self.keys.len(), algorithm, hits: ask.hits(descriptor), role });
+        Slot::Checked { check: self.checks.len() - 1, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }
+    }
+}
+
+fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<&'r Limit> {
+    match descriptor.limit {
+        Some(_) => None,
+        None => match rules.find(domain, entries) {
+            Found::Limit(limit) => Some(limit),
+            Found::Nothing | Found::UnknownDomain => None,
+        },
+    }
+}
+
+/// Any matched limit of the request, replaced itself or unlimited, may switch off others by name.
+fn is_replaced(limit: &Limit, found: &[Option<&Limit>]) -> bool {
+    limit.name.as_ref().is_some_and(|name| found.iter().flatten().any(|other| other.replaces.contains(name)))
+}
+
+/// Names of the levels of a metric that depends on the request: those of a limit that the request brought along, of `detailed_metric` and of
+/// `value_to_metric`. A shared threshold keeps its pattern.
+fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
+    let text = |entry: &Entry<'_>| {
+        let (key, value) = (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));
+        format!("{key}_{value}")
+    };
+    let Some(limit) = limit else { return Some(entries.iter().map(text).collect()) };
+    if !limit.detailed_metric && !limit.levels.iter().any(|level| level.value_to_metric) {
+        return None;
+    }
+    let level_text = |(level, entry): (&limit::Level, &Entry<'_>)| match level {
+        level if level.share_threshold => level.text(),
+        _ if limit.detailed_metric => text(entry),
+        level if level.value_to_metric && entry.value.is_empty() => level.key.to_string(),
+        level if level.value_to_metric => text(entry),
+        level => level.text(),
+    };
+    Some(limit.levels.iter().zip(entries).map(level_text).collect())
+}

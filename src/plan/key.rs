@@ -1,0 +1,74 @@
+//! Counter keys: injective, readable, of bounded length.
+//!
+//! ```text
+//! <prefix>w1{<domain>|<key>=<value>|<key>~<pattern>|<key>#<digest>}fw60
+//! ```
+//!
+//! Two different (domain, path of entries, algorithm) never share a key, whatever bytes a client sends: the characters that give a key its
+//! shape are escaped inside its parts, and a long part is replaced by its SHA-256, marked by a character that no short part can hold. The
+//! braces are the hash tag of Redis Cluster; what stands behind them does not move the key to another slot. The store appends the window.
+
+use sha2::{Digest, Sha256};
+
+use crate::algorithm::Algorithm;
+use crate::ask::Entry;
+use crate::rules::limit::Level;
+
+/// The version of this format; a new one forgets all counters.
+const VERSION: &[u8] = b"w1";
+
+/// Longer parts are digested: twice the digest's own text, so that keys stay readable where they can.
+const LONGEST_PART: usize = 128;
+
+const VALUE: u8 = b'=';
+const PATTERN: u8 = b'~';
+const DIGEST: u8 = b'#';
+
+/// Appends a key to `out`. `levels` are those of the configured limit, for its shared patterns; none for a limit of the request's own.
+pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level], algorithm: &Algorithm) {
+    out.reserve(
+        prefix.len() + domain.len() + entries.iter().map(|entry| entry.key.len() + entry.value.len() + 4).sum::<usize>().min(512) + 16,
+    );
+    out.extend_from_slice(prefix.as_bytes());
+    out.extend_from_slice(VERSION);
+    out.push(b'{');
+    part(out, None, domain);
+    for (index, entry) in entries.iter().enumerate() {
+        out.push(b'|');
+        part(out, None, entry.key);
+        match levels.get(index) {
+            Some(Level { share_threshold: true, value, .. }) => part(out, Some(PATTERN), value.as_deref().unwrap_or_default().as_bytes()),
+            _ => part(out, Some(VALUE), entry.value),
+        }
+    }
+    out.push(b'}');
+    match algorithm {
+        Algorithm::FixedWindow(fixed) => {
+            out.extend_from_slice(b"fw");
+            out.extend_from_slice((fixed.window.micros() / 1_000_000).to_string().as_bytes());
+        }
+    }
+}
+
+/// One part behind its mark. A digest takes the place of the mark, or stands in front where there is none.
+fn part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
+    if text.len() > LONGEST_PART {
+        // A pattern is marked apart from the same text as a value, digested or not.
+        out.extend(mark.filter(|&mark| mark == PATTERN));
+        out.push(DIGEST);
+        for byte in Sha256::digest(text) {
+            out.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+        }
+        return;
+    }
+    out.extend(mark);
+    for &byte in text {
+        match byte {
+            b'%' | b'{' | b'}' | b'|' | VALUE | PATTERN | DIGEST => {
+                out.push(b'%');
+                out.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+            }
+            _ => out.push(byte),
+        }
+    }
+}

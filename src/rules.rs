@@ -1,0 +1,68 @@
+//! The rules: the immutable compiled configuration, and how a descriptor finds its limit in it.
+//!
+//! What the user wrote is in `rules/source.rs`, what the program runs is here; `rules/compile.rs` leads from one to the other, or reports
+//! all problems at once.
+
+pub mod compile;
+pub mod limit;
+pub mod source;
+mod tree;
+
+use hashbrown::HashMap;
+
+use crate::ask::Entry;
+use limit::{Limit, LimitId};
+use tree::Tree;
+
+/// All domains and all limits.
+#[derive(Debug, Default)]
+pub struct Rules {
+    domains: HashMap<Box<[u8]>, Tree>,
+    limits: Vec<Limit>,
+}
+
+/// What a descriptor found.
+#[derive(Debug)]
+pub enum Found<'r> {
+    /// No file speaks of this domain.
+    UnknownDomain,
+    /// Nothing limits the descriptor: no entry of the tree matches it, or the one that does has no limit.
+    Nothing,
+    /// The limit on the node of its last entry.
+    Limit(&'r Limit),
+}
+
+impl Rules {
+    /// Whether a file speaks of this domain.
+    #[must_use]
+    pub fn knows(&self, domain: &[u8]) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// Finds the limit of a descriptor.
+    ///
+    /// At each level the exact value is tried first, then wildcards in the order of the file, then the key alone; there is no way back. A
+    /// limit counts only on the node of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
+    #[must_use]
+    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Found<'_> {
+        let Some(tree) = self.domains.get(domain) else { return Found::UnknownDomain };
+        tree.find(entries).map_or(Found::Nothing, |id| Found::Limit(self.limit(id)))
+    }
+
+    /// The limit of that id.
+    #[must_use]
+    pub fn limit(&self, id: LimitId) -> &Limit {
+        &self.limits[id.0 as usize]
+    }
+
+    /// All limits, by id.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// The names of all domains, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
+        self.domains.keys().map(AsRef::as_ref)
+    }
+}

@@ -1,0 +1,75 @@
+//! One compiled limit: everything that a request needs to know about it, worked out when the rules are loaded.
+
+use crate::algorithm::{Algorithm, FixedWindow};
+use crate::time::{Rate, Span};
+
+/// The place of a limit in its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimitId(pub u32);
+
+/// A JSON object: what `metadata` may hold.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;
+
+/// A limit and the way to it.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Its place in the rules.
+    pub id: LimitId,
+    /// The domain that it belongs to.
+    pub domain: Box<str>,
+    /// The nodes from the root to the limit, one per entry of a descriptor that finds it.
+    pub levels: Box<[Level]>,
+    /// Comes back as `current_limit.name`, and is what other limits may replace.
+    pub name: Option<Box<str>>,
+    /// How much; `None` = unlimited.
+    pub rate: Option<Rate>,
+    /// Over it, the status still says OK.
+    pub shadow_mode: bool,
+    /// Over it, the request fails only if all quota descriptors are over.
+    pub quota_mode: bool,
+    /// Metrics carry the values of the request at all levels.
+    pub detailed_metric: bool,
+    /// Names of limits that this one switches off within a request.
+    pub replaces: Box<[Box<str>]>,
+    /// Returned in `dynamic_metadata` when asked for.
+    pub metadata: Option<Metadata>,
+}
+
+/// One node on the way to a limit, as it was written.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The key.
+    pub key: Box<str>,
+    /// The value or pattern; `None` = any value.
+    pub value: Option<Box<str>>,
+    /// The counter takes the pattern in place of the request's value, so that all values share it.
+    pub share_threshold: bool,
+    /// Metrics carry the request's value of this level.
+    pub value_to_metric: bool,
+}
+
+impl Level {
+    /// `key` or `key_value`, as the names of metrics have it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match &self.value {
+            Some(value) => format!("{}_{value}", self.key),
+            None => self.key.to_string(),
+        }
+    }
+}
+
+impl Limit {
+    /// The full key: the domain and all levels as written, joined by dots. Names the limit in metrics and messages, over reloads too.
+    #[must_use]
+    pub fn path(&self) -> String {
+        self.levels.iter().fold(self.domain.to_string(), |path, level| path + "." + &level.text())
+    }
+}
+
+/// The algorithm for a rate; `None` when its window is not possible.
+#[must_use]
+pub fn algorithm(rate: &Rate) -> Option<Algorithm> {
+    let window: Span = rate.window()?;
+    Some(Algorithm::FixedWindow(FixedWindow { limit: rate.requests_per_unit, window }))
+}

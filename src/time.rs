@@ -1,0 +1,164 @@
+//! Instants, spans and the units that limits are written in.
+//!
+//! Whole microseconds everywhere, so that Rust and Lua (whose numbers are exact only below 2^53) mean the same. Nothing here reads a clock:
+//! the stores do, and pass the instant on.
+
+use std::ops::Add;
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// An instant: microseconds since 1970-01-01 00:00 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(pub u64);
+
+/// A length of time in whole microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// A span of whole seconds; saturates.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(MICROS_PER_SECOND))
+    }
+
+    /// A span of microseconds.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// The whole span in microseconds.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
+    /// Seconds, rounded up: what a reader who cuts off fractions has to be told.
+    #[must_use]
+    pub const fn secs_rounded_up(self) -> u64 {
+        self.0.div_ceil(MICROS_PER_SECOND)
+    }
+}
+
+impl Add<Span> for Micros {
+    type Output = Self;
+
+    fn add(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Micros {
+    /// Time since `earlier`; zero when `earlier` is not earlier, so that a clock that goes back does no harm.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The unit of a limit, as in `envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit`.
+///
+/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a year 365.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// 1 s.
+    Second,
+    /// 60 s.
+    Minute,
+    /// 3,600 s.
+    Hour,
+    /// 86,400 s, a UTC day.
+    Day,
+    /// 7 days.
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// All units, shortest first, with the names that configuration files use.
+    pub const NAMED: [(&'static str, Self); 7] = [
+        ("second", Self::Second),
+        ("minute", Self::Minute),
+        ("hour", Self::Hour),
+        ("day", Self::Day),
+        ("week", Self::Week),
+        ("month", Self::Month),
+        ("year", Self::Year),
+    ];
+
+    /// The unit of that name in any letter case.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|&(_, unit)| unit)
+    }
+
+    /// The name in a configuration file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|&&(_, unit)| unit == self).map_or("unknown", |&(name, _)| name)
+    }
+
+    /// The number of the unit on the wire.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 2,
+            Self::Hour => 3,
+            Self::Day => 4,
+            Self::Month => 5,
+            Self::Year => 6,
+            Self::Week => 7,
+        }
+    }
+
+    /// The unit of that number on the wire; `None` for 0 (unknown) and numbers of the future.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::NAMED.iter().map(|&(_, unit)| unit).find(|unit| u64::try_from(unit.number()) == Ok(number))
+    }
+
+    /// How long one unit is, in seconds.
+    #[must_use]
+    pub const fn secs(self) -> u64 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        }
+    }
+}
+
+/// The longest window: 100 years. Beyond it sums of instants and windows would leave the 2^53 that Lua can count.
+pub const LONGEST_WINDOW: Span = Span::from_secs(100 * 365 * 86_400);
+
+/// How much per how long, as it is written in a file or carried by a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Hits per window.
+    pub requests_per_unit: u32,
+    /// The unit of the window.
+    pub unit: Unit,
+    /// The window is this many units; at least 1.
+    pub unit_multiplier: u32,
+}
+
+impl Rate {
+    /// The window; `None` when it is zero or longer than [`LONGEST_WINDOW`].
+    #[must_use]
+    pub fn window(&self) -> Option<Span> {
+        let window = Span::from_secs(self.unit.secs().checked_mul(u64::from(self.unit_multiplier))?);
+        (Span::ZERO < window && window <= LONGEST_WINDOW).then_some(window)
+    }
+}

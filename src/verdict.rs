@@ -1,0 +1,77 @@
+//! Answers: what a store says about checks.
+
+use smallvec::SmallVec;
+
+use crate::time::{Micros, Span};
+
+/// The answer to one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the hits fit.
+    pub allowed: bool,
+    /// Hits that still fit now.
+    pub remaining: u32,
+    /// Hits that count against the limit now, this check's included; above the limit when it is in debt.
+    pub used: u64,
+    /// Until the limit has fully recovered.
+    pub reset_after: Span,
+    /// Until the same check would be allowed; meaningful only when refused.
+    pub retry_after: Wait,
+}
+
+/// "Not yet" and "never" are different answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Asking again after this much time succeeds, if nobody else asks in between.
+    For(Span),
+    /// The check asks for more than the limit ever gives.
+    Never,
+}
+
+impl Verdict {
+    /// What a caller is told to wait: the retry when refused (the reset when no retry helps), else the reset.
+    #[must_use]
+    pub fn until_reset(&self) -> Span {
+        match self.retry_after {
+            Wait::For(span) if !self.allowed => span,
+            _ => self.reset_after,
+        }
+    }
+}
+
+/// Why a store gave no verdict, named for what the caller may do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The check provably did not run: it may be asked again, or answered by policy.
+    #[error("not executed: {0}")]
+    NotExecuted(&'static str),
+    /// Nobody knows whether the check ran: it must not be asked again, only answered by policy.
+    #[error("outcome unknown: {0}")]
+    Unknown(&'static str),
+    /// What is stored under the key cannot be read; only this check is affected.
+    #[error("stored data: {0}")]
+    Data(&'static str),
+}
+
+/// The answers to all checks of a plan, in their order.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// The store's time when it decided.
+    pub now: Micros,
+    /// One per check.
+    pub checks: SmallVec<[Result<Verdict, StoreError>; 4]>,
+}
+
+impl Answers {
+    /// No checks, so no answers.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { now: Micros::default(), checks: SmallVec::new() }
+    }
+
+    /// The same error for each of `count` checks.
+    #[must_use]
+    pub fn failed(count: usize, error: StoreError) -> Self {
+        Self { now: Micros::default(), checks: SmallVec::from_elem(Err(error), count) }
+    }
+}
