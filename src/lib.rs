@@ -22,3 +22,18 @@ pub mod plan;
 pub mod rules;
 pub mod time;
 pub mod verdict;
+
+// Edges.
+pub mod proto;
+pub mod metrics;
+pub mod health;
+pub mod telemetry;
+pub mod store;
+pub mod limiter;
+pub mod live;
+pub mod rls;
+pub mod http;
+pub mod server;
+pub mod settings;
+pub mod app;
+pub mod cli;

@@ -41,6 +41,14 @@ pub struct Check {
     pub role: Role,
 }
 
+impl Check {
+    /// A check whose key is none of a plan's.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, hits: i64, role: Role) -> Self {
+        Self { key: 0..0, algorithm, hits, role }
+    }
+}
+
 /// What being over a limit means for its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Role {
@@ -80,10 +88,10 @@ pub struct Options {
 impl Plan {
     /// Matches the descriptors of `ask`.
     #[must_use]
-    pub fn new(rules: Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
+    pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
         let mut plan = Self {
             unknown_domain: !rules.knows(ask.domain),
-            rules: Arc::clone(&rules),
+            rules: Arc::clone(rules),
             checks: SmallVec::new(),
             slots: SmallVec::new(),
             keys: Vec::new(),
@@ -93,7 +101,7 @@ impl Plan {
             return plan;
         }
         let found: SmallVec<[Option<&Limit>; 4]> =
-            ask.descriptors().map(|(descriptor, entries)| find(&rules, ask.domain, descriptor, entries)).collect();
+            ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
         for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
             let slot = match (*limit, descriptor.limit) {
                 (_, Some(rate)) => plan.check(ask, descriptor, entries, None, rate, options),

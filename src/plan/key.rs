@@ -72,3 +72,6 @@ fn part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

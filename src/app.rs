@@ -1,0 +1,234 @@
+//! The process: build everything, run, drain, stop.
+//!
+//! One control thread does everything that must never stall a request: accepting, HTTP, reloading, sweeping, signals. The workers answer.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tonic_health::ServingStatus;
+
+use crate::health::Health;
+use crate::http::{self, Pages};
+use crate::limiter::Limiter;
+use crate::live::{Live, files};
+use crate::metrics::{Core, Metrics};
+use crate::rls::Rls;
+use crate::rules::compile::Problem;
+use crate::server::{self, GrpcHealth, Services, Workers};
+use crate::settings::{Backend, Settings};
+use crate::store::{AnyStore, Memory, Redis, memory, redis};
+use crate::telemetry;
+
+/// Time for what is in flight when the process ends.
+const LAST_REQUESTS: Duration = Duration::from_secs(10);
+
+/// How long one sweep through the whole memory store takes. Nothing but memory depends on it.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Why the process cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener cannot be opened.
+    #[error("cannot listen on {address} for {listener}: {error}; {remedy}")]
+    Listen {
+        /// What the listener is for.
+        listener: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// The operating system's reason.
+        error: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The limits cannot be used; nothing is served rather than nothing limited.
+    #[error("{}", lines(.0))]
+    Limits(Vec<Problem>),
+    /// No thread or event queue is to be had.
+    #[error("the operating system gives no thread or event queue: {0}")]
+    System(#[from] io::Error),
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Serves until a signal ends the process.
+///
+/// # Errors
+/// [`StartError`]; once it serves, nothing ends it but a signal.
+pub fn serve(settings: Settings) -> Result<(), StartError> {
+    telemetry::init(&settings.log_level, settings.log_format);
+    Builder::new_current_thread().enable_all().build()?.block_on(run(settings))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the control thread's own tasks, all of which end below")]
+async fn run(settings: Settings) -> Result<(), StartError> {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let control = Core(settings.workers);
+    let metrics = Metrics::new(settings.workers + 1, settings.near_limit_ratio);
+    let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    let health = Health::new(settings.needs_a_domain);
+    let watched = first_load(&settings, &live, &health)?;
+    let stores = Stores::new(settings.backend.clone(), &metrics);
+
+    let grpc = open("grpc", settings.grpc)?;
+    let http = open("http", settings.http)?;
+    let grpc_health = GrpcHealth::new();
+    let new_rls = {
+        let (live, metrics, stores) = (Arc::clone(&live), Arc::clone(&metrics), stores.clone());
+        let (limiter, options) = (settings.limiter, settings.rls.clone());
+        move |core| Rls::new(Arc::clone(&live), Limiter::new(stores.connect(), limiter), Arc::clone(&metrics), core, options.clone())
+    };
+    let services = {
+        let (new_rls, grpc_health, metrics) = (new_rls.clone(), grpc_health.clone(), Arc::clone(&metrics));
+        move |worker| Services::new(new_rls(Core(worker)), grpc_health.clone(), Arc::clone(&metrics))
+    };
+    let workers = Arc::new(Workers::start(settings.workers, settings.server, services)?);
+
+    let (stop, stopping) = watch::channel(false);
+    let pages = Pages::new(Arc::clone(&metrics), health.clone(), Arc::new(new_rls(control)));
+    let background = [
+        tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone())),
+        tokio::spawn(http::serve(http, pages, stopping.clone())),
+        tokio::spawn(tell_health(health.clone(), grpc_health)),
+        tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics), health.clone())),
+        tokio::spawn(stores.sweep()),
+    ];
+    until_told_to_stop(&settings, &health).await;
+    stop.send_replace(true);
+    let drained = tokio::task::spawn_blocking(move || workers.drain(LAST_REQUESTS));
+    tokio::select! {
+        _ = drained => tracing::info!("weir stopped"),
+        () = told_to_stop() => tracing::warn!("told to stop again: requests in flight are cut off"),
+    }
+    background.iter().for_each(tokio::task::JoinHandle::abort);
+    Ok(())
+}
+
+/// Loads the limits; warnings are logged, problems end the start unless the settings say otherwise.
+fn first_load(settings: &Settings, live: &Arc<Live>, health: &Health) -> Result<files::Watched, StartError> {
+    match files::load_once(live, &settings.files, health) {
+        Ok(watched) => Ok(watched),
+        Err((problems, watched)) if settings.start_without_limits => {
+            for problem in problems {
+                tracing::error!("{problem}");
+            }
+            Ok(watched)
+        }
+        Err((problems, _)) => Err(StartError::Limits(problems)),
+    }
+}
+
+fn open(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let opened = server::listen(address).and_then(|socket| Ok((socket.local_addr()?, socket)));
+    match opened {
+        Ok((address, socket)) => {
+            tracing::info!(listener, address = %address, "listening");
+            Ok(socket)
+        }
+        Err(error) => {
+            let remedy = match error.kind() {
+                io::ErrorKind::AddrInUse => "stop what uses the port, or choose another one",
+                io::ErrorKind::PermissionDenied => "choose a port above 1023",
+                _ => "choose an address of this machine",
+            };
+            Err(StartError::Listen { listener, address, error, remedy })
+        }
+    }
+}
+
+/// Where the workers' stores come from: what all share is made once, the connections on each worker.
+#[derive(Clone)]
+enum Stores {
+    Memory(Memory),
+    Redis(Arc<redis::Shared>),
+}
+
+impl Stores {
+    fn new(backend: Backend, _metrics: &Metrics) -> Self {
+        match backend {
+            Backend::Memory(options) => {
+                tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for one replica, until it restarts");
+                let memory = Memory::new(options);
+
+                Self::Memory(memory)
+            }
+            Backend::Redis(options) => {
+                tracing::info!(address = %options.address, "counters are kept in Redis");
+                let shared = redis::Shared::new(options);
+
+                Self::Redis(shared)
+            }
+        }
+    }
+
+    /// To be called in the runtime that will use the store.
+    fn connect(&self) -> AnyStore {
+        match self {
+            Self::Memory(memory) => AnyStore::Memory(memory.clone()),
+            Self::Redis(shared) => AnyStore::Redis(Redis::new(Arc::clone(shared))),
+        }
+    }
+
+    /// Frees what has recovered, a shard at a time.
+    async fn sweep(self) {
+        let Self::Memory(memory) = self else { return };
+        let mut tick = tokio::time::interval(SWEEP / u32::try_from(memory.shards()).unwrap_or(u32::MAX));
+        loop {
+            tick.tick().await;
+            memory.sweep(memory::now());
+        }
+    }
+}
+
+/// Both services answer for the whole process.
+async fn tell_health(health: Health, grpc_health: GrpcHealth) {
+    let mut serving = health.subscribe();
+    loop {
+        let status = if *serving.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in ["", "ratelimit"] {
+            grpc_health.set_service_status(service, status).await;
+        }
+        if serving.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// After SIGTERM clients get time to notice; a person at a terminal (SIGINT) does not want to wait, nor does a second signal.
+async fn until_told_to_stop(settings: &Settings, health: &Health) {
+    let patient = told_to_stop_patiently().await;
+    health.drain();
+    if patient && !settings.drain_delay.is_zero() {
+        tracing::info!(delay_secs = settings.drain_delay.as_secs_f64(), "told to stop: unhealthy from now on, still serving");
+        tokio::select! {
+            () = tokio::time::sleep(settings.drain_delay) => {}
+            () = told_to_stop() => {}
+        }
+    }
+    tracing::info!("draining");
+}
+
+async fn told_to_stop_patiently() -> bool {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::error!("signals cannot be received; only SIGKILL ends this process");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => true,
+        _ = interrupt.recv() => false,
+    }
+}
+
+async fn told_to_stop() {
+    told_to_stop_patiently().await;
+}

@@ -1,0 +1,125 @@
+//! `weir hit`: one real request to a running service, and its verdicts in words.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use tonic::transport::Endpoint;
+
+use crate::proto::rate_limit_descriptor::Entry;
+use crate::proto::rate_limit_response::{Code, DescriptorStatus};
+use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
+use crate::time::Unit;
+
+/// The exit code for "over the limit", so that scripts can tell it from failure.
+const OVER_LIMIT: u8 = 3;
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 allowed, 3 over the limit, 1 no answer.\n\n\
+    Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1")]
+pub(super) struct Hit {
+    /// Entries of the descriptor, in order; a `,` on its own begins the next descriptor
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    entries: Vec<OsString>,
+    /// The set of limits to ask
+    #[arg(long, short)]
+    domain: String,
+    /// Where the service is
+    #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT")]
+    address: String,
+    /// Ask so many times, one after the other
+    #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Hits of each descriptor: 0 looks, -3 gives three back
+    #[arg(long, allow_negative_numbers = true)]
+    hits: Option<i64>,
+    /// Wait so long for each answer
+    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS")]
+    timeout_ms: u64,
+}
+
+pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask(hit))
+}
+
+async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
+    let request = request(&hit)?;
+    let timeout = Duration::from_millis(hit.timeout_ms);
+    let endpoint = Endpoint::try_from(format!("http://{}", hit.address))
+        .with_context(|| format!("--address {}: write HOST:PORT", hit.address))?
+        .connect_timeout(timeout)
+        .timeout(timeout);
+    let channel = endpoint.connect().await.with_context(|| format!("no service at {}; is `weir serve` running?", hit.address))?;
+    let mut client = RateLimitServiceClient::new(channel);
+    let mut over = false;
+    for _ in 0..hit.count {
+        let answer = client.should_rate_limit(request.clone()).await;
+        let response = answer.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?.into_inner();
+        over = response.overall_code() == Code::OverLimit;
+        print!("{}", describe(&request, &response));
+    }
+    Ok(if over { ExitCode::from(OVER_LIMIT) } else { ExitCode::SUCCESS })
+}
+
+fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
+    let mut descriptors = vec![RateLimitDescriptor::default()];
+    for text in &hit.entries {
+        let bytes = text.clone().into_vec();
+        if bytes == b"," {
+            descriptors.push(RateLimitDescriptor::default());
+            continue;
+        }
+        let equals = bytes.iter().position(|&byte| byte == b'=');
+        let equals = equals.with_context(|| format!("`{}` is no entry; write key=value", text.to_string_lossy()))?;
+        if let Some(descriptor) = descriptors.last_mut() {
+            descriptor.entries.push(Entry { key: bytes[..equals].to_vec(), value: bytes[equals + 1..].to_vec() });
+        }
+    }
+    for descriptor in &mut descriptors {
+        anyhow::ensure!(!descriptor.entries.is_empty(), "a descriptor has no entries; write key=value on both sides of `,`");
+        descriptor.hits_addend = hit.hits.map(i64::unsigned_abs);
+        descriptor.is_negative_hits = hit.hits.is_some_and(i64::is_negative);
+    }
+    Ok(RateLimitRequest { domain: hit.domain.clone(), descriptors, hits_addend: 0 })
+}
+
+/// One line per descriptor; the overall code in front of a single one, or on a line of its own before several.
+fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String {
+    let overall = word(response.overall_code());
+    let lines: Vec<_> = request.descriptors.iter().zip(&response.statuses).map(|(asked, status)| line(asked, status)).collect();
+    match &lines[..] {
+        [only] => format!("{overall:<10}  {}\n", only.1),
+        _ => lines.iter().fold(format!("{overall}\n"), |text, (code, line)| text + &format!("  {code:<10}  {line}\n")),
+    }
+}
+
+fn line(asked: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
+    let entries = asked.entries.iter().map(|entry| {
+        let text = format!("{}={}", String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
+        text.escape_debug().to_string()
+    });
+    let entries = entries.collect::<Vec<_>>().join(" ");
+    let limit = match &status.current_limit {
+        None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
+        None => "no limit".to_owned(),
+        Some(limit) => {
+            let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
+            let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));
+            let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
+            let reset = status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds);
+            format!("{} of {} per {per} left{name}, reset in {reset} s", status.limit_remaining, limit.requests_per_unit)
+        }
+    };
+    (word(status.code()), format!("{entries}: {limit}"))
+}
+
+fn word(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::OverLimit => "OVER_LIMIT",
+        Code::Unknown => "UNKNOWN",
+    }
+}

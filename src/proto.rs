@@ -1,0 +1,25 @@
+//! What `build.rs` made of `proto/`: messages, the client, the server's trait, and the descriptors.
+//!
+//! The messages hold entry keys and values as bytes; the descriptors are the original ones, where they are text.
+
+#![allow(missing_docs, clippy::pedantic, clippy::nursery, clippy::all, reason = "generated")]
+
+mod messages {
+    include!(concat!(env!("OUT_DIR"), "/messages/all.rs"));
+}
+
+mod server {
+    include!(concat!(env!("OUT_DIR"), "/server/envoy.service.ratelimit.v3.RateLimitService.rs"));
+}
+
+pub use messages::envoy::config::core::v3::HeaderValue;
+pub use messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+pub use messages::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+pub use messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response};
+pub use server::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+
+/// The full name of the service.
+pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// The original descriptors, with all that they import, as an encoded `FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rls.fds"));

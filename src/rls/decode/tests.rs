@@ -1,0 +1,124 @@
+//! Our reader against prost's: whatever prost reads, we read alike; whatever it refuses, we refuse.
+
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
+use crate::proto::{RateLimitDescriptor, RateLimitRequest};
+
+fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+fn one_entry(count: usize) -> RateLimitDescriptor {
+    RateLimitDescriptor { entries: vec![WireEntry { key: b"k".into(), value: b"v".into() }; count], ..Default::default() }
+}
+
+fn limited(unit: i32, unit_multiplier: Option<u32>) -> RateLimitDescriptor {
+    RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit: 5, unit, unit_multiplier }), ..one_entry(1) }
+}
+
+fn refusal(request: &RateLimitRequest) -> Refusal {
+    decode(&request.encode_to_vec()).expect_err("a refusal")
+}
+
+#[test]
+fn each_refusal_names_its_field() {
+    assert_eq!(refusal(&request("", vec![one_entry(1)])), Refusal::NoDomain);
+    assert_eq!(refusal(&request("d", vec![])), Refusal::NoDescriptors);
+    assert_eq!(refusal(&request("d", vec![one_entry(1); 257])), Refusal::TooManyDescriptors);
+    assert_eq!(refusal(&request("d", vec![one_entry(1), one_entry(65)])), Refusal::TooManyEntries { descriptor: 1 });
+    assert_eq!(refusal(&request("d", vec![limited(0, None)])), Refusal::Unit { descriptor: 0, unit: 0 });
+    assert_eq!(
+        refusal(&request("d", vec![limited(99, None)])).to_string().split(';').next(),
+        Some("descriptors[0].limit.unit: 99 is not a unit")
+    );
+    assert_eq!(refusal(&request("d", vec![limited(6, Some(101))])), Refusal::Multiplier { descriptor: 0, multiplier: 101 });
+    assert_eq!(refusal(&request("d", vec![limited(6, Some(0))])), Refusal::Multiplier { descriptor: 0, multiplier: 0 });
+    assert!(decode(&request("d", vec![one_entry(64); 256]).encode_to_vec()).is_ok());
+}
+
+#[test]
+fn all_units_are_taken() {
+    for unit in 1..=7 {
+        let bytes = request("d", vec![limited(unit, Some(2))]).encode_to_vec();
+        let ask = decode(&bytes).expect("a unit");
+        let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+        assert_eq!(descriptor.limit.map(|rate| (rate.unit.number(), rate.unit_multiplier)), Some((unit, 2)));
+    }
+}
+
+#[test]
+fn hits_of_the_descriptor_win_over_those_of_the_request() {
+    for (request_hits, own, negative, expected) in [
+        (0, None, false, 1),
+        (7, None, false, 7),
+        (7, Some(0), false, 0),
+        (7, Some(3), false, 3),
+        (7, Some(3), true, -3),
+        (7, None, true, -7),
+        (0, Some(u64::MAX), false, i64::MAX),
+        (0, Some(u64::MAX), true, -i64::MAX),
+        (u32::MAX, None, false, i64::from(u32::MAX)),
+    ] {
+        let descriptor = RateLimitDescriptor { hits_addend: own, is_negative_hits: negative, ..one_entry(1) };
+        let bytes = RateLimitRequest { hits_addend: request_hits, ..request("d", vec![descriptor]) }.encode_to_vec();
+        let ask = decode(&bytes).expect("a request");
+        let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+        assert_eq!(ask.hits(descriptor), expected, "{request_hits} {own:?} {negative}");
+    }
+}
+
+fn any_descriptor() -> impl Strategy<Value = RateLimitDescriptor> {
+    let entry = (prop::collection::vec(any::<u8>(), 0..9), prop::collection::vec(any::<u8>(), 0..9))
+        .prop_map(|(key, value)| WireEntry { key, value });
+    let limit = (any::<u32>(), 1..8_i32, prop::option::of(1..100_u32))
+        .prop_map(|(requests_per_unit, unit, unit_multiplier)| RateLimitOverride { requests_per_unit, unit, unit_multiplier });
+    (prop::collection::vec(entry, 0..5), prop::option::of(limit), prop::option::of(any::<u64>()), any::<bool>())
+        .prop_map(|(entries, limit, hits_addend, is_negative_hits)| RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits })
+}
+
+fn any_request() -> impl Strategy<Value = RateLimitRequest> {
+    ("[a-z|_]{1,8}", prop::collection::vec(any_descriptor(), 1..6), any::<u32>())
+        .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
+}
+
+proptest! {
+    #[test]
+    fn what_prost_writes_we_read(request in any_request()) {
+        let bytes = request.encode_to_vec();
+        let ask = decode(&bytes).map_err(|refusal| TestCaseError::fail(refusal.to_string()))?;
+        prop_assert_eq!(ask.domain, request.domain.as_bytes());
+        prop_assert_eq!(ask.hits_addend, request.hits_addend);
+        prop_assert_eq!(ask.len(), request.descriptors.len());
+        for ((descriptor, entries), wire) in ask.descriptors().zip(&request.descriptors) {
+            let expected: Vec<_> = wire.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
+            prop_assert_eq!(entries, &expected[..]);
+            prop_assert_eq!(descriptor.hits_addend, wire.hits_addend);
+            prop_assert_eq!(descriptor.is_negative_hits, wire.is_negative_hits);
+            let limit = wire.limit.as_ref().map(|limit| (limit.requests_per_unit, limit.unit, limit.unit_multiplier.unwrap_or(1)));
+            prop_assert_eq!(descriptor.limit.map(|rate| (rate.requests_per_unit, rate.unit.number(), rate.unit_multiplier)), limit);
+        }
+    }
+
+    #[test]
+    fn damaged_messages_are_judged_as_prost_does(request in any_request(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let mut bytes = request.encode_to_vec();
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] = byte }
+        // prost also refuses a domain that is not UTF-8; we look it up as it is.
+        let theirs = RateLimitRequest::decode(&bytes[..]);
+        let ours = decode(&bytes);
+        if let Err(Refusal::Malformed { .. }) = ours {
+            prop_assert!(theirs.is_err(), "we refuse what prost reads: {:?}", ours);
+        } else if let Err(error) = theirs {
+            prop_assert!(error.to_string().contains("UTF-8"), "we read what prost refuses: {}", error);
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = decode(&bytes);
+    }
+}

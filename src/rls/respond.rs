@@ -1,0 +1,120 @@
+//! From answers to a `RateLimitResponse`: statuses, the overall code, and what else was asked to be in it.
+//!
+//! The overall code is never UNKNOWN: Envoy takes that for OK.
+
+mod extras;
+
+use tonic::Status;
+
+use crate::ask::Ask;
+use crate::plan::{Plan, Slot};
+use crate::proto::RateLimitResponse;
+use crate::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use crate::time::{Rate, Span};
+use crate::verdict::Answers;
+
+/// What goes into answers besides the verdicts; names are those of the settings.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `SHADOW_MODE`: the overall code is always OK; the statuses tell the truth.
+    pub shadow_mode: bool,
+    /// `QUOTA_MODE`: every descriptor that is not unlimited is a quota descriptor.
+    pub quota_mode: bool,
+    /// `LIMIT_RESPONSE_HEADERS_ENABLED`: three headers about the limit that is nearest.
+    pub headers: Option<HeaderNames>,
+    /// `RESPONSE_DYNAMIC_METADATA`: what was asked, and the metadata of the limits that passed.
+    pub dynamic_metadata: bool,
+}
+
+/// Names of the three headers.
+#[derive(Clone, Debug)]
+pub struct HeaderNames {
+    /// `LIMIT_LIMIT_HEADER`.
+    pub limit: String,
+    /// `LIMIT_REMAINING_HEADER`.
+    pub remaining: String,
+    /// `LIMIT_RESET_HEADER`; in seconds.
+    pub reset: String,
+}
+
+/// Makes the answer.
+///
+/// # Errors
+/// UNAVAILABLE when a check has no verdict.
+pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<RateLimitResponse, Status> {
+    let mut overall = Overall::default();
+    let mut statuses = Vec::with_capacity(plan.slots.len());
+    for slot in &plan.slots {
+        let status = status(slot, plan, answers)?;
+        overall.count(slot, plan, &status, options);
+        statuses.push(status);
+    }
+    let code = if overall.is_over() && !options.shadow_mode { Code::OverLimit } else { Code::Ok };
+    let mut response = RateLimitResponse { overall_code: code.into(), statuses, ..Default::default() };
+    if let Some(names) = &options.headers {
+        response.response_headers_to_add = extras::headers(plan, &response.statuses, names, options.quota_mode);
+    }
+    if options.dynamic_metadata {
+        response.dynamic_metadata = Some(extras::dynamic_metadata(ask, plan, &response.statuses));
+    }
+    Ok(response)
+}
+
+fn status(slot: &Slot, plan: &Plan, answers: &Answers) -> Result<DescriptorStatus, Status> {
+    let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+    match slot {
+        Slot::Free => Ok(ok),
+        Slot::Unlimited(_) => Ok(DescriptorStatus { limit_remaining: u32::MAX, ..ok }),
+        Slot::Checked { check, limit, rate, .. } => {
+            let verdict = answers.checks[*check].map_err(|error| Status::unavailable(format!("rate limit store: {error}")))?;
+            let refused = !verdict.allowed && !plan.checks[*check].role.shadow;
+            Ok(DescriptorStatus {
+                code: if refused { Code::OverLimit } else { Code::Ok }.into(),
+                current_limit: Some(current_limit(rate, limit.and_then(|id| plan.rules.limit(id).name.as_deref()))),
+                limit_remaining: verdict.remaining,
+                duration_until_reset: Some(whole_seconds(verdict.until_reset())),
+                quota: None,
+            })
+        }
+    }
+}
+
+fn current_limit(rate: &Rate, name: Option<&str>) -> RateLimit {
+    RateLimit {
+        name: name.unwrap_or_default().to_owned(),
+        requests_per_unit: rate.requests_per_unit,
+        unit: rate.unit.number(),
+        unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
+    }
+}
+
+/// Envoy cuts fractions off, so they are rounded up here.
+fn whole_seconds(span: Span) -> prost_types::Duration {
+    prost_types::Duration { seconds: i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+/// What the overall code is made of: any descriptor over its limit refuses; of quota descriptors only all together do.
+#[derive(Default)]
+struct Overall {
+    any_over: bool,
+    quotas: usize,
+    quotas_over: usize,
+}
+
+impl Overall {
+    fn count(&mut self, slot: &Slot, plan: &Plan, status: &DescriptorStatus, options: &Options) {
+        let over = status.code() == Code::OverLimit;
+        let quota = match slot {
+            Slot::Unlimited(_) => return,
+            Slot::Free => options.quota_mode,
+            Slot::Checked { check, .. } => options.quota_mode || plan.checks[*check].role.quota,
+        };
+        self.quotas += usize::from(quota);
+        self.quotas_over += usize::from(quota && over);
+        self.any_over |= over && !quota;
+    }
+
+    fn is_over(&self) -> bool {
+        self.any_over || (self.quotas > 0 && self.quotas == self.quotas_over)
+    }
+}

@@ -1,0 +1,105 @@
+//! What an answer carries only when asked to: headers about the nearest limit, and dynamic metadata.
+
+use std::collections::BTreeMap;
+
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+
+use super::HeaderNames;
+use crate::ask::{Ask, Descriptor, Entry};
+use crate::plan::{Plan, Slot};
+use crate::proto::HeaderValue;
+use crate::proto::rate_limit_response::{Code, DescriptorStatus};
+use crate::rules::limit::Metadata;
+
+/// Three headers about the descriptor that has least left, the first on a tie; about the last one that refuses, when one does. None when no
+/// descriptor has a limit. Source: envoyproxy/ratelimit.
+pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &HeaderNames, quota_mode: bool) -> Vec<HeaderValue> {
+    let refuses = |slot: &Slot| match slot {
+        Slot::Checked { check, .. } => !quota_mode && !plan.checks[*check].role.quota,
+        Slot::Free | Slot::Unlimited(_) => false,
+    };
+    let limited = || statuses.iter().filter(|status| status.current_limit.is_some());
+    let last_refusal = plan.slots.iter().zip(statuses).rev().find(|(slot, status)| status.code() == Code::OverLimit && refuses(slot));
+    let Some(status) = last_refusal.map(|(_, status)| status).or_else(|| limited().min_by_key(|status| status.limit_remaining)) else {
+        return Vec::new();
+    };
+    let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() };
+    vec![
+        header(&names.limit, status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit).to_string()),
+        header(&names.remaining, status.limit_remaining.to_string()),
+        header(&names.reset, status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds).to_string()),
+    ]
+}
+
+/// What was asked, and the `metadata` of the limits that passed. Source: envoyproxy/ratelimit.
+pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[DescriptorStatus]) -> Struct {
+    let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
+    let descriptors = ask.descriptors().map(|(descriptor, entries)| describe(descriptor, entries)).collect();
+    fields.insert("descriptors".to_owned(), list(descriptors));
+    if ask.hits_addend != 0 {
+        fields.insert("hitsAddend".to_owned(), number(f64::from(ask.hits_addend)));
+    }
+    let mut merged = Metadata::new();
+    for (slot, _) in plan.slots.iter().zip(statuses).filter(|(_, status)| status.code() == Code::Ok) {
+        let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id)) = slot else { continue };
+        if let Some(metadata) = &plan.rules.limit(*id).metadata {
+            merge(&mut merged, metadata);
+        }
+    }
+    if !merged.is_empty() {
+        fields.insert("metadata".to_owned(), from_json(&serde_json::Value::Object(merged)));
+    }
+    Struct { fields }
+}
+
+fn describe(descriptor: &Descriptor, entries: &[Entry<'_>]) -> Value {
+    let entries = entries.iter().map(|entry| text(&[entry.key, b"=", entry.value].concat())).collect();
+    let mut fields = BTreeMap::from([("entries".to_owned(), list(entries))]);
+    if let Some(rate) = &descriptor.limit {
+        let limit = format!("requests_per_unit:{} unit:{}", rate.requests_per_unit, rate.unit.name().to_ascii_uppercase());
+        fields.insert("limit".to_owned(), text(limit.as_bytes()));
+    }
+    if let Some(hits) = descriptor.hits_addend {
+        fields.insert("hitsAddend".to_owned(), number(hits as f64));
+    }
+    Value { kind: Some(Kind::StructValue(Struct { fields })) }
+}
+
+/// The first value of a name wins; objects are merged.
+fn merge(into: &mut Metadata, from: &Metadata) {
+    for (name, value) in from {
+        match (into.get_mut(name), value) {
+            (None, value) => drop(into.insert(name.clone(), value.clone())),
+            (Some(serde_json::Value::Object(inner)), serde_json::Value::Object(more)) => merge(inner, more),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+fn from_json(value: &serde_json::Value) -> Value {
+    let kind = match value {
+        serde_json::Value::Null => Kind::NullValue(0),
+        serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
+        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => Kind::StringValue(text.clone()),
+        serde_json::Value::Array(values) => return list(values.iter().map(from_json).collect()),
+        serde_json::Value::Object(map) => {
+            Kind::StructValue(Struct { fields: map.iter().map(|(name, value)| (name.clone(), from_json(value))).collect() })
+        }
+    };
+    Value { kind: Some(kind) }
+}
+
+/// A `Struct` holds text only: bytes that are not UTF-8 are shown as U+FFFD.
+fn text(bytes: &[u8]) -> Value {
+    Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(bytes).into_owned())) }
+}
+
+fn number(number: f64) -> Value {
+    Value { kind: Some(Kind::NumberValue(number)) }
+}
+
+fn list(values: Vec<Value>) -> Value {
+    Value { kind: Some(Kind::ListValue(ListValue { values })) }
+}

@@ -1,0 +1,57 @@
+//! The caller's patience: the `grpc-timeout` header.
+//!
+//! Read here and not by tonic, because the answer has to come before the time is over, by policy if need be.
+
+use std::time::Duration;
+
+use tonic::metadata::MetadataMap;
+
+/// How long the caller waits; `None` when it does not say, or says it in a way that the protocol does not know.
+///
+/// Source: gRPC over HTTP/2, `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, at most eight digits.
+pub(super) fn grpc_timeout(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let value: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(value * 3_600)),
+        "M" => Some(Duration::from_secs(value * 60)),
+        "S" => Some(Duration::from_secs(value)),
+        "m" => Some(Duration::from_millis(value)),
+        "u" => Some(Duration::from_micros(value)),
+        "n" => Some(Duration::from_nanos(value)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(header: &str) -> Option<Duration> {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", header.parse().expect("a header value"));
+        grpc_timeout(&metadata)
+    }
+
+    #[test]
+    fn every_unit_is_read() {
+        assert_eq!(read("20m"), Some(Duration::from_millis(20)));
+        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
+        assert_eq!(read("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(read("1S"), Some(Duration::from_secs(1)));
+        assert_eq!(read("20000u"), Some(Duration::from_millis(20)));
+        assert_eq!(read("7n"), Some(Duration::from_nanos(7)));
+    }
+
+    #[test]
+    fn what_the_protocol_does_not_know_is_no_timeout() {
+        for header in ["", "m", "20", "20s", "-1m", "+1m", "1.5S", "123456789m", "1 m"] {
+            assert_eq!(read(header), None, "{header:?}");
+        }
+        assert_eq!(grpc_timeout(&MetadataMap::new()), None);
+    }
+}

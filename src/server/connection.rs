@@ -1,0 +1,86 @@
+//! One connection: its first bytes, HTTP/2 with all limits written out, and its end.
+
+use std::io::Cursor;
+use std::pin::pin;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::{Job, Options, Services};
+use crate::proto::RateLimitService;
+
+/// What all connections are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Go on.
+    Serving,
+    /// Finish what is in flight, within `patience`, and accept nothing more.
+    Ending { patience: Duration },
+}
+
+/// How an HTTP/2 client begins. Source: RFC 9113, section 3.4.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Headers of one request; gRPC needs few.
+const MAX_HEADER_BYTES: u32 = 16 * 1_024;
+
+/// A peer that vanished without a word is noticed after these.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For those who try the port with curl or a browser.
+const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+    This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
+
+pub(super) async fn serve<T: RateLimitService>(job: Job, services: Services<T>, options: Options, phase: watch::Receiver<Phase>) {
+    let Job { stream, permit: _permit } = job;
+    let Ok(mut stream) = TcpStream::from_std(stream) else { return };
+    let mut start = [0; PREFACE.len()];
+    // A client that says nothing, or hangs up, is not worth a line in the log.
+    let Ok(Ok(_)) = timeout(options.preface_timeout, stream.read_exact(&mut start)).await else { return };
+    if start != *PREFACE {
+        let _ = timeout(options.preface_timeout, stream.write_all(WRONG_PROTOCOL)).await;
+        return;
+    }
+    let (reader, writer) = stream.into_split();
+    let io = TokioIo::new(tokio::io::join(Cursor::new(start).chain(reader), writer));
+
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(options.max_concurrent_streams)
+        .max_pending_accept_reset_streams(options.max_pending_resets)
+        .max_local_error_reset_streams(1_024)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+    let mut connection = pin!(builder.serve_connection(io, services));
+    let grace = tokio::select! {
+        _ = connection.as_mut() => return,
+        grace = until_its_end(options, phase) => grace,
+    };
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(grace, connection).await;
+}
+
+/// Waits until the connection is old or the process ends; returns the time for what is in flight.
+async fn until_its_end(options: Options, mut phase: watch::Receiver<Phase>) -> Duration {
+    let age = options.max_connection_age.mul_f64(0.9 + 0.2 * fastrand::f64());
+    tokio::select! {
+        () = sleep(age) => options.max_connection_age_grace,
+        patience = ending(&mut phase) => patience,
+    }
+}
+
+/// Waits until the process ends; returns the time for what is in flight.
+pub(super) async fn ending(phase: &mut watch::Receiver<Phase>) -> Duration {
+    match phase.wait_for(|phase| matches!(phase, Phase::Ending { .. })).await.as_deref() {
+        Ok(Phase::Ending { patience }) => *patience,
+        _ => Duration::ZERO,
+    }
+}

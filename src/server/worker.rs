@@ -1,0 +1,99 @@
+//! Workers: one thread with a current-thread runtime per core, each owning its connections, its store connections and its tallies.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Options;
+use super::connection::{self, Phase};
+use super::dispatch::Services;
+use crate::proto::RateLimitService;
+
+/// Connections that a worker has been handed and not yet looked at.
+const WAITING: usize = 1_024;
+
+/// A connection on its way to a worker.
+#[derive(Debug)]
+pub struct Job {
+    /// The accepted socket, non-blocking.
+    pub stream: std::net::TcpStream,
+    /// Its place among all open connections, given back when it closes.
+    pub permit: OwnedSemaphorePermit,
+}
+
+/// The threads.
+#[derive(Debug)]
+pub struct Workers {
+    queues: Vec<mpsc::Sender<Job>>,
+    threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    next: AtomicUsize,
+    phase: watch::Sender<Phase>,
+}
+
+impl Workers {
+    /// Starts `count` threads. `services` is called on each of them, inside its runtime, with its number from 0.
+    ///
+    /// # Errors
+    /// The operating system's, when there is no thread or no event queue to be had.
+    pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
+    where
+        T: RateLimitService,
+        F: Fn(usize) -> Services<T> + Clone + Send + 'static,
+    {
+        let (phase, _) = watch::channel(Phase::Serving);
+        let mut queues = Vec::with_capacity(count);
+        let mut threads = Vec::with_capacity(count);
+        for index in 0..count {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let (queue, jobs) = mpsc::channel(WAITING);
+            let (services, phase) = (services.clone(), phase.subscribe());
+            let run = move || runtime.block_on(async { work(jobs, &services(index), options, phase).await });
+            threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
+            queues.push(queue);
+        }
+        Ok(Self { queues, threads: threads.into(), next: AtomicUsize::new(0), phase })
+    }
+
+    /// Hands a connection to the next worker in turn, or the one after it while a queue is full. False: nobody took it.
+    pub fn give(&self, job: Job) -> bool {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut job = Some(job);
+        for offset in 0..self.queues.len() {
+            let Some(waiting) = job.take() else { return true };
+            match self.queues[first.wrapping_add(offset) % self.queues.len()].try_send(waiting) {
+                Ok(()) => return true,
+                Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => job = Some(back),
+            }
+        }
+        job.is_none()
+    }
+
+    /// Asks every connection to end, waits for what is in flight for at most `patience`, and ends the threads. Blocks.
+    pub fn drain(&self, patience: Duration) {
+        self.phase.send_replace(Phase::Ending { patience });
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker ended in a panic");
+            }
+        }
+    }
+}
+
+async fn work<T: RateLimitService>(mut jobs: mpsc::Receiver<Job>, services: &Services<T>, options: Options, phase: watch::Receiver<Phase>) {
+    let mut connections = JoinSet::new();
+    let mut end = phase.clone();
+    let patience = loop {
+        tokio::select! {
+            Some(job) = jobs.recv() => drop(connections.spawn(connection::serve(job, services.clone(), options, phase.clone()))),
+            Some(_) = connections.join_next() => {}
+            patience = connection::ending(&mut end) => break patience,
+        }
+    };
+    let _ = tokio::time::timeout(patience, async { while connections.join_next().await.is_some() {} }).await;
+}

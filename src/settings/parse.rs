@@ -1,0 +1,65 @@
+//! Values of settings as envoyproxy/ratelimit writes them: Go's booleans and durations.
+
+use std::time::Duration;
+
+/// Go's `strconv.ParseBool`.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("write true or false".to_owned()),
+    }
+}
+
+/// Go's `time.ParseDuration` without signs: `10s`, `1m30s`, `150us`, `1.5h`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    const HOW: &str = "write a number and a unit, such as 250ms, 10s, 1m30s or 24h";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(HOW)?;
+        let (number, tail) = rest.split_at(unit_at);
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let secs = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            _ => return Err(HOW.to_owned()),
+        };
+        let part = number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * secs).ok()).ok_or(HOW)?;
+        total = total.checked_add(part).ok_or(HOW)?;
+        rest = tail;
+    }
+    if text.is_empty() { Err(HOW.to_owned()) } else { Ok(total) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        for (text, micros) in
+            [("150us", 150), ("10s", 10_000_000), ("1m30s", 90_000_000), ("1.5h", 5_400_000_000), ("0", 0), ("24h", 86_400_000_000)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+        for text in ["", "10", "s", "10 s", "-1s", "1d", "1..5s", "9e9h"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn booleans_are_gos() {
+        assert_eq!(boolean("T"), Ok(true));
+        assert_eq!(boolean("0"), Ok(false));
+        assert!(boolean("yes").is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! The command line as a person meets it: commands, exit codes, and one clear line when something is wrong.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::support::{self, Weir};
+
+/// Runs the built binary to its end, with nothing in its environment.
+fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env_clear().envs(environment.iter().copied()).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.output().expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn wrong_use_is_one_line_and_an_exit_code() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let bad = folder.path().join("bad.yaml");
+    fs::write(&bad, "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: secnod, requests_per_unit: 1 } }]\n").expect("written");
+    let (bad, missing) = (bad.to_string_lossy(), folder.path().join("missing"));
+    let missing = missing.to_string_lossy();
+    let local = ["--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", "0"];
+    let serve = |more: &[&str], environment: &[(&str, &str)]| weir(&[&local[..], more].concat(), environment);
+    for (output, code, hint) in [
+        (weir(&["--grcp-port", "1"], &[]), 2, "did you mean `--grpc-port`?"),
+        (weir(&["sevre"], &[]), 2, "did you mean `serve`?"),
+        (weir(&["--grpc-port", "none"], &[]), 2, "--grpc-port"),
+        (weir(&[], &[("GRPC_PORT", "70000")]), 2, "70000"),
+        (weir(&[], &[("SHADOW_MODE", "perhaps")]), 2, "write true or false"),
+        (weir(&[], &[("BACKEND_TYPE", "redis")]), 1, "REDIS_URL"),
+        (weir(&[], &[("BACKEND_TYPE", "memcache")]), 1, "`redis` or in `memory`"),
+        (weir(&[], &[("REDIS_URL", "redis://:hunter2@:x")]), 1, "REDIS_URL"),
+        (weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]), 1, "GRPC_SERVER_USE_TLS"),
+        (serve(&["--grpc-port", &port], &[]), 1, "stop what uses the port"),
+        (serve(&["--grpc-port", "0", "--config", &missing], &[]), 1, "missing"),
+        (weir(&["hit", "--domain", "d", "no-entry"], &[]), 1, "write key=value"),
+        (weir(&["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"], &[]), 1, "is `weir serve` running?"),
+    ] {
+        let text = stderr(&output);
+        let own: Vec<_> = text.lines().filter(|line| line.starts_with("weir: ")).collect();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert_eq!(own.len(), 1, "{text}");
+        assert!(text.contains(hint), "{hint} is not in: {text}");
+        assert!(!text.contains("hunter2"), "a password in: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
+    let output = serve(&["--grpc-port", "0", "--config", &bad], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("bad.yaml:2:"), "{}", stderr(&output));
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["serve", "--help"], &["check", "--help"], &["hit", "-h"]] {
+        let output = weir(arguments, &[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://:hunter2@h")]);
+        assert!(output.status.success(), "{arguments:?}");
+        assert!(!stdout(&output).contains("hunter2"), "{arguments:?} shows a secret");
+    }
+}
+
+#[test]
+fn check_prints_every_problem_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.yaml"), "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n").expect("written");
+    fs::write(folder.path().join("b.yaml"), "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: minute, requests_per_unit: many }\n")
+        .expect("written");
+    let output = weir(&["check", &folder.path().to_string_lossy()], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    for place in ["a.yaml:4:3: error: ", "a.yaml:5:3: error: ", "b.yaml:1:9: error: ", "b.yaml:4:"] {
+        assert!(text.contains(place), "{place} is not in:\n{text}");
+    }
+    assert!(text.contains("rate_limit"), "the nearest right name");
+    assert!(text.lines().last().is_some_and(|line| line.contains("4 errors")), "{text}");
+}
+
+#[test]
+fn strict_takes_warnings_for_errors() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: 1, shadow_mode: true }\n";
+    fs::write(folder.path().join("a.yaml"), text).expect("written");
+    let path = folder.path().to_string_lossy().into_owned();
+    let lenient = weir(&["check", &path], &[]);
+    assert!(lenient.status.success(), "{}", stdout(&lenient));
+    assert!(stdout(&lenient).contains("a.yaml:4:") && stdout(&lenient).contains("1 warning"), "{}", stdout(&lenient));
+    assert_eq!(weir(&["check", "--strict", &path], &[]).status.code(), Some(1));
+}
+
+#[test]
+fn the_examples_are_sound() {
+    let output = weir(&["check", "--strict"], &[]);
+    assert!(output.status.success(), "{}", stdout(&output));
+    assert!(stdout(&output).starts_with("ok: "));
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("config")).expect("config/") {
+        let path = file.expect("a file").path();
+        let output = weir(&["check", "--strict", &path.to_string_lossy()], &[]);
+        assert!(output.status.success(), "{}: {}", path.display(), stdout(&output));
+    }
+}
+
+#[tokio::test]
+async fn hit_prints_what_was_decided() {
+    let service = Weir::start(support::DEMO, &[]);
+    let address = service.grpc_addr().to_string();
+    let hit = |more: &[&str]| weir(&[&["hit", "--domain", "demo", "--address", &address][..], more].concat(), &[]);
+
+    let output = hit(&["year=1", "--count", "3"]);
+    let text = stdout(&output);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{}{}", text, stderr(&output));
+    assert!(lines[0].starts_with("OK          year=1: 1 of 2 per year left (yearly), reset in "), "{text}");
+    assert!(lines[2].starts_with("OVER_LIMIT  year=1: 0 of 2 per year left (yearly), reset in "), "{text}");
+    assert_eq!(output.status.code(), Some(3));
+
+    assert!(stdout(&hit(&["year=2", "--hits", "0"])).contains("2 of 2"), "a look");
+    hit(&["year=2", "--hits", "2"]);
+    assert!(stdout(&hit(&["year=2", "--hits", "-1"])).contains("1 of 2"), "one given back");
+    let several = stdout(&hit(&["year=3", ",", "nobody=knows"]));
+    assert_eq!(several.lines().map(|line| line.split_whitespace().next()).collect::<Vec<_>>(), [Some("OK"); 3], "{several}");
+    assert!(several.contains("nobody=knows: no limit"), "{several}");
+}
+
+#[tokio::test]
+async fn the_process_ends_when_told_to() {
+    let mut weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "300ms")]);
+    let client = &mut weir.client().await;
+    weir.signal("TERM");
+    weir.wait_for_log("unhealthy from now on").await;
+    assert_eq!(weir.get("/healthcheck").0, 500);
+    client.should_rate_limit(support::request("demo", vec![support::descriptor(&[("a", "b")])])).await.expect("still served");
+    assert!(weir.wait().success(), "although a connection is open");
+}

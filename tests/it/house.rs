@@ -1,0 +1,124 @@
+//! The house keeps its order: a file imports only from rooms above its own, and the core knows no edge.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// All rooms from the ground up; those of one row do not know each other.
+const RANKS: &[&[&str]] = &[
+    &["time"],
+    &["ask"],
+    &["verdict"],
+    &["algorithm"],
+    &["rules"],
+    &["plan"],
+    // Edges.
+    &["proto"],
+    &["metrics", "health", "telemetry"],
+    &["store"],
+    &["limiter", "live"],
+    &["rls"],
+    &["http"],
+    &["server"],
+    &["settings"],
+    &["app"],
+    &["cli"],
+    &["main", "lib"],
+];
+
+/// The first rooms: plain data and pure functions.
+const CORE: usize = 6;
+
+/// What no file of the core may name.
+const EDGES: &[&str] = &["tokio::", "tonic::", "hyper::", "bb8", "redis::", "std::env", "SystemTime", "Instant::now", "std::fs", "std::net"];
+
+fn rank(room: &str) -> Option<usize> {
+    RANKS.iter().position(|row| row.contains(&room))
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            sources(&entry, found);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+}
+
+/// The room that a file belongs to: the first part of its path below src/.
+fn room(file: &Path) -> String {
+    let below = file.strip_prefix(source_folder()).expect("a file of src/");
+    let first = below.components().next().expect("a name").as_os_str().to_string_lossy().into_owned();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+fn source_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The rooms named by `crate::room` and `crate::{room, room}` in code, not in comments.
+fn imports(text: &str) -> Vec<String> {
+    let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
+    let names = |path: &str| {
+        let word = |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+        match path.strip_prefix('{') {
+            None => vec![word(path)],
+            Some(group) => {
+                let mut depth = 0;
+                let split = group.split(|c| {
+                    depth += i32::from(c == '{') - i32::from(c == '}');
+                    (c == ',' && depth == 0) || depth < 0
+                });
+                split.take_while(|part| !part.trim_start().starts_with(';')).map(word).filter(|word| !word.is_empty()).collect()
+            }
+        }
+    };
+    code.split("crate::").skip(1).flat_map(names).collect()
+}
+
+#[test]
+fn imports_go_one_way() {
+    let mut files = Vec::new();
+    sources(&source_folder(), &mut files);
+    assert!(files.len() > 20, "src/ was not found");
+    let mut wrong = Vec::new();
+    for file in files {
+        let from = room(&file);
+        let own = rank(&from).unwrap_or_else(|| panic!("{from} has no place in the house; give it one here and in ARCHITECTURE.md"));
+        for to in imports(&fs::read_to_string(&file).expect("readable")) {
+            let Some(other) = rank(&to) else { panic!("{}: crate::{to} has no place in the house", file.display()) };
+            if to != from && other >= own {
+                wrong.push(format!("{} (rank {own}) imports crate::{to} (rank {other})", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_core_knows_no_edge() {
+    let mut files = Vec::new();
+    sources(&source_folder(), &mut files);
+    let core = files.iter().filter(|file| rank(&room(file)).is_some_and(|rank| rank < CORE));
+    for file in core {
+        for (number, line) in fs::read_to_string(file).expect("readable").lines().enumerate() {
+            let named = EDGES.iter().find(|edge| line.contains(**edge) && !line.trim_start().starts_with("//"));
+            assert!(named.is_none(), "{}:{}: the core names {}", file.display(), number + 1, named.unwrap_or(&""));
+        }
+    }
+}
+
+#[test]
+fn one_file_names_the_unmaintained_crate() {
+    let mut files = Vec::new();
+    sources(&source_folder(), &mut files);
+    let names = |file: &&PathBuf| fs::read_to_string(file).expect("readable").contains("serde_yaml::");
+    let named: Vec<_> = files.iter().filter(names).collect();
+    assert_eq!(named, [&source_folder().join("rules/source.rs")]);
+}
+
+#[test]
+fn imports_are_found() {
+    assert_eq!(imports("use crate::time::Span;\nuse crate::{ask::Ask, plan::{self, Plan}};\n// crate::comment\n"), ["time", "ask", "plan"]);
+    assert_eq!(imports("fn f() -> crate::verdict::Verdict {}"), ["verdict"]);
+}
