@@ -22,3 +22,8 @@ pub mod plan;
 pub mod rules;
 pub mod time;
 pub mod verdict;
+
+// Edges.
+pub mod health;
+pub mod metrics;
+pub mod telemetry;
