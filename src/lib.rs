@@ -16,12 +16,12 @@
 //! A file imports only from files above it in this list; `tests/it/house.rs` holds every `use crate::` to it.
 
 // Core: plain data and pure functions. No tokio, tonic, redis, environment or clock in here.
-pub mod algorithm;
-pub mod ask;
-pub mod plan;
-pub mod rules;
 pub mod time;
+pub mod ask;
 pub mod verdict;
+pub mod algorithm;
+pub mod rules;
+pub mod plan;
 
 // Edges.
 pub mod proto;

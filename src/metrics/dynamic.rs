@@ -1,0 +1,181 @@
+//! Series whose names depend on the request: `detailed_metric`, `value_to_metric`, limits that a request brings along.
+//!
+//! A client may choose their text, so their number and their length are bounded: what comes after the last free place is counted in one
+//! series `other` of its domain. They are behind locks; whoever asks for such metrics pays for them, nobody else does.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::tallies::{Counts, add_up};
+
+/// Locks, so that cores seldom wait for each other.
+const SHARDS: usize = 16;
+
+/// The longest label value that is taken from a request, in bytes. Values may have a megabyte; a scrape must stay readable.
+const LONGEST_LABEL_BYTES: usize = 256;
+
+/// The key of the series for all that found no place.
+pub(super) const OTHER: &str = "other";
+
+/// What tells one series from another, as envoyproxy/ratelimit's labels have it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Labels {
+    pub domain: String,
+    /// The first level.
+    pub key1: String,
+    /// The levels from the second on, joined by dots; empty when there is only one.
+    pub key2: String,
+}
+
+impl Labels {
+    pub fn new(domain: String, levels: &[String]) -> Self {
+        let (key1, others) = levels.split_first().map_or((String::new(), &[][..]), |(first, others)| (first.clone(), others));
+        Self { domain, key1, key2: others.join(".") }
+    }
+
+    /// As Prometheus shows them.
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        let mut pairs = vec![("domain", self.domain.clone()), ("key1", self.key1.clone())];
+        if !self.key2.is_empty() {
+            pairs.push(("key2", self.key2.clone()));
+        }
+        pairs
+    }
+}
+
+/// Cuts a text of a request to what a label may hold.
+pub(super) fn cut(mut text: String) -> String {
+    const MARK: char = '…';
+    if text.len() > LONGEST_LABEL_BYTES {
+        text.truncate(text.floor_char_boundary(LONGEST_LABEL_BYTES - MARK.len_utf8()));
+        text.push(MARK);
+    }
+    text
+}
+
+type Shard = HashMap<Labels, Counts>;
+
+/// A bounded map from labels to counts.
+#[derive(Debug)]
+pub(super) struct Dynamic {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    len: AtomicUsize,
+    most: usize,
+}
+
+impl Dynamic {
+    /// At most `most` series, those for the rest not counted.
+    pub fn new(most: usize) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new(), len: AtomicUsize::new(0), most }
+    }
+
+    /// Adds to the series of these levels.
+    pub fn add(&self, domain: &[u8], levels: &[String], counts: &Counts) {
+        let domain = cut(String::from_utf8_lossy(domain).into_owned());
+        let Labels { domain, key1, key2 } = Labels::new(domain, levels);
+        let labels = Labels { domain, key1: cut(key1), key2: cut(key2) };
+        let mut shard = self.shard(&labels);
+        if let Some(known) = shard.get_mut(&labels) {
+            return add_up(known, counts);
+        }
+        if self.len.fetch_add(1, Ordering::Relaxed) < self.most {
+            shard.insert(labels, *counts);
+            return;
+        }
+        drop(shard);
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        let other = Labels { domain: labels.domain, key1: OTHER.to_owned(), key2: String::new() };
+        add_up(self.shard(&other).entry(other).or_default(), counts);
+    }
+
+    /// Drops the series of domains that are gone, so that a changing configuration does not fill the places.
+    pub fn retain_domains(&self, known: impl Fn(&str) -> bool) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            shard.retain(|labels, _| {
+                let keep = known(&labels.domain);
+                if !keep && labels.key1 != OTHER {
+                    self.len.fetch_sub(1, Ordering::Relaxed);
+                }
+                keep
+            });
+        }
+    }
+
+    /// All series now.
+    pub fn series(&self) -> Vec<(Labels, Counts)> {
+        self.shards
+            .iter()
+            .flat_map(|shard| lock(shard).iter().map(|(labels, counts)| (labels.clone(), *counts)).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn shard(&self, labels: &Labels) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[self.hasher.hash_one(labels) as usize % SHARDS])
+    }
+}
+
+/// Counts are whole numbers; a panic while they are added to leaves nothing half done.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one() -> Counts {
+        let mut counts = Counts::default();
+        counts[0] = 1;
+        counts
+    }
+
+    fn level(text: &str) -> Vec<String> {
+        vec![text.to_owned()]
+    }
+
+    #[test]
+    fn what_finds_no_place_is_counted_as_other_of_its_domain() {
+        let dynamic = Dynamic::new(100);
+        for user in 0..1_000 {
+            dynamic.add(b"shop", &level(&format!("user_{user}")), &one());
+        }
+        dynamic.add(b"blog", &level("user_1"), &one());
+        dynamic.add(b"shop", &level("user_7"), &one());
+        let series = dynamic.series();
+        assert_eq!(series.len(), 102);
+        let count = |domain: &str, key: &str| {
+            series.iter().find(|(labels, _)| labels.domain == domain && labels.key1 == key).map(|(_, counts)| counts[0])
+        };
+        assert_eq!(count("shop", "user_7"), Some(2));
+        assert_eq!(count("shop", OTHER), Some(900));
+        assert_eq!(count("blog", OTHER), Some(1));
+    }
+
+    #[test]
+    fn places_of_domains_that_are_gone_are_free_again() {
+        let dynamic = Dynamic::new(2);
+        for (domain, user) in [("a", "1"), ("a", "2"), ("a", "3")] {
+            dynamic.add(domain.as_bytes(), &level(user), &one());
+        }
+        dynamic.retain_domains(|domain| domain == "b");
+        assert_eq!(dynamic.series(), []);
+        dynamic.add(b"b", &level("1"), &one());
+        dynamic.add(b"b", &level("2"), &one());
+        assert!(dynamic.series().iter().all(|(labels, _)| labels.key1 != OTHER));
+    }
+
+    #[test]
+    fn long_and_broken_text_stays_readable() {
+        let dynamic = Dynamic::new(2);
+        dynamic.add(b"\xff", &[format!("k_{}", "ü".repeat(500_000)), "b".to_owned(), "c".to_owned()], &one());
+        let (labels, _) = dynamic.series().remove(0);
+        assert_eq!(labels.domain, "\u{fffd}");
+        assert!(labels.key1.len() <= LONGEST_LABEL_BYTES && labels.key1.ends_with("ü…"), "{}", labels.key1);
+        assert_eq!(labels.key2, "b.c");
+    }
+}

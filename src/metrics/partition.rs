@@ -1,0 +1,112 @@
+//! Which part of a check's hits was within the limit, near it, or over it.
+//!
+//! Pure arithmetic, so that it can be tested as a table. The rules are those of envoyproxy/ratelimit, whose dashboards go on working; they
+//! are odd in one place: of hits that cross the limit, the part below it counts as near or as nothing, never as within.
+
+use crate::verdict::Verdict;
+
+/// The parts of one check's hits. They need not add up to the hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Hits of a check that fit as a whole.
+    pub within: u64,
+    /// Hits between the threshold and the limit.
+    pub near: u64,
+    /// Hits beyond the limit.
+    pub over: u64,
+}
+
+/// Where "near" begins: the ratio of the limit, computed in single precision and cut off, as envoyproxy/ratelimit does.
+#[must_use]
+pub fn near_threshold(limit: u32, ratio: f32) -> u64 {
+    (limit as f32 * ratio).floor() as u64
+}
+
+/// Divides `hits` (more than 0, as asked) of a check that was answered with `verdict` under `limit`.
+#[must_use]
+pub fn partition(limit: u32, near_threshold: u64, hits: u64, verdict: &Verdict) -> Parts {
+    let limit = u64::from(limit);
+    // Stores count no more than limit + 1 of one check; from what was there before, everything is reckoned with the hits as asked.
+    let counted = hits.min(limit + 1);
+    if !verdict.allowed && verdict.used <= limit {
+        // The algorithm takes nothing from a refused check.
+        return Parts { over: hits, ..Parts::default() };
+    }
+    let before = verdict.used.saturating_sub(counted);
+    let after = before.saturating_add(hits);
+    if after <= limit {
+        let near = if before >= near_threshold { hits } else { after.saturating_sub(near_threshold) };
+        return Parts { within: hits, near, over: 0 };
+    }
+    if before >= limit {
+        return Parts { over: hits, ..Parts::default() };
+    }
+    Parts { within: 0, near: limit.saturating_sub(near_threshold.max(before)), over: after - limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+    use crate::verdict::Wait;
+
+    fn verdict(limit: u32, used: u64) -> Verdict {
+        Verdict {
+            allowed: used <= u64::from(limit),
+            remaining: 0,
+            used,
+            reset_after: Span::from_secs(1),
+            retry_after: Wait::For(Span::from_secs(1)),
+        }
+    }
+
+    #[test]
+    fn hits_fall_into_parts_as_in_the_reference() {
+        // limit, used before, hits: within, near, over; near begins at 8 of 10.
+        let table = [
+            (10, 0, 1, (1, 0, 0)),
+            (10, 7, 1, (1, 0, 0)),
+            (10, 8, 1, (1, 1, 0)),
+            (10, 9, 1, (1, 1, 0)),
+            (10, 5, 5, (5, 2, 0)),
+            (10, 0, 10, (10, 2, 0)),
+            (10, 10, 1, (0, 0, 1)),
+            (10, 25, 4, (0, 0, 4)),
+            (10, 9, 3, (0, 1, 2)),
+            (10, 5, 8, (0, 2, 3)),
+            (10, 0, 11, (0, 2, 1)),
+            (0, 0, 1, (0, 0, 1)),
+            (1, 0, 1, (1, 1, 0)),
+            (3, 1, 1, (1, 0, 0)),
+            (3, 2, 1, (1, 1, 0)),
+        ];
+        for (limit, before, hits, (within, near, over)) in table {
+            let parts = partition(limit, near_threshold(limit, 0.8), hits, &verdict(limit, before + hits));
+            assert_eq!(parts, Parts { within, near, over }, "limit {limit}, {before} before, {hits} hits");
+        }
+    }
+
+    #[test]
+    fn hits_that_the_store_clamped_count_as_asked() {
+        // 100 hits on an empty limit of 10: the store counts 11.
+        assert_eq!(partition(10, 8, 100, &verdict(10, 11)), Parts { within: 0, near: 2, over: 90 });
+        assert_eq!(partition(10, 8, u64::MAX, &verdict(10, 31)), Parts { within: 0, near: 0, over: u64::MAX });
+        assert_eq!(partition(u32::MAX, 0, u64::MAX, &verdict(u32::MAX, 1 << 32)).over, u64::MAX - u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn a_refusal_that_took_nothing_is_wholly_over() {
+        let refused = Verdict { allowed: false, ..verdict(10, 9) };
+        assert_eq!(partition(10, 8, 3, &refused), Parts { within: 0, near: 0, over: 3 });
+    }
+
+    #[test]
+    fn the_threshold_is_cut_off_in_single_precision() {
+        assert_eq!(near_threshold(10, 0.8), 8);
+        assert_eq!(near_threshold(15, 0.8), 12);
+        assert_eq!(near_threshold(9, 0.8), 7);
+        assert_eq!(near_threshold(0, 0.8), 0);
+        // 16,777,217 is no f32; it becomes 16,777,216.
+        assert_eq!(near_threshold(16_777_217, 1.0), 16_777_216);
+    }
+}

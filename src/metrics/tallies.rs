@@ -1,0 +1,241 @@
+//! Tallies: what each limit has decided.
+//!
+//! A limit's counters are found by its id, without a look at any label. They belong to the limit's labels (its domain and its levels as they
+//! were written), not to one set of rules: a reload hands them on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::cells::{Cells, Core};
+use super::dynamic::Labels;
+use super::families::{Families, Sample};
+use super::partition::{near_threshold, partition};
+use super::{Metrics, process};
+use crate::plan::{Check, Plan, Role, Slot};
+use crate::rules::Rules;
+use crate::rules::limit::{Limit, LimitId};
+use crate::time::Rate;
+use crate::verdict::{Answers, StoreError, Verdict};
+
+const TOTAL_HITS: usize = 0;
+const WITHIN_LIMIT: usize = 1;
+const NEAR_LIMIT: usize = 2;
+const OVER_LIMIT: usize = 3;
+const SHADOW_MODE: usize = 4;
+const NEGATIVE_HITS: usize = 5;
+/// The first of the outcomes.
+const DECISIONS: usize = 6;
+
+/// The families of envoyproxy/ratelimit, by the place of their counter.
+const HITS: [(&str, &str); 5] = [
+    ("ratelimit_service_rate_limit_total_hits", "Hits that were asked for, looks and give-backs apart."),
+    ("ratelimit_service_rate_limit_within_limit", "Hits of checks that fit."),
+    ("ratelimit_service_rate_limit_near_limit", "Hits that came between the near-limit threshold and the limit."),
+    ("ratelimit_service_rate_limit_over_limit", "Hits beyond the limit, those of limits in shadow mode included."),
+    ("ratelimit_service_rate_limit_shadow_mode", "Hits beyond a limit in shadow mode, which were let pass."),
+];
+
+/// Outcomes in the order of their counters.
+const OUTCOMES: [&str; 5] = ["ok", "over_limit", "shadow_over_limit", "unlimited", "error"];
+
+/// The name, in place of a limit's path, of all limits that requests brought along.
+const OWN_LIMIT: &str = "(request)";
+
+/// The counters of one series: hits, then outcomes.
+const COUNTERS: usize = DECISIONS + OUTCOMES.len();
+pub(super) type Counts = [u64; COUNTERS];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Ok,
+    OverLimit,
+    ShadowOverLimit,
+    Unlimited,
+    Error,
+}
+
+type Series = Cells<COUNTERS>;
+
+/// The counters of one set of rules.
+#[derive(Clone, Debug)]
+pub struct Tallies {
+    series: Arc<[Arc<Series>]>,
+    metrics: Arc<Metrics>,
+}
+
+/// A series that scrapes show.
+#[derive(Debug)]
+pub(super) struct Shown {
+    series: Arc<Series>,
+    /// Names the limit in Weir's own metrics.
+    path: String,
+    unlimited: bool,
+    /// The hits are counted elsewhere, under names that depend on the request.
+    dynamic: bool,
+}
+
+/// The series of the current rules.
+///
+/// Those of a limit that is gone are gone too: the configuration bounds how many there are. A limit that comes back starts at zero, which
+/// Prometheus takes for what it is, a counter that was reset.
+pub(super) type Register = HashMap<Labels, Shown>;
+
+impl Metrics {
+    /// The counters for `rules`. Limits whose labels are those of a limit of the last call's rules go on with its counters.
+    #[must_use]
+    pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
+        self.dynamic.retain_domains(|domain| rules.knows(domain.as_bytes()));
+        self.tallies_of(rules.limits())
+    }
+
+    pub(super) fn tallies_of(self: &Arc<Self>, limits: &[Limit]) -> Tallies {
+        let mut register = self.series();
+        let mut next = Register::with_capacity(limits.len());
+        let mut series = Vec::with_capacity(limits.len());
+        for limit in limits {
+            let levels: Vec<String> = limit.levels.iter().map(|level| level.text()).collect();
+            let labels = Labels::new(limit.domain.to_string(), &levels);
+            let known = next.get(&labels).or_else(|| register.get(&labels)).map(|shown| Arc::clone(&shown.series));
+            let own = known.unwrap_or_else(|| Arc::new(Series::new(self.cores)));
+            series.push(Arc::clone(&own));
+            let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
+            next.insert(labels, Shown { series: own, path: limit.path(), unlimited: limit.rate.is_none(), dynamic });
+        }
+        *register = next;
+        Tallies { series: series.into(), metrics: Arc::clone(self) }
+    }
+
+    /// Adds what limits have decided.
+    pub(super) fn gather_limits(&self, families: &mut Families) {
+        for (labels, shown) in &*self.series() {
+            let counts = shown.series.sums();
+            add_hits(families, labels, &counts, !shown.dynamic && !shown.unlimited);
+            let of_limit = vec![("domain", labels.domain.clone()), ("limit", shown.path.clone())];
+            for (place, outcome) in OUTCOMES.iter().enumerate() {
+                let expected = shown.unlimited == (place == Outcome::Unlimited as usize);
+                add_decisions(families, &of_limit, outcome, counts[DECISIONS + place], expected);
+            }
+            add_negative(families, of_limit, counts[NEGATIVE_HITS], !shown.unlimited);
+        }
+        for (labels, counts) in self.dynamic.series() {
+            add_hits(families, &labels, &counts, true);
+            let of_limit = vec![("domain", labels.domain), ("limit", OWN_LIMIT.to_owned())];
+            for (place, outcome) in OUTCOMES.iter().enumerate() {
+                add_decisions(families, &of_limit, outcome, counts[DECISIONS + place], false);
+            }
+            add_negative(families, of_limit, counts[NEGATIVE_HITS], false);
+        }
+    }
+}
+
+impl Tallies {
+    /// Counts the answers to one request for `domain`. `plan` must come from the rules that these tallies were made for.
+    pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, answers: &Answers) {
+        if plan.unknown_domain {
+            return self.metrics.domain_not_found(domain);
+        }
+        for slot in &plan.slots {
+            match slot {
+                Slot::Free => self.metrics.process.count(core, process::Count::Free),
+                Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
+                Slot::Checked { check, limit, rate, metric } => {
+                    let (Some(check), Some(answer)) = (plan.checks.get(*check), answers.checks.get(*check)) else { continue };
+                    self.checked(core, domain, *limit, metric.as_deref(), &Checked { check, rate, answer });
+                }
+            }
+        }
+    }
+
+    fn checked(&self, core: Core, domain: &[u8], limit: Option<LimitId>, levels: Option<&[String]>, checked: &Checked<'_>) {
+        if let Err(error) = checked.answer {
+            let kind = match error {
+                StoreError::NotExecuted(_) => process::Count::NotExecuted,
+                StoreError::Unknown(_) => process::Count::OutcomeUnknown,
+                StoreError::Data(_) => process::Count::StoredData,
+            };
+            self.metrics.process.count(core, kind);
+        }
+        let mut counts = checked.counts(self.metrics.near_limit_ratio);
+        let Some(series) = limit.and_then(|id| self.series.get(id.0 as usize)) else {
+            return self.metrics.dynamic.add(domain, levels.unwrap_or_default(), &counts);
+        };
+        if let Some(levels) = levels {
+            let mut named = Counts::default();
+            named[..HITS.len()].swap_with_slice(&mut counts[..HITS.len()]);
+            self.metrics.dynamic.add(domain, levels, &named);
+        }
+        for (place, &count) in counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+            series.add(core, place, count);
+        }
+    }
+
+    fn decided(&self, core: Core, id: LimitId, outcome: Outcome) {
+        if let Some(series) = self.series.get(id.0 as usize) {
+            series.add(core, DECISIONS + outcome as usize, 1);
+        }
+    }
+}
+
+/// A check with its answer.
+struct Checked<'a> {
+    check: &'a Check,
+    rate: &'a Rate,
+    answer: &'a Result<Verdict, StoreError>,
+}
+
+impl Checked<'_> {
+    fn counts(&self, near_limit_ratio: f32) -> Counts {
+        let Check { hits, role: Role { shadow, .. }, .. } = *self.check;
+        let mut counts = Counts::default();
+        let outcome = match self.answer {
+            Err(_) => Outcome::Error,
+            Ok(verdict) if verdict.allowed => Outcome::Ok,
+            Ok(_) if shadow => Outcome::ShadowOverLimit,
+            Ok(_) => Outcome::OverLimit,
+        };
+        counts[DECISIONS + outcome as usize] = 1;
+        if hits < 0 {
+            counts[NEGATIVE_HITS] = hits.unsigned_abs();
+        }
+        let Ok(asked @ 1..) = u64::try_from(hits) else { return counts };
+        counts[TOTAL_HITS] = asked;
+        if let Ok(verdict) = self.answer {
+            let limit = self.rate.requests_per_unit;
+            let parts = partition(limit, near_threshold(limit, near_limit_ratio), asked, verdict);
+            counts[WITHIN_LIMIT] = parts.within;
+            counts[NEAR_LIMIT] = parts.near;
+            counts[OVER_LIMIT] = parts.over;
+            counts[SHADOW_MODE] = if shadow { parts.over } else { 0 };
+        }
+        counts
+    }
+}
+
+/// Adds counts to counts.
+pub(super) fn add_up(sums: &mut Counts, counts: &Counts) {
+    for (sum, count) in sums.iter_mut().zip(counts) {
+        *sum = sum.wrapping_add(*count);
+    }
+}
+
+/// A series that nothing is expected in is shown once there is something.
+fn add_hits(families: &mut Families, labels: &Labels, counts: &Counts, expected: bool) {
+    for ((name, help), &count) in HITS.into_iter().zip(counts) {
+        if expected || count > 0 {
+            families.add(Sample::counter(name, help, labels.pairs(), count));
+        }
+    }
+}
+
+fn add_decisions(families: &mut Families, of_limit: &[(&'static str, String)], outcome: &str, count: u64, expected: bool) {
+    if expected || count > 0 {
+        let labels = of_limit.iter().cloned().chain([("outcome", outcome.to_owned())]).collect();
+        families.add(Sample::counter("weir_decisions_total", "Descriptors that found a limit, by what came of it.", labels, count));
+    }
+}
+
+fn add_negative(families: &mut Families, of_limit: Vec<(&'static str, String)>, count: u64, expected: bool) {
+    if expected || count > 0 {
+        families.add(Sample::counter("weir_negative_hits_total", "Hits that were given back, as asked.", of_limit, count));
+    }
+}

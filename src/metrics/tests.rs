@@ -1,0 +1,235 @@
+use std::time::Duration;
+
+use super::*;
+use crate::algorithm::{Algorithm, FixedWindow};
+use crate::ask::Ask;
+use crate::plan::{self, Check, Plan, Role, Slot};
+use crate::rules::limit::{Level, Limit, LimitId};
+use crate::time::{Micros, Rate, Span, Unit};
+use crate::verdict::{Answers, StoreError, Verdict, Wait};
+
+const CORE: Core = Core(0);
+const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
+
+fn level(key: &str, value: Option<&str>) -> Level {
+    Level { key: key.into(), value: value.map(Into::into), share_threshold: false, value_to_metric: false }
+}
+
+fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit {
+    Limit {
+        id: LimitId(id),
+        domain: "shop".into(),
+        levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
+        name: None,
+        rate,
+        shadow_mode: false,
+        quota_mode: false,
+        detailed_metric: false,
+        replaces: [].into(),
+        metadata: None,
+    }
+}
+
+fn verdict(allowed: bool, used: u64) -> Verdict {
+    let second = Span::from_secs(1);
+    Verdict { allowed, remaining: 0, used, reset_after: second, retry_after: Wait::For(second) }
+}
+
+/// One request of one descriptor that asks for `hits` and is answered with `answer`.
+fn observe(tallies: &Tallies, slot: Slot, hits: i64, role: Role, answer: Result<Verdict, StoreError>) {
+    let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60) });
+    let mut plan = empty_plan();
+    plan.unknown_domain = false;
+    plan.slots.push(slot);
+    plan.checks.push(Check::new(algorithm, hits, role));
+    let answers = Answers { now: Micros(0), checks: [answer].into_iter().collect() };
+    tallies.observe(CORE, b"shop", &plan, &answers);
+}
+
+fn empty_plan() -> Plan {
+    Plan::new(&Arc::default(), &Ask::default(), &plan::Options::default())
+}
+
+fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
+    let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
+    Slot::Checked { check: 0, limit: limit.map(LimitId), rate: TEN, metric }
+}
+
+/// The value of a series, written as in Prometheus' text.
+#[track_caller]
+fn value(text: &str, series: &str) -> Option<f64> {
+    let mut found = text.lines().filter_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).map(|value| value.parse().unwrap());
+    let value = found.next();
+    assert_eq!(found.next(), None, "{series} is there twice");
+    value
+}
+
+const ONE_LEVEL: &str = "{domain=\"shop\",key1=\"user\"}";
+const TWO_LEVELS: &str = "{domain=\"shop\",key1=\"user_bob\",key2=\"path./x\"}";
+
+#[test]
+fn every_limit_has_its_series_from_the_start() {
+    let metrics = Metrics::new(2, 0.8);
+    let three = [("user", Some("bob")), ("path", None), ("/x", None)];
+    let _tallies =
+        metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &three, Some(TEN)), limit(2, &[("vip", None)], None)]);
+    let text = metrics.encode();
+    for stat in ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"] {
+        for labels in [ONE_LEVEL, TWO_LEVELS] {
+            assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{labels}")), Some(0.0), "{stat} {text}");
+        }
+        assert!(!text.contains(&format!("ratelimit_service_rate_limit_{stat}{{domain=\"shop\",key1=\"vip\"")));
+    }
+    for outcome in ["ok", "over_limit", "shadow_over_limit", "error"] {
+        let series = |limit: &str| format!("weir_decisions_total{{domain=\"shop\",limit=\"{limit}\",outcome=\"{outcome}\"}}");
+        assert_eq!(value(&text, &series("shop.user")), Some(0.0));
+        assert_eq!(value(&text, &series("shop.user_bob.path./x")), Some(0.0));
+        assert_eq!(value(&text, &series("shop.vip")), None);
+    }
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.vip\",outcome=\"unlimited\"}"), Some(0.0));
+    assert_eq!(value(&text, "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"), Some(0.0));
+    assert_eq!(value(&text, "ratelimit_service_global_shadow_mode"), Some(0.0));
+    assert_eq!(value(&text, "ratelimit_service_config_load_error"), Some(0.0));
+    assert_eq!(value(&text, concat!("weir_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}")), Some(1.0));
+}
+
+#[test]
+fn hits_and_outcomes_are_counted_by_limit() {
+    let metrics = Metrics::new(2, 0.8);
+    let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("vip", None)], None)]);
+    let (plain, shadow) = (Role::default(), Role { shadow: true, quota: false });
+    let slot = || checked(Some(0), None);
+    observe(&tallies, slot(), 3, plain, Ok(verdict(true, 9)));
+    observe(&tallies, slot(), 3, plain, Ok(verdict(false, 12)));
+    observe(&tallies, slot(), 5, shadow, Ok(verdict(false, 17)));
+    observe(&tallies, slot(), 2, plain, Err(StoreError::Unknown("lost")));
+    observe(&tallies, slot(), -4, plain, Ok(verdict(true, 13)));
+    observe(&tallies, slot(), 0, plain, Ok(verdict(false, 13)));
+    observe(&tallies, Slot::Unlimited(LimitId(1)), 1, plain, Ok(verdict(true, 1)));
+    observe(&tallies, Slot::Free, 1, plain, Ok(verdict(true, 1)));
+    let text = metrics.encode();
+    for (stat, hits) in [("total_hits", 13.0), ("within_limit", 3.0), ("near_limit", 2.0), ("over_limit", 7.0), ("shadow_mode", 5.0)] {
+        assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}")), Some(hits), "{stat}");
+    }
+    for (outcome, count) in [("ok", 2.0), ("over_limit", 2.0), ("shadow_over_limit", 1.0), ("error", 1.0)] {
+        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"shop.user\",outcome=\"{outcome}\"}}");
+        assert_eq!(value(&text, &series), Some(count), "{outcome}");
+    }
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.vip\",outcome=\"unlimited\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_negative_hits_total{domain=\"shop\",limit=\"shop.user\"}"), Some(4.0));
+    assert_eq!(value(&text, "weir_store_errors_total{kind=\"unknown\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_free_descriptors_total"), Some(1.0));
+}
+
+#[test]
+fn counters_survive_a_reload_by_the_labels_of_their_limit() {
+    let metrics = Metrics::new(1, 0.8);
+    let old = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("gone", None)], Some(TEN))]);
+    let new = metrics.tallies_of(&[limit(0, &[("fresh", None)], Some(TEN)), limit(1, &[("user", None)], Some(TEN))]);
+    observe(&old, checked(Some(0), None), 1, Role::default(), Ok(verdict(true, 1)));
+    observe(&new, checked(Some(1), None), 2, Role::default(), Ok(verdict(true, 3)));
+    let text = metrics.encode();
+    let total = |key| value(&text, &format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"{key}\"}}"));
+    assert_eq!(total("user"), Some(3.0), "a request that is still on the old rules counts too");
+    assert_eq!(total("fresh"), Some(0.0));
+    assert_eq!(total("gone"), None);
+}
+
+#[test]
+fn limits_of_equal_labels_are_one_series() {
+    let metrics = Metrics::new(1, 0.8);
+    let (one, other) = (limit(0, &[("a_b", Some("c"))], Some(TEN)), limit(1, &[("a", Some("b_c"))], Some(TEN)));
+    let (dotted, nested) = (limit(2, &[("x.y", None)], Some(TEN)), limit(3, &[("x", None), ("y", None)], Some(TEN)));
+    let tallies = metrics.tallies_of(&[one, other, dotted, nested]);
+    for id in 0..4 {
+        observe(&tallies, checked(Some(id), None), 1, Role::default(), Ok(verdict(true, 1)));
+    }
+    let text = metrics.encode();
+    assert_eq!(value(&text, "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"a_b_c\"}"), Some(2.0));
+    assert_eq!(value(&text, "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"x\",key2=\"y\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.x.y\",outcome=\"ok\"}"), Some(2.0));
+}
+
+#[test]
+fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
+    let metrics = Metrics::new(1, 0.8);
+    let detailed = Limit { detailed_metric: true, ..limit(0, &[("user", None)], Some(TEN)) };
+    let tallies = metrics.tallies_of(&[detailed]);
+    observe(&tallies, checked(Some(0), Some(&["user_bob"])), 1, Role::default(), Ok(verdict(true, 1)));
+    observe(&tallies, checked(None, Some(&["user_\"eve\"", "b", "c"])), 12, Role::default(), Ok(verdict(false, 11)));
+    let text = metrics.encode();
+    let within = "ratelimit_service_rate_limit_within_limit";
+    assert_eq!(value(&text, &format!("{within}{{domain=\"shop\",key1=\"user_bob\"}}")), Some(1.0));
+    assert_eq!(value(&text, &format!("{within}{ONE_LEVEL}")), None);
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.user\",outcome=\"ok\"}"), Some(1.0));
+    let over = "ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user_\\\"eve\\\"\",key2=\"b.c\"}";
+    assert_eq!(value(&text, over), Some(2.0), "{text}");
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"(request)\",outcome=\"over_limit\"}"), Some(1.0));
+}
+
+#[test]
+fn unknown_domains_are_named_up_to_a_bound() {
+    let metrics = Metrics::new(1, 0.8);
+    let tallies = metrics.tallies_of(&[]);
+    for number in 0..MOST_UNKNOWN_DOMAINS + 50 {
+        tallies.observe(CORE, format!("d{number}").as_bytes(), &empty_plan(), &Answers::none());
+    }
+    for _ in 0..2 {
+        tallies.observe(CORE, b"d0", &empty_plan(), &Answers::none());
+    }
+    let text = metrics.encode();
+    assert_eq!(value(&text, "weir_domain_not_found_total{domain=\"d0\"}"), Some(3.0));
+    assert_eq!(value(&text, "weir_domain_not_found_total{domain=\"other\"}"), Some(50.0));
+    assert_eq!(text.lines().filter(|line| line.starts_with("weir_domain_not_found_total")).count(), MOST_UNKNOWN_DOMAINS + 1);
+}
+
+#[test]
+fn requests_are_counted_by_code_and_timed() {
+    let metrics = Metrics::new(2, 0.8);
+    for (core, code, micros) in [(0, Code::Ok, 50), (1, Code::Ok, 51), (0, Code::InvalidArgument, 10), (1, Code::Unavailable, 2_000_000)] {
+        metrics.request(Core(core), code, Duration::from_micros(micros));
+    }
+    let text = metrics.encode();
+    let method = "grpc_method=\"ShouldRateLimit\"";
+    assert_eq!(value(&text, &format!("ratelimit_service_total_requests{{{method}}}")), Some(4.0));
+    assert_eq!(value(&text, "weir_requests_total{code=\"OK\"}"), Some(2.0));
+    assert_eq!(value(&text, "weir_requests_total{code=\"INVALID_ARGUMENT\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_requests_total{code=\"INTERNAL\"}"), None);
+    assert_eq!(value(&text, "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"), Some(1.0));
+    assert_eq!(value(&text, "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}"), Some(1.0));
+    let time = "ratelimit_service_response_time_seconds";
+    for (le, count) in [("0.00005", 2.0), ("0.0001", 3.0), ("1", 3.0), ("+Inf", 4.0)] {
+        assert_eq!(value(&text, &format!("{time}_bucket{{{method},le=\"{le}\"}}")), Some(count), "{le}");
+    }
+    let sum = value(&text, &format!("{time}_sum{{{method}}}")).unwrap();
+    assert!((sum - 2.000_111).abs() < 1e-9, "{sum}");
+}
+
+#[test]
+fn all_codes_have_their_names() {
+    let metrics = Metrics::new(1, 0.8);
+    (0..17).for_each(|code| metrics.request(CORE, Code::from(code), Duration::ZERO));
+    let text = metrics.encode();
+    for name in ["CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNAUTHENTICATED"] {
+        assert_eq!(value(&text, &format!("weir_requests_total{{code=\"{name}\"}}")), Some(1.0), "{name}");
+    }
+}
+
+#[test]
+fn other_parts_of_the_process_add_their_samples() {
+    let metrics = Metrics::new(1, 0.8);
+    metrics.register(Box::new(|| vec![Sample::gauge("weir_memory_keys", "Keys.", Vec::new(), 7.0)]));
+    metrics.panicked();
+    metrics.connection_refused();
+    metrics.config_refused();
+    let text = metrics.encode();
+    assert_eq!(value(&text, "weir_memory_keys"), Some(7.0));
+    assert_eq!(value(&text, "weir_panics_total"), Some(1.0));
+    assert_eq!(value(&text, "weir_connections_refused_total"), Some(1.0));
+    assert_eq!(value(&text, "weir_config_last_load_successful"), Some(0.0));
+    metrics.config_loaded(&Rules::default(), 3);
+    let text = metrics.encode();
+    assert_eq!(value(&text, "weir_config_last_load_successful"), Some(1.0));
+    assert_eq!(value(&text, "weir_config_generation"), Some(3.0));
+    assert_eq!(value(&text, "ratelimit_service_config_load_success"), Some(1.0));
+}
