@@ -49,6 +49,9 @@ pub enum StartError {
     /// The limits cannot be used; nothing is served rather than nothing limited.
     #[error("{}", lines(.0))]
     Limits(Vec<Problem>),
+    /// Logs cannot be started.
+    #[error("LOG_LEVEL: {0}")]
+    Logs(#[from] telemetry::Error),
     /// No thread or event queue is to be had.
     #[error("the operating system gives no thread or event queue: {0}")]
     System(#[from] io::Error),
@@ -63,7 +66,7 @@ fn lines(problems: &[Problem]) -> String {
 /// # Errors
 /// [`StartError`]; once it serves, nothing ends it but a signal.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
-    telemetry::init(&settings.log_level, settings.log_format);
+    telemetry::init(&settings.log_level, settings.log_format)?;
     Builder::new_current_thread().enable_all().build()?.block_on(run(settings))
 }
 

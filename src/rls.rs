@@ -58,8 +58,12 @@ impl Rls {
         let live = self.live.load().ok_or_else(|| Status::unavailable("no rate limit configuration loaded"))?;
         let plan = Plan::new(&live.rules, &ask, &self.options.plan);
         let answers = self.limiter.decide(&plan, timeout::grpc_timeout(metadata)).await;
-        live.tallies.observe(self.core, &plan, &answers);
-        respond(&ask, &plan, &answers, &self.options.respond)
+        live.tallies.observe(self.core, ask.domain, &plan, &answers);
+        let reply = respond(&ask, &plan, &answers, &self.options.respond)?;
+        if reply.shadowed {
+            self.metrics.global_shadow(self.core);
+        }
+        Ok(reply.response)
     }
 }
 

@@ -37,11 +37,20 @@ pub struct HeaderNames {
     pub reset: String,
 }
 
+/// The answer, and what it does not tell.
+#[derive(Debug)]
+pub struct Reply {
+    /// What the caller gets.
+    pub response: RateLimitResponse,
+    /// It would have been refused but for `SHADOW_MODE`.
+    pub shadowed: bool,
+}
+
 /// Makes the answer.
 ///
 /// # Errors
 /// UNAVAILABLE when a check has no verdict.
-pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<RateLimitResponse, Status> {
+pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<Reply, Status> {
     let mut overall = Overall::default();
     let mut statuses = Vec::with_capacity(plan.slots.len());
     for slot in &plan.slots {
@@ -49,7 +58,8 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options)
         overall.count(slot, plan, &status, options);
         statuses.push(status);
     }
-    let code = if overall.is_over() && !options.shadow_mode { Code::OverLimit } else { Code::Ok };
+    let shadowed = overall.is_over() && options.shadow_mode;
+    let code = if overall.is_over() && !shadowed { Code::OverLimit } else { Code::Ok };
     let mut response = RateLimitResponse { overall_code: code.into(), statuses, ..Default::default() };
     if let Some(names) = &options.headers {
         response.response_headers_to_add = extras::headers(plan, &response.statuses, names, options.quota_mode);
@@ -57,7 +67,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options)
     if options.dynamic_metadata {
         response.dynamic_metadata = Some(extras::dynamic_metadata(ask, plan, &response.statuses));
     }
-    Ok(response)
+    Ok(Reply { response, shadowed })
 }
 
 fn status(slot: &Slot, plan: &Plan, answers: &Answers) -> Result<DescriptorStatus, Status> {
