@@ -22,3 +22,6 @@ pub mod plan;
 pub mod rules;
 pub mod time;
 pub mod verdict;
+
+// Edges.
+pub mod store;

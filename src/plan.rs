@@ -41,6 +41,14 @@ pub struct Check {
     pub role: Role,
 }
 
+impl Check {
+    /// A check whose key is none of a plan's.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, hits: i64, role: Role) -> Self {
+        Self { key: 0..0, algorithm, hits, role }
+    }
+}
+
 /// What being over a limit means for its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Role {
@@ -105,6 +113,19 @@ impl Plan {
                 },
             };
             plan.slots.push(slot);
+        }
+        plan
+    }
+
+    /// A plan of checks that no rules stand behind and no slot shows: for probes, and for tests of stores. Each comes with its key.
+    #[must_use]
+    pub fn of_checks<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
+        let mut plan =
+            Self { rules: Arc::default(), checks: SmallVec::new(), slots: SmallVec::new(), unknown_domain: false, keys: Vec::new() };
+        for (key, check) in checks {
+            let start = plan.keys.len();
+            plan.keys.extend_from_slice(key);
+            plan.checks.push(Check { key: start..plan.keys.len(), ..check });
         }
         plan
     }
