@@ -117,6 +117,19 @@ impl Plan {
         plan
     }
 
+    /// A plan of checks that no rules stand behind and no slot shows: for probes, and for tests of stores. Each comes with its key.
+    #[must_use]
+    pub fn of_checks<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
+        let mut plan =
+            Self { rules: Arc::default(), checks: SmallVec::new(), slots: SmallVec::new(), unknown_domain: false, keys: Vec::new() };
+        for (key, check) in checks {
+            let start = plan.keys.len();
+            plan.keys.extend_from_slice(key);
+            plan.checks.push(Check { key: start..plan.keys.len(), ..check });
+        }
+        plan
+    }
+
     /// The key of a check, without the window that a store may append.
     #[must_use]
     pub fn key(&self, check: &Check) -> &[u8] {

@@ -1,1 +1,4 @@
+//! Weir's behaviour, through real sockets and real servers. One binary, so that it links once.
 
+mod redis;
+mod support;

@@ -1,0 +1,287 @@
+//! What can go wrong with Redis, by name: one table says for each whether the command ran, and what a person should look at.
+//!
+//! The names are labels of metrics and stay as they are. The text that a server sends is never logged or passed on: it may repeat what we
+//! sent, and that may have been a password.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use bb8_redis::redis::{ServerError, ServerErrorKind};
+use tokio::time::{Duration, Instant};
+
+use crate::verdict::StoreError;
+
+/// Between two warnings of the same name.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Not by its deadline; whether it ran depends on how far it came.
+pub(super) const TIMEOUT: &str = "timeout";
+/// No connection could be made.
+pub(super) const CONNECT: &str = "connect";
+/// A connection could not be made in time.
+pub(super) const CONNECT_TIMEOUT: &str = "connect_timeout";
+/// A connection broke.
+pub(super) const IO: &str = "io";
+/// Redis closed a connection that nobody was using.
+pub(super) const IDLE_CLOSED: &str = "idle_closed";
+/// The reply is not one to what was asked.
+pub(super) const PROTOCOL: &str = "protocol";
+/// User name or password are refused.
+pub(super) const AUTH: &str = "auth";
+/// There is no such database.
+pub(super) const DATABASE: &str = "database";
+/// The server does not know a command that we need.
+pub(super) const UNSUPPORTED: &str = "unsupported";
+/// The script is not in the server's cache.
+pub(super) const NO_SCRIPT: &str = "noscript";
+/// What is stored is no whole number.
+pub(super) const NOT_AN_INTEGER: &str = "not_an_integer";
+/// A counter is below zero.
+pub(super) const RANGE: &str = "range";
+/// A counter is at the most that Redis counts to; means "over the limit" and leaves this room as a verdict.
+pub(super) const OVERFLOW: &str = "overflow";
+
+const SERVER_ERROR: &str = "server_error";
+
+/// One kind of error.
+#[derive(Debug)]
+pub(super) struct Kind {
+    /// The first word of the error.
+    code: &'static str,
+    /// What its text holds; empty = any.
+    text: &'static str,
+    pub(super) name: &'static str,
+    outcome: fn(&'static str) -> StoreError,
+    /// Another connection may lead to a server that does better.
+    breaks_link: bool,
+    /// For the log: what it means and what to do.
+    means: &'static str,
+}
+
+const fn kind(
+    code: &'static str,
+    text: &'static str,
+    name: &'static str,
+    outcome: fn(&'static str) -> StoreError,
+    means: &'static str,
+) -> Kind {
+    Kind { code, text, name, outcome, breaks_link: false, means }
+}
+
+const fn breaking(kind: Kind) -> Kind {
+    Kind { breaks_link: true, ..kind }
+}
+
+use StoreError::{Data, NotExecuted, Unknown};
+
+/// The first line that fits counts.
+static KINDS: [Kind; 36] = [
+    // What a server says.
+    kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
+    kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
+    kind("BUSY", "", "busy", NotExecuted, "somebody's slow script blocks Redis"),
+    kind("OOM", "", "oom", NotExecuted, "Redis is full (maxmemory) and may not evict: give it more memory"),
+    kind("MISCONF", "", "misconf", NotExecuted, "Redis refuses writes because it cannot save to disk: look at its log"),
+    kind("NOREPLICAS", "", "noreplicas", NotExecuted, "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"),
+    breaking(kind("READONLY", "", "readonly", NotExecuted, "this Redis is a replica: connect to the primary")),
+    breaking(kind("MASTERDOWN", "", "masterdown", NotExecuted, "this Redis is a replica that lost its primary: connect to the primary")),
+    breaking(kind("NOAUTH", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
+    breaking(kind("WRONGPASS", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
+    breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
+    kind("ERR", "invalid password", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
+    kind(
+        "NOPERM",
+        "",
+        "noperm",
+        NotExecuted,
+        "the Redis user may not run MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, EVALSHA and EVAL on these keys",
+    ),
+    kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs"),
+    kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
+    kind("ERR", "DB index", DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
+    kind("MOVED", "", "moved", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
+    kind("ASK", "", "ask", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
+    kind("CROSSSLOT", "", "crossslot", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
+    kind("CLUSTERDOWN", "", "clusterdown", NotExecuted, "the Redis cluster is down"),
+    kind("TRYAGAIN", "", "tryagain", NotExecuted, "the Redis cluster is moving a slot"),
+    kind("LATE", "", "late", NotExecuted, "Redis came to a script after its deadline; nothing was counted"),
+    kind("EXECABORT", "", "execabort", NotExecuted, "Redis refused a transaction"),
+    kind(
+        "WRONGTYPE",
+        "",
+        "wrongtype",
+        Data,
+        "a counter's key holds something that is no counter: another program writes under the same prefix",
+    ),
+    kind(
+        "ERR",
+        "not an integer",
+        NOT_AN_INTEGER,
+        Data,
+        "a counter's key holds something that is no counter: another program writes under the same prefix",
+    ),
+    kind("ERR", "would overflow", OVERFLOW, Data, "a counter is at the most that Redis counts to"),
+    // What we see ourselves; no server sends an empty code.
+    kind("", TIMEOUT, TIMEOUT, Unknown, "Redis did not answer in time"),
+    kind("", CONNECT, CONNECT, NotExecuted, "no connection to Redis: check that it runs and that REDIS_URL is right"),
+    kind("", CONNECT_TIMEOUT, CONNECT_TIMEOUT, NotExecuted, "no connection to Redis in time: it hangs, or something drops the packets"),
+    kind("", IO, IO, Unknown, "a connection to Redis broke"),
+    kind("", IDLE_CLOSED, IDLE_CLOSED, NotExecuted, "Redis closed a connection that was idle"),
+    breaking(kind("", PROTOCOL, PROTOCOL, Unknown, "a reply is not one of Redis: check what listens at the address of REDIS_URL")),
+    kind("", AUTH, AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
+    kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
+    kind("", DATABASE, DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
+    // Anything else, and versions to come.
+    kind("", "", SERVER_ERROR, Unknown, "Redis answered with an error that Weir does not know"),
+];
+
+impl Kind {
+    /// What a caller is told.
+    pub(super) fn error(&self) -> StoreError {
+        (self.outcome)(self.name)
+    }
+}
+
+/// The kind of an error reply.
+pub(super) fn classify(error: &ServerError) -> &'static Kind {
+    let text = error.details().unwrap_or_default();
+    if error.kind() == Some(ServerErrorKind::ExecAbort) {
+        // Redis 7 names what made it refuse the transaction.
+        if let Some((_, cause)) = text.split_once("because of: ") {
+            return classify_line(cause);
+        }
+    }
+    find(error.code(), text)
+}
+
+/// The kind of an error as a line: its code, a space, its text.
+pub(super) fn classify_line(line: &str) -> &'static Kind {
+    let line = line.strip_prefix('-').unwrap_or(line);
+    let (code, text) = line.split_once(' ').unwrap_or((line, ""));
+    find(code, text)
+}
+
+fn find(code: &str, text: &str) -> &'static Kind {
+    let last = &KINDS[KINDS.len() - 1];
+    KINDS.iter().find(|kind| kind.code == code && !code.is_empty() && text.contains(kind.text)).unwrap_or(last)
+}
+
+/// Whether the connection that an error came from should not be used again.
+pub(super) fn breaks_link(error: StoreError) -> bool {
+    KINDS.iter().any(|kind| kind.breaks_link && kind.name == name(error))
+}
+
+pub(super) fn name(error: StoreError) -> &'static str {
+    let (NotExecuted(name) | Unknown(name) | Data(name)) = error;
+    name
+}
+
+fn meaning(name: &str) -> &'static str {
+    KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.means)
+}
+
+/// How often each error happened; warns of it at most once a second.
+#[derive(Debug, Default)]
+pub(super) struct Tallies(Mutex<BTreeMap<&'static str, Tally>>);
+
+#[derive(Debug, Default)]
+struct Tally {
+    count: u64,
+    warned_at: Option<Instant>,
+    warned_of: u64,
+}
+
+impl Tallies {
+    /// Counts an error. `cause` is for the log and must hold nothing that we sent.
+    pub(super) fn record(&self, name: &'static str, cause: Option<&dyn fmt::Display>) {
+        let now = Instant::now();
+        let times = {
+            let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let tally = tallies.entry(name).or_default();
+            tally.count += 1;
+            if tally.warned_at.is_some_and(|at| now.saturating_duration_since(at) < QUIET) {
+                return;
+            }
+            tally.warned_at = Some(now);
+            tally.count - std::mem::replace(&mut tally.warned_of, tally.count)
+        };
+        let cause = cause.map(tracing::field::display);
+        tracing::warn!(error = name, times, cause, "Redis: {}", meaning(name));
+    }
+
+    /// All counts, by name.
+    pub(super) fn counts(&self) -> Vec<(&'static str, u64)> {
+        let tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.iter().map(|(&name, tally)| (name, tally.count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bb8_redis::redis::{Value, parse_redis_value};
+
+    use super::*;
+
+    /// Lines as redis-server 7.0.15 sends them, and what is made of them.
+    #[test]
+    fn captured_errors_have_the_right_outcome() {
+        let table = [
+            ("NOSCRIPT No matching script. Please use EVAL.", NotExecuted("noscript")),
+            ("LOADING Redis is loading the dataset in memory", NotExecuted("loading")),
+            ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotExecuted("busy")),
+            ("OOM command not allowed when used memory > 'maxmemory'.", NotExecuted("oom")),
+            ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", NotExecuted("misconf")),
+            ("NOREPLICAS Not enough good replicas to write.", NotExecuted("noreplicas")),
+            ("READONLY You can't write against a read only replica.", NotExecuted("readonly")),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", NotExecuted("masterdown")),
+            ("NOAUTH Authentication required.", NotExecuted("auth")),
+            ("WRONGPASS invalid username-password pair or user is disabled.", NotExecuted("auth")),
+            (
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                NotExecuted("auth"),
+            ),
+            ("NOPERM this user has no permissions to run the 'incrby' command", NotExecuted("noperm")),
+            ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", NotExecuted("unsupported")),
+            ("ERR max number of clients reached", NotExecuted("maxclients")),
+            ("ERR DB index is out of range", NotExecuted("database")),
+            ("MOVED 3999 127.0.0.1:6381", NotExecuted("moved")),
+            ("ASK 3999 127.0.0.1:6381", NotExecuted("ask")),
+            ("CROSSSLOT Keys in request don't hash to the same slot", NotExecuted("crossslot")),
+            ("CLUSTERDOWN The cluster is down", NotExecuted("clusterdown")),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", NotExecuted("tryagain")),
+            ("EXECABORT Transaction discarded because of previous errors.", NotExecuted("execabort")),
+            ("EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.", NotExecuted("oom")),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Data("wrongtype")),
+            ("ERR value is not an integer or out of range", Data("not_an_integer")),
+            ("ERR increment or decrement would overflow", Data("overflow")),
+            ("ERR something new", Unknown("server_error")),
+            ("FUTURE error", Unknown("server_error")),
+            ("", Unknown("server_error")),
+        ];
+        for (line, expected) in table {
+            let Ok(Value::ServerError(error)) = parse_redis_value(format!("-{line}\r\n").as_bytes()) else { panic!("{line}") };
+            assert_eq!(classify(&error).error(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_name_and_a_meaning() {
+        for kind in &KINDS {
+            assert!(!kind.name.is_empty() && !meaning(kind.name).is_empty(), "{kind:?}");
+        }
+        for (name, breaks) in [("readonly", true), ("masterdown", true), ("auth", true), ("loading", false), ("oom", false)] {
+            assert_eq!(breaks_link(NotExecuted(name)), breaks, "{name}");
+        }
+    }
+
+    #[test]
+    fn counts_go_on_while_the_log_is_quiet() {
+        let tallies = Tallies::default();
+        for _ in 0..1_000 {
+            tallies.record(IO, None);
+        }
+        tallies.record(TIMEOUT, Some(&"late"));
+        assert_eq!(tallies.counts(), [(IO, 1_000), (TIMEOUT, 1)]);
+    }
+}

@@ -1,0 +1,46 @@
+//! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
+
+mod counts;
+mod failures;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir::algorithm::{Algorithm, FixedWindow};
+use weir::plan::{Check, Plan, Role};
+use weir::store::{Redis, Store, StoreError};
+use weir::time::Span;
+use weir::verdict::{Answers, Verdict};
+
+/// Long enough for a busy machine; tests of deadlines bring their own.
+const PATIENT: Duration = Duration::from_secs(5);
+
+/// Windows in which no test sees an edge.
+const WEEK: Span = Span::from_secs(7 * 86_400);
+
+fn fixed(limit: u32, window: Span) -> FixedWindow {
+    FixedWindow { limit, window }
+}
+
+fn check(limit: u32, hits: i64) -> Check {
+    Check::new(Algorithm::FixedWindow(fixed(limit, WEEK)), hits, Role::default())
+}
+
+fn plan(checks: &[(&str, Check)]) -> Plan {
+    Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
+}
+
+async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
+    redis.decide(&plan(checks), Instant::now() + PATIENT).await
+}
+
+async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {
+    let answers = ask(redis, &[(key, check(limit, hits))]).await;
+    assert_eq!(answers.checks.len(), 1);
+    answers.checks[0]
+}
+
+/// The only key of a week that begins with `key`, as it stands in Redis.
+fn stored_key(key: &str, answers: &Answers) -> String {
+    format!("{key}:{}", answers.now.0 / WEEK.micros())
+}

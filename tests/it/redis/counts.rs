@@ -1,0 +1,265 @@
+//! What is counted when all is well.
+
+use std::collections::BTreeMap;
+
+use weir::algorithm::State;
+use weir::verdict::Wait;
+
+use super::*;
+use crate::support::redis::RedisServer;
+
+#[tokio::test]
+async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let tasks: Vec<_> = (0..100)
+        .map(|_| {
+            let redis = redis.clone();
+            tokio::spawn(async move {
+                let mut allowed = 0;
+                for _ in 0..10 {
+                    allowed += u32::from(ask_one(&redis, "one", 250, 1).await.expect("Redis is well").allowed);
+                }
+                allowed
+            })
+        })
+        .collect();
+    let mut allowed = 0;
+    for task in tasks {
+        allowed += task.await.expect("no panic");
+    }
+    assert_eq!(allowed, 250);
+    assert!(redis.connections().opened <= 10, "{:?}", redis.connections());
+    assert_eq!(redis.error_counts(), []);
+    server.assert_every_key_expires();
+}
+
+#[test]
+fn two_runtimes_on_one_key_get_exactly_the_limit() {
+    let server = RedisServer::start();
+    let options = server.options();
+    let allowed: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let options = options.clone();
+                scope.spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    runtime.block_on(async {
+                        let redis = Redis::connect_lazily(options);
+                        let mut allowed = 0;
+                        for _ in 0..300 {
+                            allowed += usize::from(ask_one(&redis, "both", 321, 1).await.expect("Redis is well").allowed);
+                        }
+                        allowed
+                    })
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    assert_eq!(allowed, 321);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn each_window_is_exact_and_the_next_one_fresh() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let second = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(1))), 1, Role::default());
+    let mut windows: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2_300) {
+        let answers = ask(&redis, &[("edge", second.clone())]).await;
+        let verdict = answers.checks[0].expect("Redis is well");
+        assert!(verdict.reset_after <= Span::from_secs(1));
+        let end = (answers.now + verdict.reset_after).0.next_multiple_of(1_000_000);
+        let (asked, allowed) = windows.entry(end).or_default();
+        *asked += 1;
+        *allowed += u32::from(verdict.allowed);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(windows.len() >= 3, "{windows:?}");
+    for (end, (asked, allowed)) in &windows {
+        assert_eq!(*allowed, 3.min(*asked), "window that ends at {end}: {windows:?}");
+    }
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn answers_stand_in_the_order_of_the_checks() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let answers =
+        ask(&redis, &[("a", check(10, 1)), ("b", check(1, 2)), ("c", check(10, 3)), ("a", check(10, 4)), ("c", check(10, 0))]).await;
+    let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.allowed))).collect();
+    assert_eq!(used, [Ok((1, true)), Ok((2, false)), Ok((3, true)), Ok((5, true)), Ok((3, true))]);
+    let refused = answers.checks[1].expect("Redis is well");
+    assert_eq!(refused.retry_after, Wait::Never, "2 hits never fit into 1");
+    assert_eq!(answers.checks[0].expect("Redis is well").remaining, 9);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn a_hundred_checks_go_in_one_trip() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let keys: Vec<String> = (0..100).map(|index| format!("{index}-{}", "k".repeat(500))).collect();
+    let checks: Vec<_> = keys.iter().enumerate().map(|(index, key)| (key.as_str(), check(1_000, index as i64 + 1))).collect();
+    let answers = ask(&redis, &checks).await;
+    for (index, answer) in answers.checks.iter().enumerate() {
+        assert_eq!(answer.map(|verdict| verdict.used), Ok(index as u64 + 1));
+    }
+    assert_eq!(redis.connections().opened, 1);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn looks_write_nothing_and_see_what_is_there() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((0, true)));
+    assert_eq!(server.keys(), Vec::<String>::new());
+    ask_one(&redis, "look", 3, 3).await.expect("Redis is well");
+    assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((3, true)));
+    ask_one(&redis, "look", 3, 1).await.expect("Redis is well");
+    assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((4, false)));
+}
+
+#[tokio::test]
+async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    assert_eq!(ask_one(&redis, "back", 5, -3).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((0, true)));
+    assert_eq!(server.keys(), Vec::<String>::new(), "giving back to a missing key writes nothing");
+    ask_one(&redis, "back", 5, 5).await.expect("Redis is well");
+    for round in 0..3 {
+        server.run::<()>(&["SCRIPT", "FLUSH"]);
+        // The hit before and the look behind go in transactions of their own, and are not sent again with the script.
+        let answers = ask(&redis, &[("back", check(5, 1)), ("back", check(5, -1)), ("back", check(5, 0))]).await;
+        let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+        // The script comes again after all else, as its text.
+        assert_eq!(used, [Ok(6), Ok(5), Ok(6)], "round {round}");
+    }
+    let answers = ask(&redis, &[("back", check(5, -2)), ("back", check(5, 0)), ("back", check(5, i64::MIN)), ("back", check(5, 0))]).await;
+    let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    assert_eq!(used, [Ok(3), Ok(3), Ok(0), Ok(0)]);
+    assert!(server.run::<i64>(&["TTL", &stored_key("back", &answers)]) > 0, "its expiry was kept");
+    assert_eq!(redis.error_counts(), []);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn giving_back_heals_a_key_without_expiry_and_is_exact_where_doubles_are_not() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let key = stored_key("big", &ask(&redis, &[("big", check(1, 0))]).await);
+    server.run::<()>(&["SET", &key, "9007199254740993"]);
+    ask_one(&redis, "big", 5, -2).await.expect("Redis is well");
+    assert_eq!(server.run::<String>(&["GET", &key]), "9007199254740991");
+    server.assert_every_key_expires();
+    server.run::<()>(&["SET", &key, "9223372036854775807"]);
+    assert_eq!(ask_one(&redis, "big", 5, i64::MIN).await.map(|verdict| verdict.used), Ok(0));
+    assert_eq!(server.run::<String>(&["GET", &key]), "0");
+}
+
+#[tokio::test]
+async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    for hits in [i64::MAX, 1 << 53, i64::from(u32::MAX), 11] {
+        let verdict = ask_one(&redis, "huge", 10, hits).await.expect("Redis is well");
+        assert!(!verdict.allowed);
+        assert!(verdict.used <= 44, "{verdict:?}");
+    }
+    let full = ask_one(&redis, "widest", u32::MAX, i64::MAX).await.expect("Redis is well");
+    assert_eq!((full.used, full.allowed), (1 << 32, false));
+    let answers = ask(&redis, &[("full", check(10, 1))]).await;
+    server.run::<()>(&["SET", &stored_key("full", &answers), &i64::MAX.to_string()]);
+    let verdict = ask_one(&redis, "full", 10, 1).await.expect("an overflow is no error");
+    assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
+    assert!(!ask_one(&redis, "full", 10, 0).await.expect("Redis is well").allowed);
+    assert_eq!(redis.error_counts(), []);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn what_is_no_counter_spoils_only_its_own_check() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let answers = ask(&redis, &[("probe", check(10, 0))]).await;
+    let stored = |key| stored_key(key, &answers);
+    server.run::<()>(&["LPUSH", &stored("list"), "x"]);
+    server.run::<()>(&["SET", &stored("text"), "abc"]);
+    server.run::<()>(&["SET", &stored("below"), "-5"]);
+    for hits in [1, 0, -1] {
+        let checks = ["good", "list", "text", "below", "fine"].map(|key| (key, check(10, hits)));
+        let answers = ask(&redis, &checks).await;
+        assert!(answers.checks[0].is_ok_and(|verdict| verdict.allowed), "{hits}: {answers:?}");
+        assert_eq!(answers.checks[1], Err(StoreError::Data("wrongtype")), "{hits}");
+        assert_eq!(answers.checks[2], Err(StoreError::Data("not_an_integer")), "{hits}");
+        let below = if hits < 0 { "not_an_integer" } else { "range" };
+        assert_eq!(answers.checks[3], Err(StoreError::Data(below)), "{hits}");
+        assert!(answers.checks[4].is_ok_and(|verdict| verdict.allowed), "{hits}: {answers:?}");
+    }
+    assert_eq!(redis.error_counts(), [("not_an_integer", 3), ("range", 2), ("wrongtype", 3)]);
+    assert_eq!(redis.connections().opened, 1, "no reason to drop a connection");
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn keys_end_outside_their_hash_tag_and_live_a_little_longer_than_their_window() {
+    let server = RedisServer::start();
+    let mut options = server.options();
+    options.expiry_jitter_secs = 30;
+    let redis = Redis::connect_lazily(options);
+    let minute = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(60))), 1, Role::default());
+    let names: Vec<String> = (0..50).map(|index| format!("w1{{d|user={index}}}fw60")).collect();
+    let answers = ask(&redis, &names.iter().map(|name| (name.as_str(), minute.clone())).collect::<Vec<_>>()).await;
+    let number = answers.now.0 / 60_000_000;
+    let left = 60 - answers.now.0 / 1_000_000 % 60;
+    let mut lives = Vec::new();
+    for name in &names {
+        let life: u64 = server.run(&["TTL", &format!("{name}:{number}")]);
+        assert!((left + 3..=left + 36).contains(&life), "{left} s are left of the window, the key lives for {life}");
+        lives.push(life);
+    }
+    lives.sort_unstable();
+    lives.dedup();
+    assert!(lives.len() > 5, "they do not all expire together: {lives:?}");
+}
+
+/// The same checks through Redis and through the pure step, in any mix.
+#[tokio::test]
+async fn redis_and_the_pure_step_agree() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    // From here on Redis knows the script, so that every plan runs in its order.
+    ask_one(&redis, "x", 5, -1).await.expect("Redis is well");
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut states: BTreeMap<&str, Option<State>> = BTreeMap::new();
+    let mut seen = Vec::new();
+    for round in 0..400 {
+        let checks: Vec<_> = (0..random.usize(1..6))
+            .map(|_| {
+                let hits = match random.u8(..10) {
+                    0 => 0,
+                    1 => i64::MAX,
+                    2..5 => -random.i64(1..12),
+                    _ => random.i64(1..6),
+                };
+                (["x", "y", "z"][random.usize(..3)], check([0, 5, 20][random.usize(..3)], hits))
+            })
+            .collect();
+        let answers = ask(&redis, &checks).await;
+        for ((key, check), answer) in checks.iter().zip(&answers.checks) {
+            let state = states.entry(key).or_default();
+            let step = check.algorithm.step(*state, answers.now, check.hits);
+            *state = step.change.map_or(*state, |(next, _)| Some(next));
+            let verdict = answer.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            assert_eq!(verdict, Verdict { reset_after: verdict.reset_after, retry_after: verdict.retry_after, ..step.verdict }, "{round}");
+            seen.push(verdict.allowed);
+        }
+    }
+    assert!(seen.contains(&true) && seen.contains(&false));
+    server.assert_every_key_expires();
+}

@@ -1,0 +1,234 @@
+//! What happens when Redis is away, hangs, refuses, or comes back.
+
+use weir::store::redis::{Address, Options, Secret};
+
+use super::*;
+use crate::support::redis::RedisServer;
+
+/// As little as Envoy's default leaves.
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Scheduling on a busy machine.
+const LENIENCE: Duration = Duration::from_millis(80);
+
+/// Asks with a short deadline, and holds the answer to it.
+async fn ask_shortly(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
+    let began = Instant::now();
+    let answers = redis.decide(&plan(&[(key, check(1_000_000, 1))]), began + SHORT).await;
+    assert!(began.elapsed() < SHORT + LENIENCE, "answered after {:?}", began.elapsed());
+    answers.checks[0]
+}
+
+/// How long it takes until an answer comes.
+async fn heals(redis: &Redis, key: &str) -> Duration {
+    let began = Instant::now();
+    loop {
+        match ask_shortly(redis, key).await {
+            Ok(_) => return began.elapsed(),
+            Err(error) => assert!(began.elapsed() < Duration::from_secs(5), "still {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn count_of(redis: &Redis, name: &str) -> u64 {
+    redis.error_counts().iter().find(|(known, _)| *known == name).map_or(0, |&(_, count)| count)
+}
+
+#[tokio::test]
+async fn absent_at_the_start_costs_no_wait_and_heals_within_a_second() {
+    let mut server = RedisServer::absent();
+    let redis = Redis::connect_lazily(server.options());
+    assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+    let began = Instant::now();
+    for _ in 0..2_000 {
+        assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "2,000 answers took {:?}", began.elapsed());
+    // Long enough for the waits between attempts to grow to their longest.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2_500) {
+        assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(redis.connections().opened, 0);
+    server.start_again();
+    let took = heals(&redis, "key").await;
+    assert!(took < Duration::from_millis(1_050), "healed after {took:?}");
+    assert!(count_of(&redis, "connect") > 2_000);
+}
+
+#[tokio::test]
+async fn a_hang_is_unknown_by_the_deadline_and_heals() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    assert!(heals(&redis, "hang").await < Duration::from_secs(1));
+    server.pause();
+    assert_eq!(ask_shortly(&redis, "hang").await, Err(StoreError::Unknown("timeout")));
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        let answer = ask_shortly(&redis, "hang").await;
+        assert!(matches!(answer, Err(StoreError::NotExecuted("timeout" | "connect_timeout"))), "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.resume();
+    let took = heals(&redis, "hang").await;
+    assert!(took < Duration::from_millis(1_300), "healed after {took:?}");
+    // One hit before, at most the one whose answer was lost, and one behind.
+    let look = ask_one(&redis, "hang", 10, 0).await.expect("Redis is well");
+    assert!((2..=3).contains(&look.used), "{look:?}");
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn a_give_back_that_comes_too_late_counts_nothing() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    ask_one(&redis, "late", 10, 5).await.expect("Redis is well");
+    server.pause();
+    let answers = redis.decide(&plan(&[("late", check(10, -2))]), Instant::now() + SHORT).await;
+    assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.resume();
+    assert!(heals(&redis, "other").await < Duration::from_secs(2));
+    assert_eq!(ask_one(&redis, "late", 10, 0).await.map(|verdict| verdict.used), Ok(5));
+}
+
+#[tokio::test]
+async fn killed_and_started_again_it_heals_within_a_second() {
+    let mut server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    for round in 0..3 {
+        // Several connections, so that several are dead afterwards.
+        let tasks: Vec<_> = (0..20)
+            .map(|_| {
+                let redis = redis.clone();
+                tokio::spawn(async move { ask_one(&redis, "kill", 10, 1).await })
+            })
+            .collect();
+        for task in tasks {
+            assert!(task.await.expect("no panic").is_ok(), "round {round}");
+        }
+        server.kill();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let answer = ask_shortly(&redis, "kill").await;
+        assert!(matches!(answer, Err(StoreError::NotExecuted("connect"))), "a dead idle connection is not handed out: {answer:?}");
+        server.start_again();
+        let took = heals(&redis, "kill").await;
+        assert!(took < Duration::from_millis(1_050), "round {round}: healed after {took:?}");
+    }
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn restarted_under_idle_connections_nobody_notices() {
+    let mut server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    ask_one(&redis, "restart", 10, 1).await.expect("Redis is well");
+    server.kill();
+    server.start_again();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(ask_one(&redis, "restart", 10, 1).await.map(|verdict| verdict.used), Ok(1), "a new server, a new count, no error");
+    assert_eq!(redis.error_counts(), [("idle_closed", 1)]);
+}
+
+#[tokio::test]
+async fn who_leaves_in_the_middle_leaves_no_reply_behind() {
+    let server = RedisServer::start();
+    let mut options = server.options();
+    options.pool_size = 1.try_into().expect("not 0");
+    let redis = Redis::connect_lazily(options);
+    ask_one(&redis, "first", 100, 1).await.expect("Redis is well");
+    server.pause();
+    let gone = tokio::spawn({
+        let redis = redis.clone();
+        async move { ask_one(&redis, "gone", 100, 42).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gone.abort();
+    assert!(gone.await.expect_err("it was aborted").is_cancelled());
+    server.resume();
+    for round in 1..20 {
+        let used = ask_one(&redis, &format!("own{round}"), 100, round).await.map(|verdict| verdict.used);
+        assert_eq!(used, Ok(round.unsigned_abs()), "somebody else's answer");
+    }
+    assert_eq!(redis.connections().opened, 2);
+    assert_eq!(redis.connections().open, 1);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn a_wrong_password_has_a_name_and_is_never_shown() {
+    let server = RedisServer::start_with(&["--requirepass", "s3cret"]);
+    let with = |auth: Option<&str>| Options::parse(&format!("127.0.0.1:{}", server.port()), Some("tcp"), auth).expect("a good address");
+    for auth in [None, Some("wr0ng"), Some("nobody:s3cret")] {
+        let redis = Redis::connect_lazily(with(auth));
+        assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("auth")), "{auth:?}");
+        let shown = format!("{redis:?}");
+        assert!(!shown.contains("wr0ng") && !shown.contains("s3cret"), "{shown}");
+    }
+    for auth in ["s3cret", "default:s3cret"] {
+        let redis = Redis::connect_lazily(with(Some(auth)));
+        assert!(ask_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
+        assert!(!format!("{redis:?}").contains("s3cret"));
+    }
+    let no_such = Options { database: 99, password: Some(Secret::new("s3cret")), ..server.options() };
+    assert_eq!(ask_shortly(&Redis::connect_lazily(no_such), "key").await, Err(StoreError::NotExecuted("database")));
+}
+
+#[tokio::test]
+async fn a_user_with_few_rights_a_database_and_a_unix_socket_do() {
+    let server = RedisServer::start();
+    let commands = "+multi +exec +time +select +incrby +expire +get +evalsha +eval +decrby +ttl";
+    let mut rights = vec!["ACL", "SETUSER", "weir", "on", ">s3cret", "~w1*", "resetchannels", "-@all"];
+    rights.extend(commands.split(' '));
+    server.run::<()>(&rights);
+    let options = Options {
+        address: Address::Unix(server.socket()),
+        username: Some("weir".to_owned()),
+        password: Some(Secret::new("s3cret")),
+        database: 3,
+        ..server.options()
+    };
+    let redis = Redis::connect_lazily(options);
+    assert_eq!(ask_one(&redis, "w1", 10, 3).await.map(|verdict| verdict.used), Ok(3));
+    assert_eq!(ask_one(&redis, "w1", 10, -1).await.map(|verdict| verdict.used), Ok(2));
+    assert_eq!(ask_one(&redis, "w1", 10, 0).await.map(|verdict| verdict.used), Ok(2));
+    assert_eq!(ask_one(&redis, "other", 10, 1).await, Err(StoreError::NotExecuted("noperm")));
+    assert_eq!(server.keys(), Vec::<String>::new(), "database 0 is empty");
+}
+
+#[tokio::test]
+async fn refusals_of_the_server_are_named_and_nothing_is_counted() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    ask_one(&redis, "refused", 10, 1).await.expect("Redis is well");
+    let table: [(&str, &[&str], &[&str]); 3] = [
+        ("oom", &["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),
+        ("noreplicas", &["CONFIG", "SET", "min-replicas-to-write", "1"], &["CONFIG", "SET", "min-replicas-to-write", "0"]),
+        ("readonly", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+    ];
+    for (name, begin, end) in table {
+        server.run::<()>(begin);
+        assert_eq!(ask_one(&redis, "refused", 10, 1).await, Err(StoreError::NotExecuted(name)));
+        let back = ask_one(&redis, "refused", 10, -1).await;
+        assert_eq!(back, Err(StoreError::NotExecuted(name)), "a give-back under {name}");
+        server.run::<()>(end);
+        assert_eq!(ask_one(&redis, "refused", 10, 0).await.map(|verdict| verdict.used), Ok(1), "{name}");
+    }
+    assert!(ask_one(&redis, "refused", 10, 1).await.is_ok());
+    assert!(redis.connections().opened > 1, "the connection to a replica was left");
+}
+
+#[tokio::test]
+async fn what_is_not_redis_is_an_error_and_no_answer() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let redis = Redis::connect_lazily(Options::new(Address::Tcp { host: "127.0.0.1".to_owned(), port }));
+    assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("protocol")));
+}

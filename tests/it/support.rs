@@ -1,0 +1,3 @@
+//! What tests share: servers of their own that leave nothing behind.
+
+pub mod redis;

@@ -1,0 +1,147 @@
+//! A redis-server of a test's own: on a free port of the loopback, in a folder of its own, gone when it is dropped.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bb8_redis::redis::{self, Connection};
+use tempfile::TempDir;
+use weir::store::redis::{Address, Options};
+
+/// How long a server may take to answer its first PING.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+
+pub struct RedisServer {
+    port: u16,
+    folder: TempDir,
+    arguments: Vec<String>,
+    password: Option<String>,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// A server that answers.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A server that answers, with further arguments.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        let mut server = Self::absent();
+        server.password = arguments.iter().skip_while(|&&name| name != "--requirepass").nth(1).map(|&password| password.to_owned());
+        server.arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        server.start_again();
+        server
+    }
+
+    /// A port on which nothing listens, until [`RedisServer::start_again`].
+    pub fn absent() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+        Self { port, folder: TempDir::new().expect("a folder"), arguments: Vec::new(), password: None, child: None }
+    }
+
+    /// Starts the server on its port and waits until it answers.
+    pub fn start_again(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(self.folder.path())
+            .arg("--unixsocket")
+            .arg(self.socket())
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed: tests/run.sh installs it");
+        self.child = Some(child);
+        let began = Instant::now();
+        while self.try_connect().is_none() {
+            assert!(began.elapsed() < STARTS_WITHIN, "redis-server on port {} does not answer", self.port);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Both fail only when it is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Stops it where it stands: the kernel still accepts connections and bytes for it.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.as_ref().expect("it runs").id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill is installed").success());
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The path of its unix socket.
+    pub fn socket(&self) -> std::path::PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    /// How Weir reaches it.
+    pub fn options(&self) -> Options {
+        Options::new(Address::Tcp { host: "127.0.0.1".to_owned(), port: self.port })
+    }
+
+    fn try_connect(&self) -> Option<Connection> {
+        let login = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        let client = redis::Client::open(format!("redis://{login}127.0.0.1:{}", self.port)).expect("a good address");
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
+        redis::cmd("PING").query::<String>(&mut connection).ok()?;
+        Some(connection)
+    }
+
+    /// A connection beside Weir's.
+    pub fn connection(&self) -> Connection {
+        self.try_connect().expect("it answers")
+    }
+
+    /// Runs one command and gives its reply.
+    pub fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connection()).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Forgets all keys.
+    #[expect(dead_code, reason = "for tests that come")]
+    pub fn flush(&self) {
+        self.run::<()>(&["FLUSHALL"]);
+    }
+
+    /// All keys, in order.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.run(&["KEYS", "*"]);
+        keys.sort();
+        keys
+    }
+
+    /// A key without an expiry would stay for ever.
+    pub fn assert_every_key_expires(&self) {
+        for key in self.keys() {
+            assert!(self.run::<i64>(&["TTL", &key]) != -1, "{key} never expires");
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
