@@ -132,10 +132,6 @@ impl Redis {
     }
 
     async fn ask(&self, plan: &Plan, deadline: Instant) -> Result<Answers, StoreError> {
-        let now = Instant::now();
-        if deadline <= now {
-            return Err(StoreError::NotExecuted(error::TIMEOUT));
-        }
         let mut link = self.pool.get_or_init(|| Pool::new(&self.shared)).link(deadline).await?;
         let batch = Batch::new(plan, self.when(deadline)?, self.shared.options.expiry_jitter_secs);
         let mut answers = Answers::failed(plan.checks.len(), StoreError::Unknown(error::PROTOCOL));

@@ -104,6 +104,7 @@ impl<'p> Batch<'p> {
                 out.command("GET").arg(&key[..]);
                 out.end();
             } else {
+                // A key that holds something else gets an expiry all the same: under our names it can only be an accident, and ends so.
                 out.command("INCRBY").arg(&key[..]).arg(fixed.clamp(check.hits));
                 out.end();
                 out.command("EXPIRE").arg(&key[..]).arg(self.keep_secs(&fixed, number));
@@ -252,5 +253,98 @@ fn executed(replies: &[Value]) -> Result<&[Value], StoreError> {
             Err(StoreError::NotExecuted(first.map_or(error::PROTOCOL, |error| error::classify(error).name)))
         }
         _ => Err(StoreError::Unknown(error::PROTOCOL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bb8_redis::redis::parse_redis_value;
+
+    use super::*;
+    use crate::plan::Role;
+
+    const NOW: Micros = Micros(1_800_000_000_000_000);
+
+    fn plan(hits: &[i64]) -> Plan {
+        let fixed = FixedWindow { limit: 10, window: Span::from_secs(60) };
+        let check = |&hits| (&b"k"[..], Check::new(Algorithm::FixedWindow(fixed), hits, Role::default()));
+        Plan::of_checks(hits.iter().map(check))
+    }
+
+    fn batch(plan: &Plan) -> Batch<'_> {
+        Batch::new(plan, When { now: NOW, deadline: NOW }, 0)
+    }
+
+    /// Reads replies that stand here as lines: what is between two bars is one reply.
+    fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
+        let plan = plan(hits);
+        let mut answers = Answers::failed(hits.len(), StoreError::Unknown("unanswered"));
+        let parse = |text: &str| parse_redis_value(format!("{}\r\n", text.trim().replace(' ', "\r\n")).as_bytes());
+        let replies: Vec<Value> = replies.split('|').map(|text| parse(text).expect("a good reply")).collect();
+        batch(&plan).read(&replies, &mut answers);
+        answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
+    }
+
+    const TIME: &str = "*2 $10 1800000000 $1 0";
+
+    #[test]
+    fn a_whole_transaction_is_read() {
+        let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*4 {TIME} :7 :1 $1 9");
+        assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)]);
+        let mixed = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|*3 $10 1800000000 $1 0 $1 4|+OK|+QUEUED|+QUEUED|*2 {TIME} $-1");
+        assert_eq!(read(&[1, -3, 0], &mixed), [Ok(7), Ok(4), Ok(0)]);
+    }
+
+    #[test]
+    fn what_is_no_whole_answer_is_unknown_and_never_allowed() {
+        let unknown = [Err(StoreError::Unknown("protocol"))];
+        for replies in [
+            // Another transaction's, one value short, one too many, no time, no transaction at all.
+            format!("+OK|+QUEUED|+QUEUED|+QUEUED|*4 {TIME} :7 :1 :7"),
+            format!("+OK|+QUEUED|+QUEUED|+QUEUED|*2 {TIME} :7"),
+            "+OK|+QUEUED|+QUEUED|+QUEUED|*3 :1 :7 :1".to_owned(),
+            "+OK|+QUEUED|+QUEUED|+QUEUED|$-1".to_owned(),
+            "+OK|+QUEUED|+QUEUED|+QUEUED|+OK".to_owned(),
+            format!("+QUEUED|+OK|+QUEUED|+QUEUED|*3 {TIME} :7 :1"),
+            format!("+OK|+QUEUED|+QUEUED|:7|*3 {TIME} :7 :1"),
+            "+OK|+QUEUED".to_owned(),
+            "+OK".to_owned(),
+        ] {
+            assert_eq!(read(&[1], &replies), unknown, "{replies}");
+        }
+        for replies in ["*2 $1 1 $1 0", "*3 $1 x $1 0 $1 4", "$1 4", "*3 $1 1 $1 0 *0"] {
+            assert_eq!(read(&[-1], replies), unknown, "{replies}");
+        }
+    }
+
+    #[test]
+    fn a_refused_transaction_ran_only_if_a_command_was_answered_on_its_own() {
+        let refused = "+OK|+QUEUED|-OOM|-OOM|-EXECABORT";
+        assert_eq!(read(&[1], refused), [Err(StoreError::NotExecuted("oom"))]);
+        assert_eq!(read(&[1], "-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH"), [Err(StoreError::NotExecuted("auth"))]);
+        let outside = format!("-NOPERM|{TIME}|:7|:1|-ERR");
+        assert_eq!(read(&[1], &outside), [Err(StoreError::Unknown("protocol"))], "INCRBY ran without MULTI");
+    }
+
+    #[test]
+    fn only_what_lacked_the_script_is_sent_again() {
+        let plan = plan(&[-1, 1, -1, -1]);
+        let first = batch(&plan);
+        let mut answers = Answers::failed(4, StoreError::NotExecuted(error::NO_SCRIPT));
+        answers.checks[0] = Err(StoreError::NotExecuted("late"));
+        let again = first.without_script(&answers).expect("one run lacks it");
+        assert_eq!((again.runs.len(), again.runs[0].checks.clone()), (1, 2..4));
+        assert!(again.without_script(&answers).is_none(), "once, not for ever");
+    }
+
+    #[test]
+    fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
+        let plan = plan(&[1]);
+        for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
+            let batch = Batch::new(&plan, When { now: NOW, deadline: NOW }, jitter);
+            let (fixed, number) = batch.window(&plan.checks[0]);
+            let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(&fixed, number)).collect();
+            assert_eq!((lives.iter().min(), lives.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
+        }
     }
 }

@@ -128,8 +128,12 @@ impl Link {
     /// Sends what was packed and reads a reply to each command.
     ///
     /// # Errors
-    /// `NotExecuted` when not a byte of it left, else `Unknown`; the link is broken then.
+    /// `NotExecuted` when not a byte of it left, because it was too late or could not be written, else `Unknown`. Whatever stood between
+    /// writing and the last reply breaks the link.
     pub(super) async fn exchange(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
+        if Instant::now() >= deadline {
+            return Err(StoreError::NotExecuted(error::TIMEOUT));
+        }
         self.state = State::Busy;
         self.written = 0;
         self.replies.clear();

@@ -68,8 +68,12 @@ impl Pool {
     /// Always `NotExecuted`: at once when Redis is known to be away, else with the reason of the failed attempt, or `timeout` when all links
     /// are busy until the deadline.
     pub(super) async fn link(&self, deadline: Instant) -> Result<Lent<'_>, StoreError> {
-        if let Some(reason) = self.gate.is_shut(Instant::now()) {
+        let now = Instant::now();
+        if let Some(reason) = self.gate.is_shut(now) {
             return Err(StoreError::NotExecuted(reason));
+        }
+        if deadline <= now {
+            return Err(StoreError::NotExecuted(error::TIMEOUT));
         }
         timeout_at(deadline, self.wait()).await.unwrap_or(Err(StoreError::NotExecuted(error::TIMEOUT)))
     }

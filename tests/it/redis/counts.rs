@@ -1,8 +1,10 @@
 //! What is counted when all is well.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use weir::algorithm::State;
+use weir::store::redis::Shared;
 use weir::verdict::Wait;
 
 use super::*;
@@ -35,29 +37,32 @@ async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
 }
 
 #[test]
-fn two_runtimes_on_one_key_get_exactly_the_limit() {
+fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
     let server = RedisServer::start();
-    let options = server.options();
+    let (shared, of_another_process) = (Shared::new(server.options()), Shared::new(server.options()));
     let allowed: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let options = options.clone();
-                scope.spawn(move || {
+        let threads: Vec<_> = [&shared, &shared, &of_another_process]
+            .map(|shared| {
+                scope.spawn(|| {
+                    // As a process makes it: outside of the runtime that will use it.
+                    let redis = Redis::new(Arc::clone(shared));
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-                    runtime.block_on(async {
-                        let redis = Redis::connect_lazily(options);
+                    let ask = async || {
                         let mut allowed = 0;
-                        for _ in 0..300 {
-                            allowed += usize::from(ask_one(&redis, "both", 321, 1).await.expect("Redis is well").allowed);
+                        for _ in 0..200 {
+                            allowed += usize::from(ask_one(&redis, "all", 321, 1).await.expect("Redis is well").allowed);
                         }
                         allowed
-                    })
+                    };
+                    runtime.block_on(ask())
                 })
             })
+            .into_iter()
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     });
     assert_eq!(allowed, 321);
+    assert_eq!(shared.connections().opened, 2, "one for each runtime");
     server.assert_every_key_expires();
 }
 
