@@ -2,6 +2,8 @@
 //!
 //! One control thread does everything that must never stall a request: accepting, HTTP, reloading, sweeping, signals. The workers answer.
 
+mod stores;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,15 +23,12 @@ use crate::metrics::{Core, Metrics};
 use crate::rls::Rls;
 use crate::rules::compile::Problem;
 use crate::server::{self, GrpcHealth, Services, Workers};
-use crate::settings::{Backend, Settings};
-use crate::store::{AnyStore, Memory, Redis, memory, redis};
+use crate::settings::Settings;
 use crate::telemetry;
+use stores::Stores;
 
 /// Time for what is in flight when the process ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
-
-/// How long one sweep through the whole memory store takes. Nothing but memory depends on it.
-const SWEEP: Duration = Duration::from_secs(60);
 
 /// Why the process cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -145,50 +144,6 @@ fn open(listener: &'static str, address: SocketAddr) -> Result<TcpListener, Star
                 _ => "choose an address of this machine",
             };
             Err(StartError::Listen { listener, address, error, remedy })
-        }
-    }
-}
-
-/// Where the workers' stores come from: what all share is made once, the connections on each worker.
-#[derive(Clone)]
-enum Stores {
-    Memory(Memory),
-    Redis(Arc<redis::Shared>),
-}
-
-impl Stores {
-    fn new(backend: Backend, _metrics: &Metrics) -> Self {
-        match backend {
-            Backend::Memory(options) => {
-                tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for one replica, until it restarts");
-                let memory = Memory::new(options);
-
-                Self::Memory(memory)
-            }
-            Backend::Redis(options) => {
-                tracing::info!(address = %options.address, "counters are kept in Redis");
-                let shared = redis::Shared::new(options);
-
-                Self::Redis(shared)
-            }
-        }
-    }
-
-    /// To be called in the runtime that will use the store.
-    fn connect(&self) -> AnyStore {
-        match self {
-            Self::Memory(memory) => AnyStore::Memory(memory.clone()),
-            Self::Redis(shared) => AnyStore::Redis(Redis::new(Arc::clone(shared))),
-        }
-    }
-
-    /// Frees what has recovered, a shard at a time.
-    async fn sweep(self) {
-        let Self::Memory(memory) = self else { return };
-        let mut tick = tokio::time::interval(SWEEP / u32::try_from(memory.shards()).unwrap_or(u32::MAX));
-        loop {
-            tick.tick().await;
-            memory.sweep(memory::now());
         }
     }
 }

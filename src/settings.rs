@@ -7,6 +7,7 @@ mod parse;
 mod reference;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,15 +50,15 @@ pub struct Flags {
     /// `password` or `user:password`
     #[arg(long, env = "REDIS_AUTH", hide_env_values = true)]
     redis_auth: Option<String>,
-    /// Connections to Redis, in all
-    #[arg(long, env = "REDIS_POOL_SIZE", default_value_t = redis::Options::default().pool_size)]
-    redis_pool_size: u32,
+    /// Connections to Redis, per thread [default: 10]
+    #[arg(long, env = "REDIS_POOL_SIZE")]
+    redis_pool_size: Option<NonZeroU32>,
     /// Goes in front of every key in Redis
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "")]
     cache_key_prefix: String,
-    /// Keys in Redis live up to this much longer than needed, so that they do not all expire at once
-    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", default_value_t = redis::Options::default().expiry_jitter_secs)]
-    expiration_jitter_max_seconds: u64,
+    /// Keys in Redis live up to this much longer than needed, so that they do not all expire at once [default: 300]
+    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS")]
+    expiration_jitter_max_seconds: Option<u32>,
     /// The longest wait for the store, whatever the caller's own patience
     #[arg(long, env = "STORE_TIMEOUT", default_value = "500ms", value_parser = parse::duration)]
     store_timeout: Duration,
@@ -283,10 +284,11 @@ fn backend(flags: &Flags) -> Result<Backend, Wrong> {
         ("redis" | "", Some(url)) => {
             let set = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
             let (socket_type, auth) = (set(&flags.redis_socket_type), set(&flags.redis_auth));
-            let options = redis::Options::parse(url, socket_type.as_deref(), auth.as_deref()).map_err(|error| Wrong(error.to_string()))?;
+            let options = redis::Options::parse(url, socket_type.as_deref(), auth.as_deref());
+            let options = options.map_err(|error| Wrong(format!("REDIS_URL: {error}")))?;
             Ok(Backend::Redis(redis::Options {
-                pool_size: flags.redis_pool_size,
-                expiry_jitter_secs: flags.expiration_jitter_max_seconds,
+                pool_size: flags.redis_pool_size.unwrap_or(options.pool_size),
+                expiry_jitter_secs: flags.expiration_jitter_max_seconds.unwrap_or(options.expiry_jitter_secs),
                 ..options
             }))
         }

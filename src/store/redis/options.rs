@@ -48,6 +48,16 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(out, "{host}:{port}"),
+            Self::Unix(path) => write!(out, "{}", path.display()),
+        }
+    }
+}
+
 /// A text that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
