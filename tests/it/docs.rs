@@ -1,0 +1,169 @@
+//! Every command of every README is run, as it stands there, against a service on the files in `config/`, and says what the README shows.
+//!
+//! Only addresses are replaced, and numbers that depend on the time of day. A command that no arm below knows fails the test.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::support::{Envoy, RedisServer, Weir, envoy, ports, tools};
+
+/// A command of a console block, and what the README shows below it.
+struct Shown {
+    command: String,
+    output: Vec<String>,
+}
+
+fn console(text: &str) -> Vec<Shown> {
+    let mut shown: Vec<Shown> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        match (line, inside) {
+            ("```console", false) => inside = true,
+            ("```", true) => inside = false,
+            (line, true) => match line.strip_prefix("$ ") {
+                Some(command) => shown.push(Shown { command: command.to_owned(), output: Vec::new() }),
+                None => shown.last_mut().expect("a command before its output").output.push(line.to_owned()),
+            },
+            _ => {}
+        }
+    }
+    shown
+}
+
+/// A line without what differs from run to run: counts of seconds, of cores, and white space.
+fn timeless(line: &str) -> String {
+    let mut words: Vec<String> = line.split_whitespace().map(ToOwned::to_owned).collect();
+    for index in 0..words.len() {
+        let after_reset = index > 0 && (words[index - 1] == "in" || words[index - 1].ends_with("reset:"));
+        let is_duration = words[index].contains("\"durationUntilReset\":");
+        if after_reset && words[index].parse::<u64>().is_ok() {
+            words[index] = "N".to_owned();
+        } else if is_duration {
+            words[index] = words[index].split("\"durationUntilReset\":").next().unwrap_or_default().to_owned();
+        } else if words[index].ends_with("s\"") && index > 0 && words[index - 1].is_empty() {
+            words[index].clear();
+        }
+    }
+    words.join(" ")
+}
+
+/// All lines that the README shows are there, in this order; `...` stands for any others.
+fn assert_shows(shown: &Shown, real: &str) {
+    let mut real_lines = real.lines().map(timeless);
+    for expected in shown.output.iter().filter(|line| *line != "...") {
+        let expected = timeless(expected);
+        assert!(real_lines.any(|line| line == expected), "`{}` does not print `{expected}`, but:\n{real}", shown.command);
+    }
+}
+
+fn readme(name: &str) -> Vec<Shown> {
+    let shown = console(&tools::file(name));
+    assert!(!shown.is_empty(), "{name} shows no commands");
+    shown
+}
+
+/// Ends close to the start of a minute, so that no window ends between the first request and the twenty-first.
+fn with_room_in_the_minute() {
+    loop {
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() % 60;
+        if second < 40 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+}
+
+/// Runs a shell line in the repository.
+fn shell(line: &str) -> String {
+    let output = Command::new("sh").args(["-c", line]).current_dir(tools::repository()).output().expect("a shell");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The whole README against one service and one Envoy: the counts go on from command to command, as for somebody who types them.
+#[test]
+fn the_readme_tells_the_truth() {
+    with_room_in_the_minute();
+    let weir = Weir::start_in(copy_examples, &[]);
+    let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
+    let mut front = None;
+    for shown in readme("README.md") {
+        let command = shown.command.as_str();
+        match command.split_whitespace().collect::<Vec<_>>()[..] {
+            ["cargo", "run", "--release"] => {
+                let log = weir.logs().join("\n");
+                for line in &shown.output {
+                    let message = line.trim_start_matches("INFO ").split('=').next().unwrap_or_default();
+                    let message = message.rsplit_once(' ').map_or(message, |(message, _)| if line.contains('=') { message } else { line });
+                    assert!(log.contains(message.trim_start_matches("INFO ")), "the log does not say `{message}`:\n{log}");
+                }
+            }
+            ["target/release/weir", "hit", ..] => {
+                let line = command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir")) + " --address " + &grpc;
+                assert_shows(&shown, &shell(&line));
+            }
+            ["target/release/weir", "check", ..] => {
+                assert_shows(&shown, &shell(&command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir"))));
+            }
+            ["envoy", "-c", path] => front = Some(envoy_before(&weir, path)),
+            ["curl", "-i", "localhost:10000/"] => {
+                let front = front.as_ref().expect("envoy was started before");
+                let response = ports::get(front.listener("http"), "/");
+                let headers = response.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>();
+                for line in &shown.output[1..] {
+                    let name = line.split(':').next().expect("a header");
+                    let real = headers.lines().find(|header| header.starts_with(&format!("{name}:")));
+                    assert_eq!(real.map(timeless), Some(timeless(line)));
+                }
+                assert_eq!(response.status, 200);
+            }
+            ["grpcurl", ..] => {
+                let Some(grpcurl) = tools::grpcurl() else { continue };
+                let line = command.replace("localhost:8081", &grpc).replacen("grpcurl", &grpcurl.to_string_lossy(), 1);
+                assert_shows(&shown, &shell(&line));
+            }
+            ["curl", "-s", "localhost:8080/metrics"] => {
+                let page = ports::get(weir.http_addr(), "/metrics").body;
+                for line in &shown.output {
+                    let name = line.rsplit_once(' ').expect("a name and a value").0;
+                    assert!(page.lines().any(|real| real.starts_with(name)), "{name} is not in /metrics");
+                }
+            }
+            ["curl", "-s", ..] => assert_shows(&shown, &shell(&command.replace("localhost:8080", &http))),
+            ["REDIS_URL=localhost:6379", "cargo", "run", "--release"] => {
+                let redis = RedisServer::start();
+                let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
+                assert!(weir.logs().join("\n").contains("counters are kept in Redis"));
+            }
+            // What runs this test.
+            ["tests/run.sh"] => assert!(tools::repository().join("tests/run.sh").exists()),
+            _ => panic!("no test runs `{command}`"),
+        }
+    }
+}
+
+fn copy_examples(folder: &Path) {
+    for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
+        let file = file.expect("a file");
+        fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
+    }
+}
+
+/// The README's Envoy, on free ports and in front of this service.
+fn envoy_before(weir: &Weir, path: &str) -> Envoy {
+    Envoy::start(&envoy::for_weir(&tools::file(path), weir.grpc_addr()))
+}
+
+/// The YAML that the README teaches compiles, without a warning.
+#[test]
+fn the_limits_of_the_readme_compile() {
+    let text = tools::file("README.md");
+    let blocks: Vec<_> = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let source = weir::rules::compile::SourceText { name: "README.md".to_owned(), text: block.as_bytes().to_vec() };
+        let compiled = weir::rules::compile::compile(&[source], &weir::rules::compile::Options { strict: true, ..Default::default() });
+        assert!(compiled.is_ok(), "{compiled:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The HTTP listener of the real process, and reflection as grpcurl uses it.
+
+use std::process::Command;
+
+use crate::support::{self, Weir, descriptor, ports, request, tools};
+
+const BODY: &str = r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "year", "value": "json"}]}]}"#;
+
+fn post(weir: &Weir, path: &str, body: &str) -> ports::Response {
+    ports::post(weir.http_addr(), path, body.as_bytes())
+}
+
+#[tokio::test]
+async fn health_and_unknown_pages() {
+    let weir = Weir::start(support::DEMO, &[]);
+    assert_eq!(weir.get("/healthcheck"), (200, "OK".to_owned()));
+    assert_eq!(weir.get("/nothing").0, 404);
+}
+
+#[tokio::test]
+async fn json_is_decided_like_any_request() {
+    let weir = Weir::start(support::DEMO, &[]);
+    for (status, code, left) in [(200, "OK", Some(1)), (200, "OK", None), (429, "OVER_LIMIT", None)] {
+        let response = post(&weir, "/json", BODY);
+        assert_eq!(response.status, status, "{}", response.body);
+        let answer: serde_json::Value = serde_json::from_str(&response.body).expect("JSON");
+        assert_eq!(answer["overallCode"], code);
+        assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "YEAR");
+        assert_eq!(answer["statuses"][0]["limitRemaining"].as_u64(), left, "defaults are left out");
+        assert!(answer["statuses"][0]["durationUntilReset"].as_str().is_some_and(|reset| reset.ends_with('s')));
+    }
+    // The same key as over gRPC.
+    let response = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "json")])])).await;
+    assert_eq!(response.expect("an answer").into_inner().statuses[0].limit_remaining, 0);
+}
+
+#[tokio::test]
+async fn what_json_cannot_be_says_why() {
+    let weir = Weir::start(support::DEMO, &[]);
+    for (body, status) in [
+        ("{", 400),
+        ("[]", 400),
+        (r#"{"domian": "demo"}"#, 400),
+        (r#"{"domain": "", "descriptors": []}"#, 400),
+        (r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "a"}], "limit": {"unit": "UNKNOWN"}}]}"#, 400),
+    ] {
+        let response = post(&weir, "/json", body);
+        assert_eq!(response.status, status, "{body}: {}", response.body);
+        assert!(!response.body.trim().is_empty(), "{body}");
+    }
+    let huge = format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20));
+    assert_eq!(post(&weir, "/json", &huge).status, 413);
+    assert_eq!(post(&weir, "/json", BODY).status, 200, "the listener goes on");
+}
+
+#[tokio::test]
+async fn an_outage_is_503_and_not_a_bad_request() {
+    let redis = support::RedisServer::absent();
+    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &redis.url())]);
+    assert_eq!(post(&weir, "/json", BODY).status, 503);
+    assert_eq!(weir.get("/healthcheck").0, 200, "health does not fall with Redis");
+}
+
+#[tokio::test]
+async fn metrics_tell_what_was_decided() {
+    let weir = Weir::start(support::DEMO, &[]);
+    let client = &mut weir.client().await;
+    for _ in 0..3 {
+        client.should_rate_limit(request("demo", vec![descriptor(&[("year", "m")])])).await.expect("an answer");
+    }
+    let labels = r#"{domain="demo",key1="year"}"#;
+    for (name, value) in [("total_hits", 3.0), ("within_limit", 2.0), ("over_limit", 1.0), ("shadow_mode", 0.0)] {
+        assert_eq!(weir.metric(&format!("ratelimit_service_rate_limit_{name}{labels}")), Some(value), "{name}");
+    }
+    assert_eq!(weir.metric(r#"weir_decisions_total{domain="demo",limit="demo.year",outcome="over_limit"}"#), Some(1.0));
+    assert_eq!(weir.metric(r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#), Some(3.0));
+    assert_eq!(weir.metric("weir_memory_keys"), Some(1.0));
+}
+
+/// Where Go exists, grpcurl itself talks to the service; elsewhere tests/run.sh has said that it does not.
+#[tokio::test]
+async fn grpcurl_lists_describes_and_calls() {
+    let Some(grpcurl) = tools::grpcurl() else { return };
+    let weir = Weir::start(support::DEMO, &[]);
+    let run = |arguments: &[&str]| {
+        let output = Command::new(&grpcurl).arg("-plaintext").args(arguments).output().expect("grpcurl runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let address = weir.grpc_addr().to_string();
+    let services = run(&[&address, "list"]);
+    for service in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"] {
+        assert!(services.contains(service), "{services}");
+    }
+    assert!(run(&[&address, "describe", "envoy.service.ratelimit.v3.RateLimitResponse"]).contains("DescriptorStatus"));
+    let answer = run(&["-d", BODY, &address, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"]);
+    assert!(answer.contains("\"overallCode\": \"OK\""), "{answer}");
+    for service in ["", "ratelimit"] {
+        let health = run(&["-d", &format!(r#"{{"service": "{service}"}}"#), &address, "grpc.health.v1.Health/Check"]);
+        assert!(health.contains("SERVING"), "{health}");
+    }
+}
+
+/// What grpcurl does first, done by hand so that it is tested everywhere: both versions of reflection list the services.
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    use tonic_reflection::pb::{v1, v1alpha};
+    let weir = Weir::start(support::DEMO, &[]);
+    let channel = tonic::transport::Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("a URI").connect().await.expect("weir");
+
+    let ask = v1::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(String::new())),
+    };
+    let mut client = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
+    let mut answers = client.server_reflection_info(only(ask)).await.expect("reflection").into_inner();
+    let answer = answers.message().await.expect("an answer").expect("one");
+    assert!(format!("{answer:?}").contains("envoy.service.ratelimit.v3.RateLimitService"));
+
+    let ask = v1alpha::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(v1alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
+            "envoy.service.ratelimit.v3.RateLimitRequest".to_owned(),
+        )),
+    };
+    let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
+    let mut answers = client.server_reflection_info(only(ask)).await.expect("reflection").into_inner();
+    let answer = answers.message().await.expect("an answer").expect("one");
+    assert!(format!("{answer:?}").contains("FileDescriptorResponse"));
+}
+
+fn only<T>(item: T) -> impl futures_util::Stream<Item = T> {
+    futures_util::stream::once(std::future::ready(item))
+}

@@ -1,0 +1,150 @@
+//! The listener itself: a panic costs one request, silent and wrong clients cost nothing, and bursts of resets do not end a connection.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::{Code, Request, Response, Status};
+use weir::metrics::Metrics;
+use weir::proto::{RateLimitResponse, RateLimitService};
+use weir::rls::codec::Frame;
+use weir::server::{self, GrpcHealth, Options, Services, Workers};
+
+use crate::support::{Client, descriptor, request};
+
+/// Panics when the message holds `panic`, waits a second when it holds `wait`, else answers nothing much.
+struct Fragile;
+
+#[tonic::async_trait]
+impl RateLimitService for Fragile {
+    async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<RateLimitResponse>, Status> {
+        let message = String::from_utf8_lossy(&request.get_ref().0).into_owned();
+        assert!(!message.contains("panic"), "asked to");
+        if message.contains("wait") {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Ok(Response::new(RateLimitResponse::default()))
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    workers: Arc<Workers>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Server {
+    fn start(options: Options) -> Self {
+        let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let metrics = Metrics::new(1, 0.8);
+        let shared = Arc::clone(&metrics);
+        let services = move |_| Services::new(Fragile, GrpcHealth::new(), Arc::clone(&shared));
+        let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
+        let (stop, stopping) = watch::channel(false);
+        tokio::spawn(server::accept(listener, Arc::clone(&workers), options, Arc::clone(&metrics), stopping));
+        Self { address, metrics, workers, _stop: stop }
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(format!("http://{}", self.address)).await.expect("a connection")
+    }
+
+    fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.metrics.encode();
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+}
+
+fn ask(text: &str) -> weir::proto::RateLimitRequest {
+    request("d", vec![descriptor(&[("do", text)])])
+}
+
+#[tokio::test]
+async fn a_panic_costs_one_request() {
+    let server = Server::start(Options::default());
+    let mut client = server.client().await;
+    let status = client.should_rate_limit(ask("panic")).await.expect_err("INTERNAL");
+    assert_eq!(status.code(), Code::Internal);
+    client.should_rate_limit(ask("go on")).await.expect("the same connection goes on");
+    assert_eq!(server.metric("weir_panics_total"), Some(1.0));
+}
+
+#[tokio::test]
+async fn silent_and_wrong_clients_are_sent_away() {
+    let server = Server::start(Options { preface_timeout: Duration::from_millis(200), ..Options::default() });
+    let read_all = async |mut stream: TcpStream| {
+        let mut read = String::new();
+        let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_string(&mut read)).await;
+        assert!(ended.is_ok(), "the connection stays open");
+        read
+    };
+    let silent = TcpStream::connect(server.address).await.expect("a connection");
+    assert_eq!(read_all(silent).await, "");
+    let mut half = TcpStream::connect(server.address).await.expect("a connection");
+    half.write_all(b"PRI * HTTP/2").await.expect("written");
+    assert_eq!(read_all(half).await, "");
+    let mut wrong = TcpStream::connect(server.address).await.expect("a connection");
+    wrong.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    let answer = read_all(wrong).await;
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("This port speaks gRPC"), "{answer}");
+}
+
+#[tokio::test]
+async fn too_many_connections_are_refused_and_counted() {
+    let server = Server::start(Options { max_connections: 1, ..Options::default() });
+    let mut first = server.client().await;
+    first.should_rate_limit(ask("x")).await.expect("an answer");
+    let second = async { Client::connect(format!("http://{}", server.address)).await?.should_rate_limit(ask("x")).await.map_err(Into::into) };
+    let second: Result<_, Box<dyn std::error::Error>> = second.await;
+    assert!(second.is_err());
+    assert!(server.metric("weir_connections_refused_total").is_some_and(|refused| refused >= 1.0));
+    first.should_rate_limit(ask("x")).await.expect("the first goes on");
+}
+
+/// Envoy's timeout of 20 ms resets many streams at once when a service stalls; the connection has to survive it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bursts_of_resets_do_not_end_the_connection() {
+    let server = Server::start(Options::default());
+    let client = server.client().await;
+    for _ in 0..5 {
+        let burst: Vec<_> = (0..200)
+            .map(|_| {
+                let mut client = client.clone();
+                tokio::spawn(async move { tokio::time::timeout(Duration::from_millis(20), client.should_rate_limit(ask("wait"))).await })
+            })
+            .collect();
+        for call in burst {
+            assert!(call.await.expect("no panic").is_err(), "timed out, and reset");
+        }
+    }
+    let mut client = client;
+    client.should_rate_limit(ask("x")).await.expect("the same connection goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_connection_ends_without_an_error() {
+    let server = Server::start(Options { max_connection_age: Duration::from_millis(300), ..Options::default() });
+    let mut client = server.client().await;
+    for _ in 0..100 {
+        client.should_rate_limit(ask("x")).await.expect("no error while connections are replaced");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_waits_for_what_is_in_flight() {
+    let server = Server::start(Options::default());
+    let mut client = server.client().await;
+    let mut busy = client.clone();
+    let call = tokio::spawn(async move { busy.should_rate_limit(ask("wait")).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let workers = Arc::clone(&server.workers);
+    tokio::task::spawn_blocking(move || workers.drain(Duration::from_secs(10))).await.expect("drained");
+    call.await.expect("no panic").expect("answered before the end");
+    assert!(client.should_rate_limit(ask("x")).await.is_err(), "nobody is left");
+}
