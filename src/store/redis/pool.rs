@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bb8_redis::bb8;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::link::{LIFETIME, Link, Refusal};
@@ -31,12 +31,32 @@ const REAPER_RATE: Duration = Duration::from_secs(10);
 /// The links of one runtime.
 #[derive(Debug)]
 pub(super) struct Pool {
+    /// One for each link that may exist. bb8 gives a link that comes back to whoever asks next; under load those who wait would starve. Here
+    /// they are served in the order in which they came.
+    turns: Semaphore,
     links: bb8::Pool<Links>,
     gate: Arc<Gate>,
 }
 
-/// A link, borrowed until it is dropped.
-pub(super) type Lent<'a> = bb8::PooledConnection<'a, Links>;
+/// A link, borrowed until it is dropped; then its turn ends too, in this order.
+pub(super) struct Lent<'a> {
+    link: bb8::PooledConnection<'a, Links>,
+    _turn: SemaphorePermit<'a>,
+}
+
+impl std::ops::Deref for Lent<'_> {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl std::ops::DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
 
 impl Pool {
     /// An empty pool, to be used in the runtime that it is made in. Connects when the first link is wanted.
@@ -59,7 +79,7 @@ impl Pool {
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(Sink(Arc::clone(shared))))
             .build_unchecked(manager);
-        Self { links, gate }
+        Self { turns: Semaphore::new(shared.options().pool_size.get() as usize), links, gate }
     }
 
     /// A link, by `deadline`.
@@ -79,12 +99,12 @@ impl Pool {
     }
 
     async fn wait(&self) -> Result<Lent<'_>, StoreError> {
-        let mut get = pin!(self.links.get());
+        let mut lent = pin!(self.take_turn());
         loop {
             let attempt_failed = self.gate.attempt_failed.notified();
             tokio::select! {
                 biased;
-                link = &mut get => return link.map_err(|_| StoreError::NotExecuted(error::TIMEOUT)),
+                lent = &mut lent => return lent.ok_or(StoreError::NotExecuted(error::TIMEOUT)),
                 () = attempt_failed => {
                     if let Some(reason) = self.gate.is_shut(Instant::now()) {
                         return Err(StoreError::NotExecuted(reason));
@@ -92,6 +112,12 @@ impl Pool {
                 }
             }
         }
+    }
+
+    async fn take_turn(&self) -> Option<Lent<'_>> {
+        let turn = self.turns.acquire().await.ok()?;
+        let link = self.links.get().await.ok()?;
+        Some(Lent { link, _turn: turn })
     }
 }
 

@@ -67,6 +67,34 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_connection_is_served_in_turn() {
+    let server = RedisServer::start();
+    let mut options = server.options();
+    options.pool_size = 2.try_into().expect("not 0");
+    let redis = Redis::connect_lazily(options);
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let redis = redis.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    ask_one(&redis, "turns", 10, 1).await.expect("Redis is well");
+                }
+                Instant::now()
+            })
+        })
+        .collect();
+    let began = Instant::now();
+    let mut ends = Vec::new();
+    for task in tasks {
+        ends.push((task.await.expect("no panic") - began).as_secs_f64());
+    }
+    let (first, last) = ends.iter().fold((f64::MAX, 0.0_f64), |(first, last), &end| (first.min(end), last.max(end)));
+    // Served in turn all end together; served by luck some end when others have hardly begun.
+    assert!(first > 0.8 * last, "the first task ended after {first} s, the last after {last} s");
+    assert_eq!(redis.connections().opened, 2);
+}
+
+#[tokio::test]
 async fn each_window_is_exact_and_the_next_one_fresh() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
