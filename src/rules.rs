@@ -5,7 +5,7 @@
 
 pub mod compile;
 pub mod limit;
-pub mod source;
+mod source;
 mod tree;
 
 use hashbrown::HashMap;
@@ -33,6 +33,12 @@ pub enum Found<'r> {
 }
 
 impl Rules {
+    /// Rules of these trees, whose limits stand in `limits` at the place of their id.
+    fn new(domains: HashMap<Box<[u8]>, Tree>, limits: Vec<Limit>) -> Self {
+        debug_assert!(limits.iter().enumerate().all(|(index, limit)| limit.id.0 as usize == index));
+        Self { domains, limits }
+    }
+
     /// Whether a file speaks of this domain.
     #[must_use]
     pub fn knows(&self, domain: &[u8]) -> bool {

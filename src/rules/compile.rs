@@ -1,1 +1,154 @@
-//! Placeholder until the compiler lands.
+//! From files to rules, or to a list of everything that is wrong with them.
+//!
+//! All problems of all files are found in one go, each with its place and a remedy, because a person who repairs a configuration wants to do
+//! so once. What envoyproxy/ratelimit refuses is refused; what it silently ignores is a warning. Nothing in here reads files or the clock:
+//! the caller brings the texts, sorted by name, and their order is the order of wildcards in a domain that several of them share.
+
+mod descriptor;
+mod fields;
+mod problem;
+mod rate;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::Rules;
+use super::limit::Limit;
+use super::source::{self, Position, Sort};
+use descriptor::Siblings;
+use fields::{Fields, Room};
+use problem::{Place, Problems, quoted};
+pub use problem::{Problem, Severity};
+
+/// How to compile.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Several files may speak of one domain; otherwise each domain has one file, as in envoyproxy/ratelimit.
+    pub merge_domains: bool,
+    /// Warnings are errors.
+    pub strict: bool,
+}
+
+/// One file.
+#[derive(Clone, Debug)]
+pub struct SourceText {
+    /// As messages name it: the path below the folder.
+    pub name: String,
+    /// Its bytes.
+    pub text: Vec<u8>,
+}
+
+/// Rules, and what about them is odd.
+#[derive(Debug)]
+pub struct Compiled {
+    /// What the program runs.
+    pub rules: Rules,
+    /// Problems that change nothing, in the order of files, lines and columns.
+    pub warnings: Vec<Problem>,
+}
+
+/// Compiles files, in the order given.
+///
+/// # Errors
+/// All problems of all files, warnings too, in the order of files, lines and columns, when at least one is an error.
+pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<Problem>> {
+    let mut compiler = Compiler::default();
+    let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
+    for file in files {
+        compiler.problems.open(&file.name);
+        compile_file(&mut compiler, &mut domains, file, options);
+    }
+    for domain in domains.values() {
+        check_replaced(&mut compiler.problems, domain);
+    }
+    let (refused, problems) = compiler.problems.finish(options.strict);
+    if refused {
+        return Err(problems);
+    }
+    let trees = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), domain.siblings.tree)).collect();
+    Ok(Compiled { rules: Rules::new(trees, compiler.limits), warnings: problems })
+}
+
+/// What all files add to.
+#[derive(Default)]
+struct Compiler {
+    problems: Problems,
+    limits: Vec<Limit>,
+    path_bytes: usize,
+}
+
+/// A domain under construction.
+struct Domain {
+    name: Box<str>,
+    /// Where its first file names it.
+    first: Place,
+    siblings: Siblings,
+    /// The names of its limits.
+    names: HashSet<Box<str>>,
+    /// The names that `replaces` asks for: a later file may hold them.
+    replaced: Vec<(Place, Box<str>)>,
+}
+
+impl Domain {
+    fn new(name: &str, first: Place) -> Self {
+        Self { name: name.into(), first, siblings: Siblings::default(), names: HashSet::new(), replaced: Vec::new() }
+    }
+}
+
+fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>, file: &SourceText, options: &Options) {
+    let document = match source::read(&file.text) {
+        Ok(document) => document,
+        Err(note) => return compiler.problems.error(note.at, note.what, note.remedy),
+    };
+    for note in document.warnings {
+        compiler.problems.warning(note.at, note.what, note.remedy);
+    }
+    let Some(root) = document.root.filter(|root| root.sort() != Sort::Nothing) else {
+        return compiler.problems.error(Position::default(), "the file is empty", REMEDY_FOR_DOMAIN);
+    };
+    let Some(fields) = fields::read(&mut compiler.problems, &root, Room::Root) else { return };
+    let place = compiler.problems.here(fields.lack("domain").at);
+    // A file without a domain of its own is checked all the same, in one that nobody will see: there is an error already.
+    let mut scratch = Domain::new("", place);
+    let domain = match domain_name(compiler, &fields) {
+        None => &mut scratch,
+        Some(name) => match domains.get(name).map(|known| known.first) {
+            Some(first) if !options.merge_domains => {
+                let what = format!("the domain {} is defined already, in {}", quoted(name), compiler.problems.show(first));
+                let remedy = "put both into one file, or set MERGE_DOMAIN_CONFIG=true, which lets files share a domain";
+                compiler.problems.error(fields.lack("domain").at, what, remedy);
+                &mut scratch
+            }
+            _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, place)),
+        },
+    };
+    if let Some(list) = fields.get("descriptors") {
+        let mut siblings = std::mem::take(&mut domain.siblings);
+        descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
+        domain.siblings = siblings;
+    }
+}
+
+const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";
+
+/// The domain of a file; `None`, with an error, when it has none.
+fn domain_name<'n>(compiler: &mut Compiler, fields: &Fields<'n>) -> Option<&'n str> {
+    let name = match fields.get("domain") {
+        Some(node) => fields::text(&mut compiler.problems, node, "domain")?,
+        None => "",
+    };
+    if name.is_empty() && !fields.meant("domain") {
+        compiler.problems.error(fields.lack("domain").at, "the file has no domain", REMEDY_FOR_DOMAIN);
+    }
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// The Go service ignores names that no limit has.
+fn check_replaced(problems: &mut Problems, domain: &Domain) {
+    for (place, name) in domain.replaced.iter().filter(|(_, name)| !domain.names.contains(name)) {
+        let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
+        let what = format!("no limit of the domain {} has the name {}", quoted(&domain.name), quoted(name));
+        let remedy =
+            near.map_or_else(|| "give a limit this name, or remove the entry".to_owned(), |near| format!("write {}", quoted(near)));
+        problems.warning_in(*place, what, remedy);
+    }
+}

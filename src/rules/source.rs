@@ -1,1 +1,216 @@
-//! Placeholder until the reader lands.
+//! YAML as it was written: nodes that remember their place, text as it stands in the file, and typed reading of single values.
+//!
+//! A library that goes straight to structs would forget both what the user wrote (`0x10` as a value is text) and where. So events with
+//! positions become a tree here, refused early when it is too deep or too large, and serde_yaml, which only this file may name, reads
+//! single values out of it. What the keys mean is not known here: that is the compiler's.
+
+mod events;
+mod scalar;
+
+use std::rc::Rc;
+
+use serde::de::DeserializeOwned;
+use serde_yaml::Value;
+
+use super::limit::Metadata;
+pub(super) use events::read;
+use scalar::Scalar;
+
+/// A place in a file, both 1-based; the column counts characters. (0, 0) is the whole file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Position {
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+/// Something that the reader noticed: what is wrong, and how to write it right.
+#[derive(Debug)]
+pub(super) struct Note {
+    pub(super) at: Position,
+    pub(super) what: String,
+    pub(super) remedy: String,
+}
+
+/// The first document of a file.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// `None` when there is nothing but comments.
+    pub(super) root: Option<Rc<Node>>,
+    /// What was read in another way than the writer may believe.
+    pub(super) warnings: Vec<Note>,
+}
+
+/// A part of a document. Nodes that aliases refer to are shared.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Where it begins; for an alias, where the alias stands.
+    pub(super) at: Position,
+    pub(super) kind: Kind,
+    /// Nodes in it and itself, with every alias spelled out.
+    size: usize,
+    /// Levels of collections in it, itself included.
+    height: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Scalar {
+        text: Box<str>,
+        /// Without quotes, so that it may mean a number, a bool or nothing.
+        plain: bool,
+        tag: Tag,
+    },
+    Sequence(Vec<Rc<Node>>),
+    /// Merge keys are resolved, and of a key that was repeated only the last one is there.
+    Mapping(Vec<Pair>),
+}
+
+/// A key and its value.
+type Pair = (Rc<Node>, Rc<Node>);
+
+/// The tag of a scalar, where it has one that changes its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tag {
+    /// None: the style and the text decide.
+    Implied,
+    /// Text whatever it looks like: `!!str`, and all tags that YAML does not define.
+    Text,
+    /// A number, bool or null, even in quotes: `!!int`, `!!bool`, `!!float`, `!!null`.
+    Resolved,
+    /// `!!binary`: text in base64.
+    Binary,
+}
+
+/// What a scalar is, for messages and decisions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Sort {
+    Nothing,
+    Bool,
+    /// A whole number that fits 64 bits with a sign.
+    Int,
+    /// A whole number beyond that.
+    Huge,
+    /// A number with a fraction, an exponent or no bound.
+    Float,
+    Text,
+    Binary,
+    Sequence,
+    Mapping,
+}
+
+impl Sort {
+    /// The words for it in a message.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "empty",
+            Self::Bool => "a bool",
+            Self::Int => "a whole number",
+            Self::Huge => "a number of more than 63 bits",
+            Self::Float => "a floating-point number",
+            Self::Text => "text",
+            Self::Binary => "binary data",
+            Self::Sequence => "a list",
+            Self::Mapping => "a map",
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn sort(&self) -> Sort {
+        match &self.kind {
+            Kind::Sequence(_) => Sort::Sequence,
+            Kind::Mapping(_) => Sort::Mapping,
+            Kind::Scalar { tag: Tag::Binary, .. } => Sort::Binary,
+            Kind::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+                Scalar::Null => Sort::Nothing,
+                Scalar::Bool(_) => Sort::Bool,
+                Scalar::Int(_) => Sort::Int,
+                Scalar::Huge(_) => Sort::Huge,
+                Scalar::Float(_) => Sort::Float,
+                Scalar::Text => Sort::Text,
+            },
+        }
+    }
+
+    /// The text of a scalar as it stands in the file, without quotes.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar { text, .. } => Some(text),
+            Kind::Sequence(_) | Kind::Mapping(_) => None,
+        }
+    }
+
+    /// Reads the node as a `T`; `None` when it is something else.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_yaml::from_value(self.value()).ok()
+    }
+
+    /// Whether it is a number that a leading zero makes octal.
+    pub(super) fn is_octal_by_zero(&self) -> bool {
+        matches!(&self.kind, Kind::Scalar { text, plain: true, tag: Tag::Implied | Tag::Resolved } if scalar::is_octal_by_zero(text))
+    }
+
+    /// Reads a map as a JSON object. Keys that are not text become text, as they stand in the file.
+    ///
+    /// # Errors
+    /// What JSON cannot hold, with its place.
+    pub(super) fn metadata(&self) -> Result<Metadata, Note> {
+        self.require_json()?;
+        self.read::<Metadata>().ok_or_else(|| Note {
+            at: self.at,
+            what: format!("'metadata' is {} and not a map", self.sort().name()),
+            remedy: "write keys and values below it".into(),
+        })
+    }
+
+    fn require_json(&self) -> Result<(), Note> {
+        match &self.kind {
+            Kind::Scalar { tag: Tag::Binary, .. } => Err(Note {
+                at: self.at,
+                what: "binary data cannot be returned as metadata".into(),
+                remedy: "write it as text, without !!binary".into(),
+            }),
+            Kind::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+                Scalar::Float(float) if !float.is_finite() => Err(Note {
+                    at: self.at,
+                    what: format!("{text} cannot be returned as metadata: JSON has no such number"),
+                    remedy: format!("write \"{text}\" for the text, or a finite number"),
+                }),
+                _ => Ok(()),
+            },
+            Kind::Sequence(items) => items.iter().try_for_each(|item| item.require_json()),
+            Kind::Mapping(entries) => entries.iter().try_for_each(|(key, value)| match key.sort() {
+                Sort::Mapping | Sort::Sequence | Sort::Binary => {
+                    Err(Note { at: key.at, what: format!("a key of metadata is {}", key.sort().name()), remedy: "write it as text".into() })
+                }
+                _ => value.require_json(),
+            }),
+        }
+    }
+
+    fn value(&self) -> Value {
+        match &self.kind {
+            Kind::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+                Scalar::Null => Value::Null,
+                Scalar::Bool(bool) => Value::Bool(bool),
+                Scalar::Int(int) => Value::Number(int.into()),
+                Scalar::Huge(huge) => Value::Number(huge.into()),
+                Scalar::Float(float) => Value::Number(float.into()),
+                Scalar::Text => Value::String(text.to_string()),
+            },
+            Kind::Sequence(items) => Value::Sequence(items.iter().map(|item| item.value()).collect()),
+            Kind::Mapping(entries) => {
+                let name = |key: &Node| Value::String(key.text().unwrap_or_default().to_owned());
+                Value::Mapping(entries.iter().map(|(key, value)| (name(key), value.value())).collect())
+            }
+        }
+    }
+}
+
+fn resolve(text: &str, plain: bool, tag: Tag) -> Scalar {
+    match tag {
+        Tag::Implied if plain => scalar::resolve(text),
+        Tag::Resolved => scalar::resolve(text),
+        Tag::Implied | Tag::Text | Tag::Binary => Scalar::Text,
+    }
+}

@@ -1,0 +1,163 @@
+//! Descriptors: from a list of maps to a level of the tree, and to the limits that stand in it.
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+
+use super::fields::{self, Fields, Room};
+use super::problem::{Place, quoted};
+use super::rate::{self, RateLimit};
+use super::{Compiler, Domain};
+use crate::rules::limit::{Level, Limit, LimitId};
+use crate::rules::source::{Kind, Node, Sort};
+use crate::rules::tree::{Branch, Tree};
+
+/// Bytes of all limits' paths together. Every limit carries the texts of its levels, so that long keys above many limits multiply.
+const LONGEST_PATHS: usize = 64 << 20;
+
+/// Switches and data that have a meaning only beside a `rate_limit`.
+const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
+
+/// One level under construction.
+#[derive(Default)]
+pub(super) struct Siblings {
+    pub(super) tree: Tree,
+    /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
+    seen: HashMap<(Box<str>, Option<Box<str>>), Place>,
+}
+
+/// Reads a list of descriptors into a level; `path` leads to it.
+pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Node, siblings: &mut Siblings, path: &mut Vec<Level>) {
+    let Kind::Sequence(items) = &list.kind else {
+        let what = format!("'descriptors' is {} and not a list", list.sort().name());
+        return compiler.problems.error_at(list, what, "begin each descriptor below it with '- key: '");
+    };
+    for item in items {
+        if item.sort() == Sort::Nothing {
+            compiler.problems.error_at(item, "a descriptor is empty", "write 'key: ' behind the '-', or remove it");
+        } else if let Some(fields) = fields::read(&mut compiler.problems, item, Room::Descriptor) {
+            read_descriptor(compiler, domain, &fields, siblings, path);
+        }
+    }
+}
+
+fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
+    let level = read_level(compiler, fields);
+    let is_new = level.as_ref().is_some_and(|level| is_new(compiler, fields, level, siblings));
+    let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
+    if rate_limit.is_none() {
+        warn_without_limit(compiler, fields);
+    }
+    // What is inside of a descriptor that cannot be used is checked all the same: nobody will see the rules then.
+    let (key, value) = level.as_ref().map_or_else(Default::default, |level| (level.key.clone(), level.value.clone()));
+    path.push(level.unwrap_or_else(|| Level { key: "".into(), value: None, share_threshold: false, value_to_metric: false }));
+    let limit = add_limit(compiler, domain, fields, path, rate_limit.flatten());
+    let mut children = Siblings::default();
+    if let Some(list) = fields.get("descriptors") {
+        read_list(compiler, domain, list, &mut children, path);
+    }
+    path.pop();
+    if is_new {
+        siblings.tree.add(&key, value.as_deref(), Branch { limit, children: children.tree });
+    }
+}
+
+/// Key, value and switches of a descriptor; `None`, with an error, when it has no usable key.
+fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
+    let problems = &mut compiler.problems;
+    let value = match fields.get("value") {
+        Some(node) => fields::text(problems, node, "value").map(Some),
+        None => Some(None),
+    };
+    let value_to_metric = fields::switch(problems, fields, "value_to_metric");
+    let share_threshold = fields::switch(problems, fields, "share_threshold");
+    let node = fields.get("key");
+    let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
+        if !fields.meant("key") {
+            let node = node.unwrap_or_else(|| fields.lack("key"));
+            problems.error_at(node, "the descriptor has no key", "write 'key: ' and the key that Envoy sends");
+        }
+        return None;
+    };
+    let key = fields::text(problems, node, "key")?;
+    let value = value?.filter(|value| !value.is_empty());
+    if share_threshold && !key.contains('*') && !value.is_some_and(|value| value.contains('*')) {
+        let what = "'share_threshold' is set where neither key nor value holds a '*', so that nothing is shared";
+        problems.error_at(fields.lack("share_threshold"), what, "write a pattern, as in value: \"*\", or remove 'share_threshold'");
+    }
+    Some(Level { key: key.into(), value: value.map(Into::into), share_threshold, value_to_metric })
+}
+
+/// Notes a descriptor; false, with an error, when its level has one of the same key and value already.
+fn is_new(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) -> bool {
+    let at = fields.node().at;
+    let first = match siblings.seen.entry((level.key.clone(), level.value.clone())) {
+        Entry::Vacant(entry) => {
+            entry.insert(compiler.problems.here(at));
+            return true;
+        }
+        Entry::Occupied(entry) => compiler.problems.show(*entry.get()),
+    };
+    let value = level.value.as_ref().map_or_else(|| "no value".to_owned(), |value| format!("value {}", quoted(value)));
+    let what = format!("a descriptor with key {} and {value} stands at this level already, in {first}", quoted(&level.key));
+    compiler.problems.error(at, what, "put both into one descriptor, or change key or value");
+    false
+}
+
+/// Reads what stands beside a `rate_limit`, and adds the limit where there is one.
+fn add_limit(
+    compiler: &mut Compiler,
+    domain: &mut Domain,
+    fields: &Fields<'_>,
+    path: &[Level],
+    rate_limit: Option<RateLimit<'_>>,
+) -> Option<LimitId> {
+    let problems = &mut compiler.problems;
+    let shadow_mode = fields::switch(problems, fields, "shadow_mode");
+    let quota_mode = fields::switch(problems, fields, "quota_mode");
+    let detailed_metric = fields::switch(problems, fields, "detailed_metric");
+    let metadata = fields.get("metadata").and_then(|node| match node.metadata() {
+        Ok(metadata) => Some(metadata),
+        Err(note) => {
+            problems.error(note.at, note.what, note.remedy);
+            None
+        }
+    });
+    let RateLimit { amount, name, replaces } = rate_limit?;
+    if let Some(name) = name {
+        domain.names.insert(name.into());
+    }
+    domain.replaced.extend(replaces.iter().map(|&(at, name)| (problems.here(at), name.into())));
+    // Names count even when the amount is wrong, so that one mistake is not told as two.
+    let rate = amount.ok()?;
+    let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
+    compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
+    if compiler.path_bytes > LONGEST_PATHS {
+        let what = format!("keys and values on the way to all limits have more than {LONGEST_PATHS} bytes together");
+        problems.error_at(fields.node(), what, "use shorter ones, or fewer limits");
+        return None;
+    }
+    let id = LimitId(u32::try_from(compiler.limits.len()).ok()?);
+    let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
+    compiler.limits.push(Limit {
+        id,
+        domain: domain.name.clone(),
+        levels: path.into(),
+        name: name.map(Into::into),
+        rate,
+        shadow_mode,
+        quota_mode,
+        detailed_metric,
+        replaces,
+        metadata,
+    });
+    Some(id)
+}
+
+/// The Go service ignores what belongs to a limit where there is none.
+fn warn_without_limit(compiler: &mut Compiler, fields: &Fields<'_>) {
+    for key in NEED_A_LIMIT {
+        let Some(node) = fields.get(key).filter(|node| node.read::<bool>() != Some(false)) else { continue };
+        let what = format!("'{key}' stands in a descriptor without 'rate_limit' and has no effect");
+        compiler.problems.warning(node.at, what, "put it into the descriptor that holds the 'rate_limit'");
+    }
+}

@@ -1,0 +1,309 @@
+//! The keys of a map: which ones belong where, and the typed reading of their values.
+//!
+//! The Go service has one flat list of keys: a known key is tolerated anywhere and ignored where it means nothing. So that no file must
+//! change, such a key is a warning here, and what that service refuses inside of what it ignores is refused as well.
+
+use super::problem::{Problems, quoted};
+use crate::rules::source::{Kind, Node, Sort};
+
+/// A kind of map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Root,
+    Descriptor,
+    RateLimit,
+    Replaced,
+}
+
+impl Room {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Root => "at the root of the file",
+            Self::Descriptor => "in a descriptor",
+            Self::RateLimit => "in rate_limit",
+            Self::Replaced => "in an entry of replaces",
+        }
+    }
+
+    fn keys(self) -> impl Iterator<Item = &'static str> {
+        KEYS.iter().filter(move |(_, rooms)| rooms.contains(&self)).map(|&(key, _)| key)
+    }
+}
+
+/// All keys, with the maps that they belong to.
+const KEYS: [(&str, &[Room]); 17] = [
+    ("domain", &[Room::Root]),
+    ("key", &[Room::Descriptor]),
+    ("value", &[Room::Descriptor]),
+    ("rate_limit", &[Room::Descriptor]),
+    ("shadow_mode", &[Room::Descriptor]),
+    ("quota_mode", &[Room::Descriptor]),
+    ("detailed_metric", &[Room::Descriptor]),
+    ("value_to_metric", &[Room::Descriptor]),
+    ("share_threshold", &[Room::Descriptor]),
+    ("metadata", &[Room::Descriptor]),
+    ("descriptors", &[Room::Root, Room::Descriptor]),
+    ("unit", &[Room::RateLimit]),
+    ("unit_multiplier", &[Room::RateLimit]),
+    ("requests_per_unit", &[Room::RateLimit]),
+    ("unlimited", &[Room::RateLimit]),
+    ("name", &[Room::RateLimit, Room::Replaced]),
+    ("replaces", &[Room::RateLimit]),
+];
+
+/// Keys that Weir adds. The Go service refuses them everywhere, so that nothing is tolerated for its sake.
+const OWN_KEYS: [&str; 1] = ["unit_multiplier"];
+
+/// The keys of a map that belong into it.
+pub(super) struct Fields<'n> {
+    node: &'n Node,
+    found: Vec<(&'static str, &'n Node)>,
+    /// What misspelled keys were probably meant to be: their absence needs no second message.
+    meant: Vec<&'static str>,
+}
+
+impl<'n> Fields<'n> {
+    /// The map.
+    pub(super) fn node(&self) -> &'n Node {
+        self.node
+    }
+
+    /// The value of a key; `None` too when it is null.
+    pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
+        self.found.iter().find(|(found, _)| *found == key).map(|&(_, node)| node).filter(|node| node.sort() != Sort::Nothing)
+    }
+
+    /// Whether a misspelled key was probably meant to be this one.
+    pub(super) fn meant(&self, key: &str) -> bool {
+        self.meant.contains(&key)
+    }
+
+    /// Where to report that a key has no value: at the key's null, or at the map.
+    pub(super) fn lack(&self, key: &str) -> &'n Node {
+        self.found.iter().find(|(found, _)| *found == key).map_or(self.node, |&(_, node)| node)
+    }
+}
+
+/// Reads the keys of a map; `None`, with an error, when it is no map.
+pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, room: Room) -> Option<Fields<'n>> {
+    let Kind::Mapping(entries) = &node.kind else {
+        let what = match (node.text(), node.sort()) {
+            (Some(text), sort) if sort != Sort::Nothing => format!("{} stands {}, where a map belongs", quoted(text), place_of(room)),
+            (_, sort) => format!("{} stands {}, where a map belongs", sort.name(), place_of(room)),
+        };
+        problems.error_at(node, what, remedy_for_map(room));
+        return None;
+    };
+    let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(KEYS.len())), meant: Vec::new() };
+    for (key, value) in entries {
+        let Some(name) = key_text(problems, key) else { continue };
+        match KEYS.iter().find(|(known, _)| *known == name) {
+            Some((known, rooms)) if rooms.contains(&room) => fields.found.push((known, value)),
+            Some((known, rooms)) => {
+                let what = format!("'{known}' has no meaning {}", room.name());
+                let places: Vec<&str> = rooms.iter().map(|room| room.name()).collect();
+                let remedy = format!("it belongs {}", places.join(" or "));
+                if OWN_KEYS.contains(known) {
+                    problems.error_at(key, what, remedy);
+                } else {
+                    problems.warning(key.at, what + " and is ignored", remedy);
+                    if *known != "metadata" {
+                        check_ignored(problems, value);
+                    }
+                }
+            }
+            None => fields.meant.extend(unknown_key(problems, key, name, Some(room))),
+        }
+    }
+    Some(fields)
+}
+
+const fn place_of(room: Room) -> &'static str {
+    match room {
+        Room::Root => "at the root of the file",
+        Room::Descriptor => "in the list of descriptors",
+        Room::RateLimit => "under rate_limit",
+        Room::Replaced => "in the list of replaces",
+    }
+}
+
+const fn remedy_for_map(room: Room) -> &'static str {
+    match room {
+        Room::Root => "begin the file with 'domain: ' and 'descriptors:'",
+        Room::Descriptor => "begin each descriptor with '- key: '",
+        Room::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
+        Room::Replaced => "write '- name: ' and the name of a limit",
+    }
+}
+
+/// The name of a key; `None`, with an error, when it is not text.
+fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
+    match (key.sort(), key.text()) {
+        (Sort::Text, Some(text)) => Some(text),
+        (sort, Some(text)) if sort != Sort::Nothing => {
+            let what = format!("the key {} is {} and not text", quoted(text), sort.name());
+            problems.error_at(key, what, "write the name of a key");
+            None
+        }
+        (sort, _) => {
+            problems.error_at(key, format!("a key is {} and not text", sort.name()), "write the name of a key; check the indentation");
+            None
+        }
+    }
+}
+
+/// Reports a key that nobody knows, and says which one it was probably meant to be.
+fn unknown_key(problems: &mut Problems, key: &Node, name: &str, room: Option<Room>) -> Option<&'static str> {
+    let all = || KEYS.iter().map(|&(known, _)| known);
+    let near = match room {
+        Some(room) => nearest(name, room.keys()).or_else(|| nearest(name, all())),
+        None => nearest(name, all()),
+    };
+    let remedy = match (near, room) {
+        (Some(near), _) => format!("write '{near}'"),
+        (None, Some(room)) => format!("remove it, or write one of {}", room.keys().collect::<Vec<_>>().join(", ")),
+        (None, None) => "remove it".to_owned(),
+    };
+    let place = room.map_or(String::new(), |room| format!(" {}", room.name()));
+    problems.error_at(key, format!("unknown key {}{place}", quoted(name)), remedy);
+    near
+}
+
+/// The known name that a wrong one was probably meant to be.
+pub(super) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    /// Longer text is no misspelled name, and comparing it would cost.
+    const LONGEST_NAME: usize = 64;
+    if wrong.len() > LONGEST_NAME {
+        return None;
+    }
+    let plain = |name: &str| name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+    let wrong = plain(wrong);
+    known
+        .map(|name| (strsim::damerau_levenshtein(&wrong, &plain(name)), name))
+        .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, name)| name)
+}
+
+/// What is ignored must still be what the Go service accepts: text keys that it knows, lists of maps, no numbers with a fraction.
+fn check_ignored(problems: &mut Problems, node: &Node) {
+    match &node.kind {
+        Kind::Scalar { .. } => {
+            if matches!(node.sort(), Sort::Huge | Sort::Float) {
+                no_float(problems, node);
+            }
+        }
+        Kind::Sequence(items) => {
+            for item in items {
+                match item.sort() {
+                    Sort::Mapping => check_ignored(problems, item),
+                    sort => problems.error_at(item, format!("{} stands in a list, where only maps may", sort.name()), "remove it"),
+                }
+            }
+        }
+        Kind::Mapping(entries) => {
+            for (key, value) in entries {
+                let Some(name) = key_text(problems, key) else { continue };
+                if !KEYS.iter().any(|(known, _)| *known == name) {
+                    unknown_key(problems, key, name, None);
+                } else if name != "metadata" {
+                    check_ignored(problems, value);
+                }
+            }
+        }
+    }
+}
+
+fn no_float(problems: &mut Problems, node: &Node) {
+    let text = node.text().unwrap_or_default();
+    let what = format!("{} is read as {}, which has no meaning here", quoted(text), node.sort().name());
+    problems.error_at(node, what, format!("write \"{}\" if it is text", text.escape_default()));
+}
+
+/// The text of a value, exactly as it stands in the file; `None`, with an error, when it is none.
+pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Option<&'n str> {
+    match (node.sort(), node.text()) {
+        (Sort::Text | Sort::Bool | Sort::Int, Some(text)) => Some(text),
+        (Sort::Huge | Sort::Float, _) => {
+            no_float(problems, node);
+            None
+        }
+        (sort, _) => {
+            problems.error_at(node, format!("'{key}' is {} and not text", sort.name()), format!("write '{key}: ' and a text"));
+            None
+        }
+    }
+}
+
+/// The value of a switch; false when it is absent or wrong.
+pub(super) fn switch(problems: &mut Problems, fields: &Fields<'_>, key: &str) -> bool {
+    let Some(node) = fields.get(key) else { return false };
+    if let Some(switch) = node.read::<bool>() {
+        return switch;
+    }
+    let (what, remedy) = match (node.sort(), node.text()) {
+        (Sort::Text, Some(text)) if matches!(text, "true" | "false") => {
+            (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {text}' without quotes"))
+        }
+        (Sort::Text | Sort::Int | Sort::Huge | Sort::Float, Some(text)) => {
+            (format!("'{key}' is {} and not a bool", quoted(text)), format!("write '{key}: true' or '{key}: false'"))
+        }
+        (sort, _) => (format!("'{key}' is {} and not a bool", sort.name()), format!("write '{key}: true' or '{key}: false'")),
+    };
+    problems.error_at(node, what, remedy);
+    false
+}
+
+/// A whole number from 0 to 2^32-1; `None`, with an error, when it is something else.
+pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
+    let number = node.read::<u32>();
+    let text = node.text().unwrap_or_default();
+    if let Some(number) = number {
+        if node.is_octal_by_zero() {
+            let what = format!("'{text}' begins with a zero, which makes it octal: it is the number {number}");
+            problems.warning(node.at, what, format!("write '{key}: {number}' if that is meant, or leave the zero out"));
+        }
+        return Some(number);
+    }
+    let (what, remedy) = match node.sort() {
+        Sort::Int if text.starts_with('-') => (format!("'{key}' is {} and cannot be negative", quoted(text)), "leave the minus out".into()),
+        Sort::Int | Sort::Huge => {
+            (format!("'{key}' is {} and too large", quoted(text)), format!("write at most {} (2^32-1), or a longer unit", u32::MAX))
+        }
+        Sort::Float => {
+            let remedy = format!("write a number from 0 to {} without fraction or exponent", u32::MAX);
+            (format!("'{key}' is {}, which is read as {}", quoted(text), Sort::Float.name()), remedy)
+        }
+        Sort::Text if text.trim().parse::<u32>().is_ok() => {
+            (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {}' without quotes", text.trim()))
+        }
+        Sort::Text | Sort::Bool => {
+            (format!("'{key}' is {} and not a number", quoted(text)), format!("write a whole number, as in '{key}: 100'"))
+        }
+        sort => (format!("'{key}' is {} and not a number", sort.name()), format!("write a whole number, as in '{key}: 100'")),
+    };
+    problems.error_at(node, what, remedy);
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_key_is_found_in_spite_of_case_and_separators() {
+        for (wrong, right) in [
+            ("ratelimit", Some("rate_limit")),
+            ("rateLimit", Some("rate_limit")),
+            ("request_per_unit", Some("requests_per_unit")),
+            ("descriptor", Some("descriptors")),
+            ("Domain", Some("domain")),
+            ("vlaue", Some("value")),
+            ("shadow-mode", Some("shadow_mode")),
+            ("burst", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(wrong, KEYS.iter().map(|&(key, _)| key)), right, "{wrong}");
+        }
+    }
+}

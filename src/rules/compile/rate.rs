@@ -1,0 +1,135 @@
+//! The `rate_limit` of a descriptor.
+
+use super::fields::{self, Fields, Room};
+use super::problem::{Problems, quoted};
+use crate::rules::source::{Kind, Node, Position, Sort};
+use crate::time::{Rate, Unit};
+
+/// What a `rate_limit` says.
+pub(super) struct RateLimit<'n> {
+    /// `None` = unlimited.
+    pub(super) amount: Result<Option<Rate>, Wrong>,
+    pub(super) name: Option<&'n str>,
+    /// Names of other limits, with their places.
+    pub(super) replaces: Vec<(Position, &'n str)>,
+}
+
+/// An amount that cannot be used; the problem is reported.
+#[derive(Debug)]
+pub(super) struct Wrong;
+
+/// Reads a `rate_limit`; `None`, with an error, when it is no map.
+pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
+    let fields = fields::read(problems, node, Room::RateLimit)?;
+    let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
+    let replaces = replaces(problems, &fields, name);
+    let amount = if fields::switch(problems, &fields, "unlimited") {
+        unlimited(problems, &fields);
+        Ok(None)
+    } else {
+        rate(problems, &fields).map(Some).ok_or(Wrong)
+    };
+    Some(RateLimit { amount, name, replaces })
+}
+
+/// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one that it does not.
+fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
+    if let Some(node) = fields.get("unit")
+        && let Some(text) = fields::text(problems, node, "unit")
+    {
+        if Unit::named(text).is_some() {
+            problems.error_at(node, "an unlimited limit has no unit", "remove 'unit', or remove 'unlimited'");
+        } else {
+            problems.warning(node.at, "an unlimited limit has no unit; it is ignored", "remove 'unit'");
+        }
+    }
+    if let Some(node) = fields.get("unit_multiplier") {
+        problems.error_at(node, "an unlimited limit has no unit_multiplier", "remove 'unit_multiplier', or remove 'unlimited'");
+    }
+    if let Some(node) = fields.get("requests_per_unit")
+        && fields::number(problems, node, "requests_per_unit").is_some()
+    {
+        problems.warning(node.at, "'requests_per_unit' has no meaning beside 'unlimited' and is ignored", "remove one of them");
+    }
+}
+
+fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
+    let unit = unit(problems, fields);
+    let multiplier_node = fields.get("unit_multiplier");
+    let unit_multiplier = match multiplier_node.map(|node| (node, fields::number(problems, node, "unit_multiplier"))) {
+        None => Some(1),
+        Some((node, Some(0))) => {
+            problems.error_at(node, "'unit_multiplier' is 0, which makes no window", "write 1 or more, or remove it");
+            None
+        }
+        Some((_, multiplier)) => multiplier,
+    };
+    let requests_per_unit = match fields.get("requests_per_unit") {
+        Some(node) => fields::number(problems, node, "requests_per_unit"),
+        None => {
+            if !fields.meant("requests_per_unit") {
+                let what = "'requests_per_unit' is missing, which means 0: every request is refused";
+                problems.warning(fields.lack("requests_per_unit").at, what, "write it out; 'requests_per_unit: 0' if that is meant");
+            }
+            Some(0)
+        }
+    };
+    let rate = Rate { requests_per_unit: requests_per_unit?, unit: unit?, unit_multiplier: unit_multiplier? };
+    if rate.window().is_none() {
+        let what = format!("a window of {} {}s is longer than 100 years", rate.unit_multiplier, rate.unit.name());
+        problems.error_at(multiplier_node.unwrap_or_else(|| fields.node()), what, "write a smaller 'unit_multiplier'");
+        return None;
+    }
+    Some(rate)
+}
+
+fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
+    let names = || Unit::NAMED.iter().map(|&(name, _)| name);
+    let all = || format!("write one of {}", names().collect::<Vec<_>>().join(", "));
+    let node = fields.get("unit");
+    let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
+        if !fields.meant("unit") {
+            problems.error_at(node.unwrap_or_else(|| fields.lack("unit")), "the rate_limit has no unit", all());
+        }
+        return None;
+    };
+    let text = fields::text(problems, node, "unit")?;
+    let unit = Unit::named(text);
+    if unit.is_none() {
+        let remedy = fields::nearest(text, names()).map_or_else(all, |near| format!("write '{near}'"));
+        problems.error_at(node, format!("{} is no unit", quoted(text)), remedy);
+    }
+    unit
+}
+
+fn replaces<'n>(problems: &mut Problems, fields: &Fields<'n>, own_name: Option<&str>) -> Vec<(Position, &'n str)> {
+    let Some(node) = fields.get("replaces") else { return Vec::new() };
+    let Kind::Sequence(items) = &node.kind else {
+        let what = format!("'replaces' is {} and not a list", node.sort().name());
+        problems.error_at(node, what, "write '- name: ' and the name of a limit below it");
+        return Vec::new();
+    };
+    let mut replaces = Vec::with_capacity(items.len());
+    for item in items {
+        if item.sort() == Sort::Nothing {
+            problems.error_at(item, "an entry of replaces is empty", "write '- name: ' and the name of a limit, or remove it");
+            continue;
+        }
+        let Some(entry) = fields::read(problems, item, Room::Replaced) else { continue };
+        let node = entry.get("name");
+        let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
+            if !entry.meant("name") {
+                let node = node.unwrap_or_else(|| entry.lack("name"));
+                problems.error_at(node, "an entry of replaces has no name", "write the name of a limit, or remove the entry");
+            }
+            continue;
+        };
+        let Some(name) = fields::text(problems, node, "name") else { continue };
+        if own_name == Some(name) {
+            problems.error_at(node, format!("the limit {} replaces itself", quoted(name)), "name another limit, or remove the entry");
+            continue;
+        }
+        replaces.push((node.at, name));
+    }
+    replaces
+}

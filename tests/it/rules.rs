@@ -1,0 +1,345 @@
+//! Configuration and matching, as tables in `tests/vectors`, and as properties over random input.
+//!
+//! `config/NAME.yaml` stands beside `NAME.expect`; a case of several files is a folder with a file `expect`. An expectation holds the options
+//! in its first line where there are any, then one line per problem as a user sees it, then, when the files can be used, one per limit.
+//! `matching/NAME.yaml` stands beside `NAME.table`, whose lines are `key=value, key=value -> path of the limit, or none`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use weir::ask::Entry;
+use weir::rules::compile::{Compiled, Options, Severity, SourceText, compile};
+use weir::rules::limit::Limit;
+use weir::rules::{Found, Rules};
+
+mod bombs;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files_of(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|found| found == extension));
+    paths.sort();
+    paths
+}
+
+fn source(path: &Path) -> SourceText {
+    let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+    SourceText { name, text: fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())) }
+}
+
+fn text(name: &str, text: &str) -> SourceText {
+    SourceText { name: name.into(), text: text.into() }
+}
+
+fn rules_of(yaml: &str) -> Rules {
+    let compiled = compile(&[text("rules.yaml", yaml)], &Options::default());
+    compiled.unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0])).rules
+}
+
+/// A limit on one line, with everything that it says.
+fn show(limit: &Limit) -> String {
+    let mut line = format!("limit {}: ", limit.path());
+    match &limit.rate {
+        None => line += "unlimited",
+        Some(rate) => {
+            write!(line, "{} per ", rate.requests_per_unit).expect("a string");
+            match rate.unit_multiplier {
+                1 => line += rate.unit.name(),
+                many => write!(line, "{many} {}s", rate.unit.name()).expect("a string"),
+            }
+        }
+    }
+    let flags = [("shadow", limit.shadow_mode), ("quota", limit.quota_mode), ("detailed", limit.detailed_metric)];
+    line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {flag}")));
+    for level in &limit.levels {
+        let flags = [("shared", level.share_threshold), ("value to metric", level.value_to_metric)];
+        line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {}: {flag}", level.key)));
+    }
+    line.extend(limit.name.iter().map(|name| format!(", name '{name}'")));
+    line.extend(limit.replaces.iter().map(|name| format!(", replaces '{name}'")));
+    line.extend(limit.metadata.iter().map(|metadata| format!(", metadata {}", serde_json::to_string(metadata).expect("JSON"))));
+    line
+}
+
+fn outcome(files: &[SourceText], options: &Options) -> String {
+    let (problems, limits) = match compile(files, options) {
+        Ok(Compiled { rules, warnings }) if rules.limits().is_empty() => (warnings, vec!["no limits".to_owned()]),
+        Ok(Compiled { rules, warnings }) => (warnings, rules.limits().iter().map(show).collect()),
+        Err(problems) => (problems, vec!["refused".to_owned()]),
+    };
+    problems.iter().map(ToString::to_string).chain(limits).fold(String::new(), |text, line| text + &line + "\n")
+}
+
+#[test]
+fn every_file_of_the_config_vectors_gives_what_is_expected() {
+    let folder = root().join("tests/vectors/config");
+    let mut cases: Vec<(Vec<PathBuf>, PathBuf)> =
+        files_of(&folder, "yaml").into_iter().map(|path| (vec![path.clone()], path.with_extension("expect"))).collect();
+    for entry in fs::read_dir(&folder).expect("the vectors") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            cases.push((files_of(&path, "yaml"), path.join("expect")));
+        }
+    }
+    assert!(cases.len() > 60, "only {} cases were found", cases.len());
+    let mut wrong = String::new();
+    for (paths, expect) in cases {
+        let expected = fs::read_to_string(&expect).unwrap_or_else(|error| panic!("{}: {error}", expect.display()));
+        let (first, rest) = expected.split_once('\n').unwrap_or_default();
+        let (words, expected) = first.strip_prefix("options:").map_or(("", expected.as_str()), |words| (words, rest));
+        let options = Options { merge_domains: words.contains("merge_domains"), strict: words.contains("strict") };
+        let files: Vec<_> = paths.iter().map(|path| source(path)).collect();
+        let found = outcome(&files, &options);
+        if found != expected {
+            write!(wrong, "=== {}: expected\n{expected}--- found\n{found}", expect.display()).expect("a string");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn problems_are_in_the_order_of_files_lines_and_columns() {
+    // That nobody has the name is found last, when all files are read.
+    let a = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {requests_per_unit: 1, replaces: [{name: nobody}], unit: foo}\nunit: x\n";
+    let files = [text("b.yaml", a), text("a.yaml", "domain: e\nkey: x\nx: y\n")];
+    let problems = compile(&files, &Options::default()).expect_err("it is wrong");
+    let places: Vec<_> = problems.iter().map(|problem| (problem.file.as_str(), problem.line, problem.column)).collect();
+    assert_eq!(places, [("b.yaml", 4, 58), ("b.yaml", 4, 74), ("b.yaml", 5, 1), ("a.yaml", 2, 1), ("a.yaml", 3, 1)]);
+}
+
+/// `\xNN` stands for any byte.
+fn bytes(text: &str) -> Vec<u8> {
+    let mut pieces = text.split("\\x");
+    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        let (hex, rest) = piece.split_at_checked(2).unwrap_or_else(|| panic!("\\x{piece}: two digits"));
+        bytes.push(u8::from_str_radix(hex, 16).unwrap_or_else(|_| panic!("\\x{piece}: not hexadecimal")));
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    bytes
+}
+
+fn find(rules: &Rules, domain: &[u8], entries: &[(Vec<u8>, Vec<u8>)]) -> String {
+    let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    match rules.find(domain, &entries) {
+        Found::UnknownDomain => "unknown domain".into(),
+        Found::Nothing => "none".into(),
+        Found::Limit(limit) => limit.path(),
+    }
+}
+
+#[test]
+fn every_line_of_the_matching_vectors_finds_its_limit() {
+    let mut lines = 0;
+    for path in files_of(&root().join("tests/vectors/matching"), "table") {
+        let rules = match compile(&[source(&path.with_extension("yaml"))], &Options::default()) {
+            Ok(compiled) => compiled.rules,
+            Err(problems) => panic!("{}", problems[0]),
+        };
+        let table = fs::read_to_string(&path).expect("readable");
+        for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (descriptor, expected) = line.split_once("-> ").unwrap_or_else(|| panic!("{}: {line}: no '-> '", path.display()));
+            let descriptor = descriptor.strip_suffix(' ').unwrap_or(descriptor);
+            let entries: Vec<_> = descriptor
+                .split(", ")
+                .filter(|entry| !entry.is_empty())
+                .map(|entry| entry.split_once('=').unwrap_or_else(|| panic!("{line}: {entry}: no '='")))
+                .map(|(key, value)| (bytes(key), bytes(value)))
+                .collect();
+            assert_eq!(find(&rules, b"d", &entries), expected, "{}: {line}", path.display());
+            lines += 1;
+        }
+    }
+    assert!(lines > 60, "only {lines} lines were found");
+}
+
+#[test]
+fn an_unknown_domain_is_told_apart_from_a_known_one() {
+    let rules = rules_of("domain: d\n");
+    assert_eq!(find(&rules, b"d", &[(b"a".to_vec(), b"b".to_vec())]), "none");
+    assert_eq!(find(&rules, b"D", &[(b"a".to_vec(), b"b".to_vec())]), "unknown domain");
+    assert!(rules.knows(b"d") && !rules.knows(b""));
+    assert_eq!(rules.domains().collect::<Vec<_>>(), [b"d"]);
+}
+
+#[test]
+fn ids_are_dense_over_all_domains_and_files() {
+    let domain = |name: &str| {
+        let limit = "rate_limit: {unit: second, requests_per_unit: 1}";
+        text(name, &format!("domain: {name}\ndescriptors: [{{key: a, {limit}}}, {{key: b, {limit}, descriptors: [{{key: c, {limit}}}]}}]"))
+    };
+    let rules = compile(&[domain("x"), domain("y")], &Options::default()).expect("it is right").rules;
+    assert_eq!(rules.limits().iter().map(|limit| limit.id.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(rules.limits().iter().map(Limit::path).collect::<Vec<_>>(), ["x.a", "x.b", "x.b.c", "y.a", "y.b", "y.b.c"]);
+}
+
+#[test]
+fn every_example_is_right_without_a_warning() {
+    let files: Vec<_> = files_of(&root().join("config"), "yaml").iter().map(|path| source(path)).collect();
+    assert!(files.len() >= 2);
+    let compiled = compile(&files, &Options { strict: true, ..Options::default() }).unwrap_or_else(|problems| panic!("{}", problems[0]));
+    let found = |entries: &[(&str, &str)]| {
+        let entries: Vec<_> = entries.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect();
+        find(&compiled.rules, b"demo", &entries)
+    };
+    assert_eq!(found(&[("remote_address", "1.2.3.4")]), "demo.remote_address");
+    assert_eq!(found(&[("path", "/login"), ("remote_address", "1.2.3.4")]), "demo.path_/login.remote_address");
+    assert_eq!(found(&[("generic_key", "whole-site")]), "demo.generic_key_whole-site");
+    let limit = compiled.rules.limits().iter().find(|limit| limit.path() == "demo.remote_address").expect("it is there");
+    assert_eq!(show(limit), "limit demo.remote_address: 20 per minute, name 'per-client'");
+}
+
+#[test]
+fn more_problems_than_anybody_reads_are_counted_and_not_listed() {
+    let mut yaml = "domain: d\ndescriptors:\n".to_owned();
+    for _ in 0..3_000 {
+        yaml += "  - {key: a, x: y}\n";
+    }
+    let problems = compile(&[text("a.yaml", &yaml)], &Options::default()).expect_err("it is wrong");
+    assert_eq!(problems.len(), 1_001);
+    assert_eq!(problems[1_000].what, "4999 more problems in this file are not shown");
+    assert_eq!((problems[0].severity, problems[0].line, problems[0].column), (Severity::Error, 3, 14));
+}
+
+/// A tree of random rules, small enough that requests often hit it.
+#[derive(Clone, Debug)]
+struct Branch {
+    key: String,
+    value: String,
+    has_limit: bool,
+    below: Vec<Branch>,
+}
+
+fn word() -> impl Strategy<Value = String> {
+    proptest::string::string_regex("[ab_*]{1,4}").expect("a pattern")
+}
+
+fn branches() -> impl Strategy<Value = Vec<Branch>> {
+    let branch = (word(), prop_oneof![Just(String::new()), word()], any::<bool>()).boxed();
+    let leaf = branch.clone().prop_map(|(key, value, has_limit)| vec![Branch { key, value, has_limit, below: Vec::new() }]);
+    leaf.prop_recursive(3, 24, 4, move |below| {
+        let branch = (branch.clone(), below).prop_map(|((key, value, has_limit), below)| Branch { key, value, has_limit, below });
+        proptest::collection::vec(branch, 0..4)
+    })
+    .prop_map(distinct)
+}
+
+/// Two branches of one key and value at one level are refused; that is tested elsewhere.
+fn distinct(branches: Vec<Branch>) -> Vec<Branch> {
+    let mut kept: Vec<Branch> = Vec::new();
+    for mut branch in branches {
+        if !kept.iter().any(|other| (&other.key, &other.value) == (&branch.key, &branch.value)) {
+            branch.below = distinct(branch.below);
+            kept.push(branch);
+        }
+    }
+    kept
+}
+
+fn yaml_of(branches: &[Branch]) -> String {
+    let items: Vec<_> = branches
+        .iter()
+        .map(|branch| {
+            let limit = if branch.has_limit { ", rate_limit: {unit: second, requests_per_unit: 1}" } else { "" };
+            format!("{{key: \"{}\", value: \"{}\"{limit}, descriptors: {}}}", branch.key, branch.value, yaml_of(&branch.below))
+        })
+        .collect();
+    format!("[{}]", items.join(", "))
+}
+
+/// By recursion over all splits: slow, and plainly right.
+fn naive_glob(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|skip| naive_glob(rest, &text[skip..])),
+        Some((byte, rest)) => text.split_first().is_some_and(|(first, behind)| first == byte && naive_glob(rest, behind)),
+    }
+}
+
+/// The rules of matching, as the documentation words them.
+fn naive_find(mut level: &[Branch], entries: &[(String, String)]) -> String {
+    let mut path = "d".to_owned();
+    for (index, (key, value)) in entries.iter().enumerate() {
+        let exact = |branch: &&Branch| !branch.value.is_empty() && branch.key == *key && branch.value == *value;
+        let pattern = |branch: &&Branch| {
+            (branch.key.contains('*') || branch.value.contains('*'))
+                && naive_glob(branch.key.as_bytes(), key.as_bytes())
+                && (branch.value.is_empty() || naive_glob(branch.value.as_bytes(), value.as_bytes()))
+        };
+        let any_value = |branch: &&Branch| branch.value.is_empty() && branch.key == *key;
+        let found = level.iter().find(exact).or_else(|| level.iter().find(pattern)).or_else(|| level.iter().find(any_value));
+        let Some(branch) = found else { return "none".into() };
+        path = path + "." + &branch.key + if branch.value.is_empty() { "" } else { "_" } + &branch.value;
+        if index + 1 == entries.len() && branch.has_limit {
+            return path;
+        }
+        level = &branch.below;
+    }
+    "none".into()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn find_is_what_the_documentation_says(
+        branches in branches(),
+        requests in proptest::collection::vec(proptest::collection::vec(("[ab_*]{0,4}", "[ab_*]{0,5}"), 0..4), 8),
+    ) {
+        let rules = rules_of(&format!("domain: d\ndescriptors: {}", yaml_of(&branches)));
+        // Random requests seldom go deep: the ones that follow the tree do.
+        let mut requests = requests;
+        let mut level = &branches;
+        let mut way = Vec::new();
+        while let Some(branch) = level.last() {
+            way.push((branch.key.replace('*', "a"), branch.value.replace('*', "")));
+            requests.push(way.clone());
+            level = &branch.below;
+        }
+        for entries in requests {
+            let as_bytes: Vec<_> = entries.iter().map(|(key, value)| (key.clone().into_bytes(), value.clone().into_bytes())).collect();
+            prop_assert_eq!(find(&rules, b"d", &as_bytes), naive_find(&branches, &entries), "{:?} in {:?}", entries, branches);
+        }
+    }
+
+    #[test]
+    fn a_pattern_matches_what_it_should(pattern in "[ab*]{0,7}\\*[ab*]{0,7}", value in "[ab]{0,12}") {
+        let rules = rules_of(&format!("domain: d\ndescriptors: [{{key: k, value: \"{pattern}\", rate_limit: {{unlimited: true}}}}]"));
+        let found = find(&rules, b"d", &[(b"k".to_vec(), value.clone().into_bytes())]) != "none";
+        prop_assert_eq!(found, naive_glob(pattern.as_bytes(), value.as_bytes()));
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = compile(&[SourceText { name: "a".into(), text: bytes }], &Options::default());
+    }
+
+    #[test]
+    fn random_yaml_never_panics(text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}") {
+        let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true });
+    }
+
+    #[test]
+    fn mutated_files_never_panic(
+        which in any::<prop::sample::Index>(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3usize), 1..8),
+    ) {
+        let paths = files_of(&root().join("tests/vectors/config"), "yaml");
+        let mut file = source(&paths[which.index(paths.len())]);
+        for (place, byte, change) in changes {
+            let at = place.index(file.text.len() + 1);
+            match change {
+                0 if at < file.text.len() => file.text[at] = byte,
+                1 if at < file.text.len() => drop(file.text.remove(at)),
+                _ => file.text.insert(at, b"\n -:[]{}*&!#'\"|>?0"[usize::from(byte) % 18]),
+            }
+        }
+        let _ = compile(&[file], &Options::default());
+    }
+}

@@ -1,0 +1,110 @@
+//! Files that are small to write and large to read: refused early, on a thread with a small stack, before anything grows.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use weir::rules::compile::{Options, SourceText, compile};
+
+/// Compiles on a thread with the stack that test threads have, and returns the only problem. The time is a guard against hanging, far above
+/// what is needed.
+fn refusal(text: impl Into<Vec<u8>>) -> String {
+    let file = SourceText { name: "bomb.yaml".into(), text: text.into() };
+    let (sender, receiver) = mpsc::channel();
+    let compile = move || sender.send(compile(&[file], &Options::default()).map(|_| ()));
+    thread::Builder::new().stack_size(2 << 20).spawn(compile).expect("a thread");
+    let problems = receiver.recv_timeout(Duration::from_secs(5)).expect("an answer within 5 s").expect_err("a refusal");
+    problems[0].to_string()
+}
+
+#[test]
+fn aliases_that_double_are_refused() {
+    let mut text = "domain: d\nmetadata:\n  a0: &a0 [x, x]\n".to_owned();
+    for level in 1..60 {
+        text += &format!("  a{level}: &a{level} [*a{0}, *a{0}, *a{0}, *a{0}]\n", level - 1);
+    }
+    let refusal = refusal(text);
+    assert_eq!(
+        refusal,
+        "bomb.yaml:11:12: error: the aliases of this file stand for more than 100000 nodes; use fewer aliases, or split the file"
+    );
+}
+
+#[test]
+fn merge_keys_that_double_are_refused() {
+    let mut text = "domain: d\nmetadata:\n  a0: &a0 {x: 1, y: 2}\n".to_owned();
+    for level in 1..60 {
+        text += &format!("  a{level}: &a{level} {{<<: [*a{0}, *a{0}, *a{0}, *a{0}], k{level}: *a{0}}}\n", level - 1);
+    }
+    assert!(refusal(text).contains("stand for more than 100000 nodes"));
+}
+
+#[test]
+fn deep_nesting_is_refused_by_a_number_and_not_by_the_stack() {
+    let flow = format!("domain: d\ndescriptors: {}", "[".repeat(100_000));
+    assert!(refusal(flow).contains("nested more than 64 levels deep"));
+    let maps = format!("domain: d\ndescriptors: {}", "{a: ".repeat(100_000));
+    assert!(refusal(maps).contains("nested more than 64 levels deep"));
+    let lists = format!("domain: d\ndescriptors:\n{}", "- ".repeat(100_000));
+    assert!(refusal(lists).contains("nested more than 64 levels deep"));
+    let questions = "? ".repeat(100_000);
+    assert!(refusal(questions).contains("nested more than 64 levels deep"));
+    let mut blocks = "domain: d\n".to_owned();
+    for depth in 0..2_000 {
+        blocks += &format!("{:depth$}a:\n", "");
+    }
+    assert!(refusal(blocks).contains("nested more than 64 levels deep"));
+}
+
+#[test]
+fn aliases_cannot_nest_deeper_than_text() {
+    let mut text = "domain: d\nmetadata:\n  a0: &a0 [x]\n".to_owned();
+    for level in 1..80 {
+        text += &format!("  a{level}: &a{level} [*a{}]\n", level - 1);
+    }
+    assert!(refusal(text).contains("nested more than 64 levels deep"));
+}
+
+#[test]
+fn sixty_four_levels_are_read() {
+    // The root, metadata and 62 lists.
+    let text = format!("domain: d\nmetadata: {}{}\n", "[".repeat(63), "]".repeat(63));
+    let file = SourceText { name: "deep.yaml".into(), text: text.into_bytes() };
+    assert!(compile(&[file], &Options::default()).is_ok());
+    let text = format!("domain: d\nmetadata: {}{}\n", "[".repeat(64), "]".repeat(64));
+    assert!(refusal(text).contains("nested more than 64 levels deep"));
+}
+
+#[test]
+fn many_anchors_are_no_trouble_and_many_nodes_are_refused() {
+    let mut text = "domain: d\nmetadata:\n".to_owned();
+    for number in 0..200_000 {
+        text += &format!("  - &a{number} x\n");
+    }
+    let file = SourceText { name: "anchors.yaml".into(), text: text.into_bytes() };
+    assert!(compile(&[file], &Options::default()).is_ok());
+
+    let block = format!("domain: d\nmetadata:\n{}", "- a\n".repeat(2_100_000));
+    assert!(refusal(block).contains("more than 2000000 values"));
+    let flow = format!("domain: d\nmetadata: [{}]", "a,".repeat(2_100_000));
+    assert!(refusal(flow).contains("more than 2000000 values"));
+    let open = format!("domain: d\nmetadata: {}", "[a],".repeat(1_100_000));
+    assert!(refusal(open).contains("more than 2000000 values"));
+}
+
+#[test]
+fn a_huge_file_is_refused_unread() {
+    let text = vec![b'#'; (16 << 20) + 1];
+    let expected = "bomb.yaml: error: the file has 16777217 bytes; at most 16777216 are read; split it into several files, with \
+                    MERGE_DOMAIN_CONFIG where they share a domain";
+    assert_eq!(refusal(text), expected);
+}
+
+#[test]
+fn long_keys_above_many_limits_are_refused_before_they_multiply() {
+    let mut text = format!("domain: d\ndescriptors:\n- key: {}\n  descriptors:\n", "k".repeat(1 << 20));
+    for number in 0..1_000 {
+        text += &format!("  - {{key: a{number}, rate_limit: {{unit: second, requests_per_unit: 1}}}}\n");
+    }
+    assert!(refusal(text).contains("on the way to all limits have more than 67108864 bytes together"));
+}
