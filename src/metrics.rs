@@ -145,7 +145,9 @@ impl Metrics {
             families.add(Sample::counter(name, "Requests for a domain that no file speaks of.", labels, count));
         }
         for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
-            source().into_iter().for_each(|sample| families.add(sample));
+            for sample in source() {
+                families.add(sample);
+            }
         }
         families.text()
     }

@@ -50,7 +50,10 @@ impl Labels {
 pub(super) fn cut(mut text: String) -> String {
     const MARK: char = '…';
     if text.len() > LONGEST_LABEL_BYTES {
-        text.truncate(text.floor_char_boundary(LONGEST_LABEL_BYTES - MARK.len_utf8()));
+        let most = LONGEST_LABEL_BYTES - MARK.len_utf8();
+        // A character begins at one of any four bytes in a row; 0 is always a boundary.
+        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
         text.push(MARK);
     }
     text

@@ -49,8 +49,11 @@ pub(super) enum Count {
 }
 const COUNTS: usize = Count::StoredData as usize + 1;
 
+/// A label's name and value.
+type Label = Option<(&'static str, &'static str)>;
+
 /// Name, label and help of each [`Count`], in its order.
-const COUNT_NAMES: [(&str, Option<(&str, &str)>, &str); COUNTS] = [
+const COUNT_NAMES: [(&str, Label, &str); COUNTS] = [
     ("ratelimit_service_should_rate_limit_error", Some(("err_type", "redis_error")), "Requests that failed."),
     ("ratelimit_service_should_rate_limit_error", Some(("err_type", "service_error")), "Requests that failed."),
     ("ratelimit_service_global_shadow_mode", None, "Requests that were over a limit and let pass by SHADOW_MODE."),

@@ -13,7 +13,7 @@ use super::partition::{near_threshold, partition};
 use super::{Metrics, process};
 use crate::plan::{Check, Plan, Role, Slot};
 use crate::rules::Rules;
-use crate::rules::limit::{Limit, LimitId};
+use crate::rules::limit::{Level, Limit, LimitId};
 use crate::time::Rate;
 use crate::verdict::{Answers, StoreError, Verdict};
 
@@ -93,7 +93,7 @@ impl Metrics {
         let mut next = Register::with_capacity(limits.len());
         let mut series = Vec::with_capacity(limits.len());
         for limit in limits {
-            let levels: Vec<String> = limit.levels.iter().map(|level| level.text()).collect();
+            let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
             let labels = Labels::new(limit.domain.to_string(), &levels);
             let known = next.get(&labels).or_else(|| register.get(&labels)).map(|shown| Arc::clone(&shown.series));
             let own = known.unwrap_or_else(|| Arc::new(Series::new(self.cores)));

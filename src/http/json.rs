@@ -1,0 +1,132 @@
+//! `POST /json`: protobuf's JSON to the bytes that Envoy would send, and back.
+//!
+//! It goes through the original descriptors, so that the decoder behind it is the one that gRPC uses: there is no second idea of what a
+//! request means. JSON is Unicode; keys and values that are not UTF-8 can only be sent over gRPC.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use prost_reflect::prost::Message;
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+
+/// Requests and responses, as they were published.
+struct Messages {
+    request: MessageDescriptor,
+    response: MessageDescriptor,
+}
+
+static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
+    let set = include_bytes!(concat!(env!("OUT_DIR"), "/rls.fds"));
+    let pool = DescriptorPool::decode(set.as_slice()).expect("build.rs encoded the descriptors");
+    let message = |name| pool.get_message_by_name(name).expect("build.rs compiled rls.proto");
+    Messages {
+        request: message("envoy.service.ratelimit.v3.RateLimitRequest"),
+        response: message("envoy.service.ratelimit.v3.RateLimitResponse"),
+    }
+});
+
+/// What a response says as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overall {
+    /// OK.
+    Ok,
+    /// OVER_LIMIT.
+    OverLimit,
+    /// UNKNOWN, or a code of the future.
+    Unknown,
+}
+
+/// An encoded `RateLimitRequest` from its JSON.
+///
+/// # Errors
+/// What is wrong with the JSON and where, in one line.
+pub fn request(json: &[u8]) -> Result<Bytes, String> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let options = DeserializeOptions::new().deny_unknown_fields(true);
+    let message = DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
+    let message = message.and_then(|message| reader.end().map(|()| message)).map_err(|error| error.to_string())?;
+    Ok(message.encode_to_vec().into())
+}
+
+/// The JSON of an encoded `RateLimitResponse`, and what it says.
+///
+/// # Errors
+/// It is no such message, which would be a defect of the service.
+pub fn response(encoded: Bytes) -> Result<(Overall, Vec<u8>), String> {
+    let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded).map_err(|error| error.to_string())?;
+    let overall = match message.get_field_by_name("overall_code").and_then(|code| code.as_enum_number()) {
+        Some(1) => Overall::Ok,
+        Some(2) => Overall::OverLimit,
+        _ => Overall::Unknown,
+    };
+    Ok((overall, serde_json::to_vec(&message).map_err(|error| error.to_string())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_reflect::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_request_becomes_what_envoy_would_send() {
+        let json = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "ü"}], "hitsAddend": "3", "is_negative_hits": true,
+            "limit": {"requestsPerUnit": 5, "unit": "MINUTE"}}], "hitsAddend": 2}"#;
+        let entry = b"\x0a\x01k\x12\x02\xc3\xbc";
+        let mut descriptor = vec![0x0a, entry.len() as u8];
+        descriptor.extend_from_slice(entry);
+        descriptor.extend_from_slice(b"\x12\x04\x08\x05\x10\x02\x1a\x02\x08\x03\x20\x01");
+        let mut expected = b"\x0a\x01d\x12".to_vec();
+        expected.push(descriptor.len() as u8);
+        expected.extend_from_slice(&descriptor);
+        expected.extend_from_slice(b"\x18\x02");
+        assert_eq!(request(json.as_bytes()).unwrap(), expected);
+        assert_eq!(request(b"{}").unwrap(), b"".as_slice());
+    }
+
+    #[test]
+    fn what_is_wrong_with_json_is_told() {
+        for (json, what) in [
+            (&b""[..], "EOF"),
+            (b"[]", "invalid type"),
+            (br#"{"domian": "d"}"#, "domian"),
+            (br#"{"domain": 5}"#, "invalid type"),
+            (br#"{"domain": "d"} x"#, "trailing"),
+            (b"{\"domain\": \"\xff\"}", "unicode"),
+            (br#"{"hitsAddend": -1}"#, "out of range"),
+            (br#"{"hitsAddend": 4294967296}"#, "out of range"),
+            (br#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#, "FORTNIGHT"),
+        ] {
+            let error = request(json).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        assert!(request(&b"[".repeat(100_000)).is_err());
+        assert!(request(&br#"{"descriptors":"#.repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn a_response_becomes_canonical_json() {
+        // overall_code OVER_LIMIT; a status: OVER_LIMIT, {20 per MINUTE, multiplier 2}, remaining 0, reset after 58 s.
+        let encoded: &[u8] = b"\x08\x02\x12\x10\x08\x02\x12\x08\x08\x14\x10\x02\x22\x02\x08\x02\x22\x02\x08\x3a";
+        let (overall, json) = response(Bytes::from_static(encoded)).unwrap();
+        assert_eq!(overall, Overall::OverLimit);
+        let expected = serde_json::json!({
+            "overallCode": "OVER_LIMIT",
+            "statuses": [{
+                "code": "OVER_LIMIT",
+                "currentLimit": {"requestsPerUnit": 20, "unit": "MINUTE", "unitMultiplier": 2},
+                "durationUntilReset": "58s",
+            }],
+        });
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&json).unwrap(), expected);
+        assert_eq!(response(Bytes::from_static(b"\x08\x01")).unwrap().0, Overall::Ok);
+        assert_eq!(response(Bytes::new()).unwrap().0, Overall::Unknown);
+        assert!(response(Bytes::from_static(b"\xff")).is_err());
+    }
+
+    #[test]
+    fn the_descriptors_are_the_published_ones() {
+        let entry = DynamicMessage::decode(MESSAGES.request.clone(), request(br#"{"domain": "d"}"#).unwrap()).unwrap();
+        assert_eq!(entry.get_field_by_name("domain").unwrap().as_ref(), &Value::String("d".to_owned()));
+    }
+}

@@ -1,0 +1,362 @@
+//! Which files there are: names, places and what tells one version from another, without reading them.
+//!
+//! Kubernetes mounts a ConfigMap as links: `limits.yaml` leads to `..data/limits.yaml`, and `..data` to a folder with a time as its name,
+//! which is swapped as a whole. So links are followed, names that begin with two dots are not looked at, and what is compared is the file at
+//! the end of the links. A link may not lead out of the folder: whoever may write limits is not to read other files through error messages.
+
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::rules::compile::{Problem, Severity};
+
+/// Files and folders that are looked at, at most; more is a wrong path, or links that lead to each other.
+const MOST_ENTRIES: usize = 10_000;
+
+/// Folders within folders.
+const DEEPEST: usize = 32;
+
+/// The longest file that is read.
+pub const LONGEST_FILE_BYTES: u64 = 16 << 20;
+
+/// All files together.
+pub const MOST_BYTES: u64 = 64 << 20;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Sorted by name.
+    pub files: Vec<Found>,
+    /// What stands in the way of reading them.
+    pub problems: Vec<Problem>,
+}
+
+/// One file.
+#[derive(Debug)]
+pub struct Found {
+    /// Relative to the folder.
+    pub name: PathBuf,
+    /// Where it really is.
+    pub real: PathBuf,
+    version: Version,
+}
+
+/// Two files, or two versions of one, differ in at least one of these, unless somebody takes pains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// Tells one set of files from another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    files: Vec<(PathBuf, Version)>,
+    problems: Vec<String>,
+}
+
+impl Scan {
+    /// What tells this scan from others.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint {
+            files: self.files.iter().map(|file| (file.name.clone(), file.version)).collect(),
+            problems: self.problems.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+/// Looks at a folder and all below it, or at one file.
+pub fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
+    let mut walk = Walk { ignore_dot_files, root: PathBuf::new(), entries: 0, scan: Scan::default() };
+    match fs::canonicalize(path).and_then(|real| Ok((fs::metadata(&real)?, real))) {
+        Ok((metadata, real)) if metadata.is_dir() => {
+            walk.root.clone_from(&real);
+            walk.folder(&real, Path::new(""), &mut vec![real.clone()]);
+        }
+        Ok((metadata, real)) if metadata.is_file() => walk.file(Path::new(path.file_name().unwrap_or_default()).into(), real, &metadata),
+        Ok(_) => walk.problem(path, "neither a folder nor a file".into(), "give the folder that holds the limits, or one file"),
+        Err(error) => walk.unreadable(path, &error),
+    }
+    walk.check_sizes();
+    walk.scan.files.sort_by(|one, other| one.name.cmp(&other.name));
+    walk.scan.problems.sort_by(|one, other| one.file.cmp(&other.file));
+    walk.scan
+}
+
+/// A problem of a whole file.
+pub fn problem(file: &Path, what: String, remedy: &str) -> Problem {
+    Problem { severity: Severity::Error, file: file.to_string_lossy().into_owned(), line: 0, column: 0, what, remedy: remedy.to_owned() }
+}
+
+/// A problem of a file that the operating system does not give.
+pub fn unreadable(file: &Path, error: &io::Error) -> Problem {
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => "create it, or give another path",
+        io::ErrorKind::PermissionDenied => "make it readable for the user that weir runs as",
+        _ => "see to it that it can be read",
+    };
+    problem(file, format!("cannot be read: {error}"), remedy)
+}
+
+struct Walk {
+    ignore_dot_files: bool,
+    root: PathBuf,
+    entries: usize,
+    scan: Scan,
+}
+
+impl Walk {
+    fn problem(&mut self, file: &Path, what: String, remedy: &str) {
+        self.scan.problems.push(problem(file, what, remedy));
+    }
+
+    fn unreadable(&mut self, file: &Path, error: &io::Error) {
+        self.scan.problems.push(unreadable(file, error));
+    }
+
+    /// `above` are the real places of this folder and of those that lead to it.
+    fn folder(&mut self, real: &Path, name: &Path, above: &mut Vec<PathBuf>) {
+        let shown = if name.as_os_str().is_empty() { real } else { name };
+        let entries = match fs::read_dir(real) {
+            Ok(entries) => entries,
+            Err(error) => return self.unreadable(shown, &error),
+        };
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => return self.unreadable(shown, &error),
+            };
+            if self.is_ignored(&entry.file_name()) {
+                continue;
+            }
+            self.entries += 1;
+            if self.entries == MOST_ENTRIES + 1 {
+                let what = format!("more than {MOST_ENTRIES} files and folders");
+                self.problem(shown, what, "give the folder that holds nothing but the limits");
+            }
+            if self.entries > MOST_ENTRIES {
+                return;
+            }
+            self.entry(&entry.path(), &name.join(entry.file_name()), above);
+        }
+    }
+
+    fn is_ignored(&self, name: &OsStr) -> bool {
+        name.as_bytes().starts_with(b"..") || (self.ignore_dot_files && name.as_bytes().starts_with(b"."))
+    }
+
+    fn entry(&mut self, path: &Path, name: &Path, above: &mut Vec<PathBuf>) {
+        let (real, metadata) = match resolve(path) {
+            Ok(resolved) => resolved,
+            // It was removed since the folder was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.problem(name, "the link leads to nothing".into(), "mend or remove the link");
+            }
+            Err(error) => return self.unreadable(name, &error),
+        };
+        if !real.starts_with(&self.root) {
+            let what = format!("the link leads out of the folder, to {}", real.display());
+            return self.problem(name, what, "copy the file here, or link the whole folder");
+        }
+        if metadata.is_file() {
+            return self.file(name.into(), real, &metadata);
+        }
+        // Sockets, pipes and devices are nobody's limits.
+        if !metadata.is_dir() {
+            return;
+        }
+        if above.contains(&real) {
+            return self.problem(name, "the link leads back to a folder that holds it".into(), "remove the link");
+        }
+        if above.len() > DEEPEST {
+            return self.problem(name, format!("more than {DEEPEST} folders within each other"), "put the files into fewer folders");
+        }
+        above.push(real.clone());
+        self.folder(&real, name, above);
+        above.pop();
+    }
+
+    fn file(&mut self, name: PathBuf, real: PathBuf, metadata: &Metadata) {
+        let version = Version {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        };
+        self.scan.files.push(Found { name, real, version });
+    }
+
+    fn check_sizes(&mut self) {
+        let too_long: Vec<Problem> =
+            self.scan.files.iter().filter(|file| file.version.size > LONGEST_FILE_BYTES).map(|file| too_long(&file.name)).collect();
+        self.scan.problems.extend(too_long);
+        if self.scan.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.version.size)) > MOST_BYTES {
+            self.scan.problems.push(too_much(&self.root));
+        }
+    }
+}
+
+/// The folder's own path is real, so only a link needs to be followed.
+fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_symlink() {
+        return Ok((path.to_owned(), metadata));
+    }
+    let real = fs::canonicalize(path)?;
+    let metadata = fs::metadata(&real)?;
+    Ok((real, metadata))
+}
+
+/// A file that is not read.
+pub fn too_long(file: &Path) -> Problem {
+    problem(file, format!("larger than {} MiB", LONGEST_FILE_BYTES >> 20), "divide it into several files")
+}
+
+/// A folder that is not read.
+pub fn too_much(folder: &Path) -> Problem {
+    problem(
+        folder,
+        format!("its files have more than {} MiB in all", MOST_BYTES >> 20),
+        "give the folder that holds nothing but the limits",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn names(scan: &Scan) -> Vec<&str> {
+        assert_eq!(scan.problems.iter().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
+        scan.files.iter().map(|file| file.name.to_str().unwrap()).collect()
+    }
+
+    fn problems(path: &Path) -> Vec<(String, String)> {
+        scan(path, false).problems.into_iter().map(|problem| (problem.file, problem.what)).collect()
+    }
+
+    fn folder(files: &[&str]) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn every_file_below_is_found_in_the_order_of_names() {
+        let folder = folder(&["b.yaml", "a/z", "a.yaml", "a/b/c.yml", ".hidden", ".git/config", "..data/x", "..2026/y"]);
+        assert_eq!(names(&scan(folder.path(), true)), ["a/b/c.yml", "a/z", "a.yaml", "b.yaml"]);
+        assert_eq!(names(&scan(folder.path(), false)), [".git/config", ".hidden", "a/b/c.yml", "a/z", "a.yaml", "b.yaml"]);
+        assert_eq!(names(&scan(&folder.path().join("a/z"), true)), ["z"]);
+    }
+
+    #[test]
+    fn a_mounted_config_map_is_read_once_and_its_swap_is_seen() {
+        let folder = folder(&["..2026_01/limits.yaml", "..2026_02/limits.yaml"]);
+        let path = folder.path();
+        symlink("..2026_01", path.join("..data")).unwrap();
+        symlink("..data/limits.yaml", path.join("limits.yaml")).unwrap();
+        let before = scan(path, true);
+        assert_eq!(names(&before), ["limits.yaml"]);
+        symlink("..2026_02", path.join("..data_tmp")).unwrap();
+        fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+        assert_ne!(scan(path, true).fingerprint(), before.fingerprint());
+    }
+
+    #[test]
+    fn the_folder_itself_may_be_a_link_and_its_swap_is_seen() {
+        let folder = folder(&["one/a.yaml", "two/a.yaml"]);
+        let link = folder.path().join("current");
+        symlink("one", &link).unwrap();
+        let before = scan(&link, true);
+        assert_eq!(names(&before), ["a.yaml"]);
+        fs::remove_file(&link).unwrap();
+        symlink("two", &link).unwrap();
+        assert_ne!(scan(&link, true).fingerprint(), before.fingerprint());
+    }
+
+    #[test]
+    fn every_change_is_seen() {
+        let folder = folder(&["a.yaml"]);
+        let path = folder.path();
+        let mut last = scan(path, true).fingerprint();
+        assert_eq!(scan(path, true).fingerprint(), last);
+        let changes: [(&str, &dyn Fn()); 5] = [
+            ("rewritten in place", &|| fs::write(path.join("a.yaml"), "yy").unwrap()),
+            ("renamed over", &|| {
+                fs::write(path.join("..new"), "zz").unwrap();
+                fs::rename(path.join("..new"), path.join("a.yaml")).unwrap();
+            }),
+            ("added", &|| fs::write(path.join("b.yaml"), "").unwrap()),
+            ("renamed", &|| fs::rename(path.join("b.yaml"), path.join("c.yaml")).unwrap()),
+            ("removed", &|| fs::remove_file(path.join("c.yaml")).unwrap()),
+        ];
+        for (what, change) in changes {
+            change();
+            let now = scan(path, true).fingerprint();
+            assert_ne!(now, last, "{what}");
+            last = now;
+        }
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_back_or_out_are_named() {
+        let outside = folder(&["secret"]);
+        let folder = folder(&["a/b.yaml"]);
+        let path = folder.path();
+        symlink("gone", path.join("l1")).unwrap();
+        symlink("..", path.join("a/l2")).unwrap();
+        symlink(outside.path().join("secret"), path.join("l3")).unwrap();
+        symlink("l4", path.join("l4")).unwrap();
+        let problems = problems(path);
+        let has = |file: &str, what: &str| problems.iter().any(|(name, text)| name == file && text.contains(what));
+        assert!(has("l1", "leads to nothing"), "{problems:?}");
+        assert!(has("a/l2", "leads back"), "{problems:?}");
+        assert!(has("l3", "out of the folder"), "{problems:?}");
+        assert!(has("l4", "cannot be read"), "{problems:?}");
+        assert_eq!(problems.len(), 4);
+    }
+
+    #[test]
+    fn links_that_multiply_end_at_a_bound() {
+        let folder = folder(&["00/x"]);
+        for depth in 1..20 {
+            let path = folder.path().join(format!("{depth:02}"));
+            fs::create_dir(&path).unwrap();
+            for link in ["a", "b"] {
+                symlink(format!("../{:02}", depth - 1), path.join(link)).unwrap();
+            }
+        }
+        let problems = problems(folder.path());
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].1.contains("10000 files"), "{problems:?}");
+    }
+
+    #[test]
+    fn large_files_and_missing_folders_are_named() {
+        let folder = folder(&["a"]);
+        for file in ["b", "c", "d", "e", "f"] {
+            fs::File::create(folder.path().join(file)).unwrap().set_len(LONGEST_FILE_BYTES).unwrap();
+        }
+        fs::File::create(folder.path().join("g")).unwrap().set_len(LONGEST_FILE_BYTES + 1).unwrap();
+        let problems_now = problems(folder.path());
+        assert_eq!(problems_now[1], ("g".to_owned(), "larger than 16 MiB".to_owned()));
+        assert!(problems_now[0].1.contains("64 MiB in all"), "{problems_now:?}");
+        let missing = folder.path().join("missing");
+        assert_eq!(problems(&missing)[0].0, missing.to_str().unwrap());
+    }
+}

@@ -1,0 +1,198 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::*;
+
+const WAIT: Duration = Duration::from_secs(10);
+
+fn limits(domain: &str) -> String {
+    format!("domain: {domain}\ndescriptors:\n- key: user\n  rate_limit: {{unit: minute, requests_per_unit: 3}}\n")
+}
+
+/// A folder that is watched.
+struct Watching {
+    folder: TempDir,
+    live: Arc<Live>,
+    metrics: Arc<Metrics>,
+    health: Health,
+    runtime: Runtime,
+}
+
+fn options(path: &Path) -> Options {
+    Options { path: path.to_owned(), ignore_dot_files: true, poll: Duration::from_millis(10), ..Options::default() }
+}
+
+fn watching(prepare: impl FnOnce(&Path)) -> Watching {
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path());
+    let metrics = Metrics::new(1, 0.8);
+    let (live, health) = (Arc::new(Live::new(Arc::clone(&metrics))), Health::new(true));
+    let options = options(folder.path());
+    let watched = load_once(&live, &options, &health).map_err(|(problems, _)| problems).unwrap();
+    let runtime = started(watch(Arc::clone(&live), options, watched, Arc::clone(&metrics), health.clone()));
+    Watching { folder, live, metrics, health, runtime }
+}
+
+/// A future that goes on until the runtime is dropped.
+fn started(future: impl Future<Output = ()> + Send + 'static) -> Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        tokio::spawn(future);
+        tokio::task::yield_now().await;
+    });
+    runtime
+}
+
+impl Watching {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn domains(&self) -> Vec<String> {
+        let snapshot = self.live.load().unwrap();
+        let mut domains: Vec<_> = snapshot.rules.domains().map(|domain| String::from_utf8_lossy(domain).into_owned()).collect();
+        domains.sort();
+        domains
+    }
+
+    #[track_caller]
+    fn until(&self, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < WAIT, "in vain; domains {:?}, refusal {:?}", self.domains(), self.live.refusal());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[track_caller]
+    fn until_domains(&self, domains: &[&str]) {
+        self.until(|watching| watching.domains() == domains);
+    }
+
+    #[track_caller]
+    fn until_refused(&self, what: &str) {
+        self.until(|watching| {
+            watching.live.refusal().is_some_and(|refusal| refusal.problems.iter().any(|it| it.to_string().contains(what)))
+        });
+    }
+}
+
+#[test]
+fn every_way_of_changing_a_folder_is_loaded() {
+    let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
+    assert_eq!(watching.domains(), ["one"]);
+    fs::write(watching.path("a.yaml"), limits("two")).unwrap();
+    watching.until_domains(&["two"]);
+    fs::write(watching.path(".new"), limits("three")).unwrap();
+    fs::rename(watching.path(".new"), watching.path("a.yaml")).unwrap();
+    watching.until_domains(&["three"]);
+    fs::create_dir(watching.path("more")).unwrap();
+    fs::write(watching.path("more/b.yml"), limits("four")).unwrap();
+    watching.until_domains(&["four", "three"]);
+    fs::remove_file(watching.path("a.yaml")).unwrap();
+    watching.until_domains(&["four"]);
+    watching.until(|watching| watching.metrics.encode().contains("ratelimit_service_config_load_success 5\n"));
+}
+
+#[test]
+fn the_swap_of_a_config_map_is_loaded_as_one() {
+    let watching = watching(|folder| {
+        for (version, domains) in [("..1", ["a", "b"]), ("..2", ["c", "d"])] {
+            fs::create_dir(folder.join(version)).unwrap();
+            for (file, domain) in ["x.yaml", "y.yaml"].into_iter().zip(domains) {
+                fs::write(folder.join(version).join(file), limits(domain)).unwrap();
+            }
+        }
+        symlink("..1", folder.join("..data")).unwrap();
+        symlink("..data/x.yaml", folder.join("x.yaml")).unwrap();
+        symlink("..data/y.yaml", folder.join("y.yaml")).unwrap();
+    });
+    assert_eq!(watching.domains(), ["a", "b"]);
+    symlink("..2", watching.path("..data_tmp")).unwrap();
+    fs::rename(watching.path("..data_tmp"), watching.path("..data")).unwrap();
+    fs::remove_dir_all(watching.path("..1")).unwrap();
+    watching.until_domains(&["c", "d"]);
+    assert_eq!(watching.live.load().unwrap().generation, 2);
+}
+
+#[test]
+fn a_mistake_changes_nothing_and_is_counted_once() {
+    let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
+    fs::write(watching.path("b.yaml"), "no_domain: here\n").unwrap();
+    watching.until_refused("b.yaml");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(watching.domains(), ["one"]);
+    assert!(watching.metrics.encode().contains("ratelimit_service_config_load_error 1\n"));
+    assert!(watching.health.is_serving());
+    fs::write(watching.path("b.yaml"), limits("two")).unwrap();
+    watching.until_domains(&["one", "two"]);
+    assert!(watching.live.refusal().is_none());
+}
+
+#[test]
+fn a_folder_that_vanishes_or_is_emptied_changes_nothing() {
+    let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
+    fs::remove_file(watching.path("a.yaml")).unwrap();
+    watching.until_refused("no files any more");
+    fs::remove_dir(watching.folder.path()).unwrap();
+    watching.until_refused("cannot be read");
+    assert_eq!(watching.domains(), ["one"]);
+    fs::create_dir(watching.folder.path()).unwrap();
+    fs::write(watching.path("a.yaml"), limits("back")).unwrap();
+    watching.until_domains(&["back"]);
+}
+
+#[test]
+fn an_empty_folder_is_a_start_without_limits() {
+    let watching = watching(|_| {});
+    assert_eq!(watching.domains(), [""; 0]);
+    assert!(!watching.health.is_serving(), "it waits for a domain");
+    fs::write(watching.path("a.yaml"), limits("one")).unwrap();
+    watching.until_domains(&["one"]);
+    watching.until(|watching| watching.health.is_serving());
+}
+
+#[test]
+fn a_bad_start_is_an_error_that_can_be_mended_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(&folder.path().join("later"));
+    let (live, health) = (Arc::new(Live::new(Metrics::new(1, 0.8))), Health::new(false));
+    let (problems, watched) = load_once(&live, &options, &health).unwrap_err();
+    assert!(problems[0].to_string().contains("later"), "{problems:?}");
+    assert!(live.load().is_none());
+    let _runtime = started(watch(Arc::clone(&live), options.clone(), watched, Metrics::new(1, 0.8), health));
+    fs::create_dir(&options.path).unwrap();
+    fs::write(options.path.join("a.yaml"), limits("one")).unwrap();
+    let start = Instant::now();
+    while live.load().is_none() {
+        assert!(start.elapsed() < WAIT);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn watching_ends_with_its_future() {
+    let Watching { folder, live, runtime, .. } = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
+    drop(runtime);
+    let start = Instant::now();
+    while Arc::strong_count(&live) > 1 {
+        assert!(start.elapsed() < WAIT, "the thread goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(folder);
+}
+
+#[test]
+fn files_are_read_in_the_order_of_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["c.yaml", "a.yaml", "b"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    let read = read(&options(folder.path())).unwrap();
+    let texts: Vec<_> = read.texts.iter().map(|source| (source.name.as_str(), source.text.as_slice())).collect();
+    assert_eq!(texts, [("a.yaml", &b"a.yaml"[..]), ("b", b"b"), ("c.yaml", b"c.yaml")]);
+}
