@@ -9,10 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tonic::metadata::MetadataMap;
 use tonic_health::ServingStatus;
 
 use crate::health::Health;
@@ -97,7 +100,12 @@ async fn run(settings: Settings) -> Result<(), StartError> {
     let workers = Arc::new(Workers::start(settings.workers, settings.server, services)?);
 
     let (stop, stopping) = watch::channel(false);
-    let pages = Pages::new(Arc::clone(&metrics), health.clone(), Arc::new(new_rls(control)));
+    let rls = Arc::new(new_rls(control));
+    let decide = move |frame: Bytes| {
+        let rls = Arc::clone(&rls);
+        async move { rls.answer(&frame, &MetadataMap::new()).await.map(|response| response.encode_to_vec().into()) }
+    };
+    let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     let background = [
         tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone())),
         tokio::spawn(http::serve(http, pages, stopping.clone())),
