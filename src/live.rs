@@ -72,6 +72,7 @@ impl Live {
     }
 
     /// Remembers that a configuration was refused; what is in force stays. False: it is the same refusal as before, and was not counted.
+    #[expect(clippy::disallowed_methods, reason = "for people who look; nothing is decided by it")]
     pub fn refuse(&self, problems: Vec<Problem>) -> bool {
         let mut refusal = lock(&self.refusal);
         if refusal.as_ref().is_some_and(|last| last.problems == problems) {

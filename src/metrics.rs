@@ -88,10 +88,10 @@ impl Metrics {
         })
     }
 
-    /// A request was answered with `code`. UNAVAILABLE and DEADLINE_EXCEEDED count as the store's errors (`err_type="redis_error"`, whatever
+    /// A request was answered with `status`. UNAVAILABLE and DEADLINE_EXCEEDED count as the store's errors (`err_type="redis_error"`, whatever
     /// the store), any other code but OK as the service's.
-    pub fn request(&self, core: Core, code: Code, took: Duration) {
-        self.process.request(core, code, took);
+    pub fn request(&self, core: Core, status: Code, took: Duration) {
+        self.process.request(core, status, took);
     }
 
     /// A request was over a limit, and let pass because the whole process is in shadow mode.
@@ -110,6 +110,7 @@ impl Metrics {
     }
 
     /// New rules are in force.
+    #[expect(clippy::disallowed_methods, reason = "for people who look at a dashboard; nothing is decided by it")]
     pub fn config_loaded(&self, rules: &Rules, generation: u64) {
         let config = &self.config;
         config.loaded.fetch_add(1, Ordering::Relaxed);

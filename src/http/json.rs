@@ -27,7 +27,7 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
 
 /// What a response says as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overall {
+pub(super) enum Overall {
     /// OK.
     Ok,
     /// OVER_LIMIT.
@@ -40,7 +40,7 @@ pub enum Overall {
 ///
 /// # Errors
 /// What is wrong with the JSON and where, in one line.
-pub fn request(json: &[u8]) -> Result<Bytes, String> {
+pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     let message = DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
@@ -52,7 +52,7 @@ pub fn request(json: &[u8]) -> Result<Bytes, String> {
 ///
 /// # Errors
 /// It is no such message, which would be a defect of the service.
-pub fn response(encoded: Bytes) -> Result<(Overall, Vec<u8>), String> {
+pub(super) fn response(encoded: Bytes) -> Result<(Overall, Vec<u8>), String> {
     let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded).map_err(|error| error.to_string())?;
     let overall = match message.get_field_by_name("overall_code").and_then(|code| code.as_enum_number()) {
         Some(1) => Overall::Ok,

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tests own their tasks")]
+
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -83,6 +83,7 @@ pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
     try_read(options).map_err(|unread| unread.problems)
 }
 
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, or before anything is served")]
 fn try_read(options: &Options) -> Result<Read, Unread> {
     let look = || scan(&options.path, options.ignore_dot_files);
     for attempt in 1..=READS {
@@ -203,8 +204,7 @@ fn not_emptied(live: &Live, options: &Options, texts: &[SourceText]) -> Result<(
 fn put_in_force(live: &Live, options: &Options, health: &Health, texts: &[SourceText]) -> Result<(), Vec<Problem>> {
     let compiled = compile(texts, &options.compile)?;
     for warning in &compiled.warnings {
-        let Problem { file, line, column, what, remedy, .. } = warning;
-        tracing::warn!(file, line, column, remedy, "{what}");
+        tracing::warn!("{warning}");
     }
     let snapshot = live.replace(compiled.rules);
     let domains = snapshot.rules.domains().count();
@@ -225,8 +225,7 @@ fn refuse(live: &Live, problems: Vec<Problem>) {
     let stays = if live.load().is_some() { "the limits in force stay" } else { "there are no limits yet" };
     tracing::error!(problems = refusal.problems.len(), "limits refused; {stays}");
     for problem in refusal.problems.iter().take(MOST_LOGGED) {
-        let Problem { file, line, column, what, remedy, .. } = problem;
-        tracing::error!(file, line, column, remedy, "{what}");
+        tracing::error!("{problem}");
     }
     if let Some(more @ 1..) = refusal.problems.len().checked_sub(MOST_LOGGED) {
         tracing::error!("and {more} more; `weir check` shows them all");

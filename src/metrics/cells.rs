@@ -12,7 +12,7 @@ pub struct Core(pub usize);
 
 /// `N` counters, a row of them for each core.
 #[derive(Debug)]
-pub struct Cells<const N: usize> {
+pub(super) struct Cells<const N: usize> {
     rows: Box<[Row<N>]>,
 }
 
@@ -24,12 +24,12 @@ struct Row<const N: usize>([AtomicU64; N]);
 impl<const N: usize> Cells<N> {
     /// All zero; at least one core.
     #[must_use]
-    pub fn new(cores: usize) -> Self {
+    pub(super) fn new(cores: usize) -> Self {
         Self { rows: (0..cores.max(1)).map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
     }
 
     /// Adds to one counter; a core or counter that does not exist is the last one.
-    pub fn add(&self, core: Core, counter: usize, amount: u64) {
+    pub(super) fn add(&self, core: Core, counter: usize, amount: u64) {
         let row = &self.rows[core.0.min(self.rows.len() - 1)];
         let cell = &row.0[counter.min(N - 1)];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl<const N: usize> Cells<N> {
 
     /// The counters, all cores together.
     #[must_use]
-    pub fn sums(&self) -> [u64; N] {
+    pub(super) fn sums(&self) -> [u64; N] {
         std::array::from_fn(|counter| self.rows.iter().fold(0_u64, |sum, row| sum.wrapping_add(row.0[counter].load(Ordering::Relaxed))))
     }
 }

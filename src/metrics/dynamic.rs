@@ -31,13 +31,13 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    pub fn new(domain: String, levels: &[String]) -> Self {
+    pub(super) fn new(domain: String, levels: &[String]) -> Self {
         let (key1, others) = levels.split_first().map_or((String::new(), &[][..]), |(first, others)| (first.clone(), others));
         Self { domain, key1, key2: others.join(".") }
     }
 
     /// As Prometheus shows them.
-    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn pairs(&self) -> Vec<(&'static str, String)> {
         let mut pairs = vec![("domain", self.domain.clone()), ("key1", self.key1.clone())];
         if !self.key2.is_empty() {
             pairs.push(("key2", self.key2.clone()));
@@ -72,12 +72,12 @@ pub(super) struct Dynamic {
 
 impl Dynamic {
     /// At most `most` series, those for the rest not counted.
-    pub fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new(), len: AtomicUsize::new(0), most }
     }
 
     /// Adds to the series of these levels.
-    pub fn add(&self, domain: &[u8], levels: &[String], counts: &Counts) {
+    pub(super) fn add(&self, domain: &[u8], levels: &[String], counts: &Counts) {
         let domain = cut(String::from_utf8_lossy(domain).into_owned());
         let Labels { domain, key1, key2 } = Labels::new(domain, levels);
         let labels = Labels { domain, key1: cut(key1), key2: cut(key2) };
@@ -96,7 +96,7 @@ impl Dynamic {
     }
 
     /// Drops the series of domains that are gone, so that a changing configuration does not fill the places.
-    pub fn retain_domains(&self, known: impl Fn(&str) -> bool) {
+    pub(super) fn retain_domains(&self, known: impl Fn(&str) -> bool) {
         for shard in &self.shards {
             let mut shard = lock(shard);
             shard.retain(|labels, _| {
@@ -110,7 +110,7 @@ impl Dynamic {
     }
 
     /// All series now.
-    pub fn series(&self) -> Vec<(Labels, Counts)> {
+    pub(super) fn series(&self) -> Vec<(Labels, Counts)> {
         self.shards
             .iter()
             .flat_map(|shard| lock(shard).iter().map(|(labels, counts)| (labels.clone(), *counts)).collect::<Vec<_>>())

@@ -48,7 +48,7 @@ impl Sample {
 
 /// How long things took: upper bounds in seconds with the observations up to each (not cumulative), then those above the last bound.
 #[derive(Debug)]
-pub struct Durations<'a> {
+pub(super) struct Durations<'a> {
     pub name: &'static str,
     pub help: &'static str,
     pub labels: Vec<(&'static str, String)>,
@@ -59,7 +59,7 @@ pub struct Durations<'a> {
 
 /// Everything of one scrape.
 #[derive(Debug, Default)]
-pub struct Families {
+pub(super) struct Families {
     values: BTreeMap<&'static str, Values>,
     histograms: BTreeMap<&'static str, MetricFamily>,
 }
@@ -73,7 +73,7 @@ struct Values {
 
 impl Families {
     /// Adds one sample.
-    pub fn add(&mut self, sample: Sample) {
+    pub(super) fn add(&mut self, sample: Sample) {
         let Sample { name, help, kind, labels, value } = sample;
         let family = self.values.entry(name).or_insert_with(|| Values { help, kind, series: BTreeMap::new() });
         match family.series.entry(labels) {
@@ -83,7 +83,7 @@ impl Families {
     }
 
     /// Adds one histogram.
-    pub fn add_durations(&mut self, durations: Durations<'_>) {
+    pub(super) fn add_durations(&mut self, durations: Durations<'_>) {
         let mut cumulative = 0_u64;
         let mut buckets = Vec::with_capacity(durations.bounds.len());
         for (&bound, &count) in durations.bounds.iter().zip(durations.counts) {
@@ -105,7 +105,7 @@ impl Families {
 
     /// The text that Prometheus reads, families in the order of their names.
     #[must_use]
-    pub fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         let mut families: Vec<MetricFamily> = self.values.into_iter().map(|(name, values)| values.family(name)).collect();
         families.extend(self.histograms.into_values());
         families.sort_by(|one, other| one.name().cmp(other.name()));

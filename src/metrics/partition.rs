@@ -7,7 +7,7 @@ use crate::verdict::Verdict;
 
 /// The parts of one check's hits. They need not add up to the hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub(super) struct Parts {
     /// Hits of a check that fit as a whole.
     pub within: u64,
     /// Hits between the threshold and the limit.
@@ -18,13 +18,13 @@ pub struct Parts {
 
 /// Where "near" begins: the ratio of the limit, computed in single precision and cut off, as envoyproxy/ratelimit does.
 #[must_use]
-pub fn near_threshold(limit: u32, ratio: f32) -> u64 {
+pub(super) fn near_threshold(limit: u32, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
 /// Divides `hits` (more than 0, as asked) of a check that was answered with `verdict` under `limit`.
 #[must_use]
-pub fn partition(limit: u32, near_threshold: u64, hits: u64, verdict: &Verdict) -> Parts {
+pub(super) fn partition(limit: u32, near_threshold: u64, hits: u64, verdict: &Verdict) -> Parts {
     let limit = u64::from(limit);
     // Stores count no more than limit + 1 of one check; from what was there before, everything is reckoned with the hits as asked.
     let counted = hits.min(limit + 1);

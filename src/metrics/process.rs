@@ -72,17 +72,17 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub fn new(cores: usize) -> Self {
+    pub(super) fn new(cores: usize) -> Self {
         Self { counts: Cells::new(cores), codes: Cells::new(cores), times: Cells::new(cores) }
     }
 
-    pub fn count(&self, core: Core, count: Count) {
+    pub(super) fn count(&self, core: Core, count: Count) {
         self.counts.add(core, count as usize, 1);
     }
 
-    pub fn request(&self, core: Core, code: Code, took: Duration) {
-        self.codes.add(core, code as usize, 1);
-        match code {
+    pub(super) fn request(&self, core: Core, status: Code, took: Duration) {
+        self.codes.add(core, status as usize, 1);
+        match status {
             Code::Ok => {}
             Code::Unavailable | Code::DeadlineExceeded => self.count(core, Count::StoreFailed),
             _ => self.count(core, Count::ServiceFailed),
@@ -92,7 +92,7 @@ impl Process {
         self.times.add(core, BUCKETS, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub fn gather(&self, families: &mut Families) {
+    pub(super) fn gather(&self, families: &mut Families) {
         for ((name, label, help), count) in COUNT_NAMES.into_iter().zip(self.counts.sums()) {
             let labels = label.map(|(name, value)| (name, value.to_owned())).into_iter().collect();
             families.add(Sample::counter(name, help, labels, count));

@@ -12,13 +12,13 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// `2026-01-31T12:00:00.000000Z  INFO message key=value`.
-pub struct Text {
+pub(super) struct Text {
     /// The level is coloured.
     pub colours: bool,
 }
 
 /// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
-pub struct Json;
+pub(super) struct Json;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N> for Text {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {

@@ -5,19 +5,19 @@
 
 /// What was seen and what was tried. `T` tells one set of files from another.
 #[derive(Debug)]
-pub struct Debounce<T> {
+pub(super) struct Debounce<T> {
     tried: Option<T>,
     pending: Option<T>,
 }
 
 impl<T: PartialEq> Debounce<T> {
     /// `tried` was loaded or refused already; `None`: nothing was.
-    pub const fn new(tried: Option<T>) -> Self {
+    pub(super) const fn new(tried: Option<T>) -> Self {
         Self { tried, pending: None }
     }
 
     /// One look found `seen`. True: load it now, and say with [`Debounce::tried`] what was found then.
-    pub fn look(&mut self, seen: T) -> bool {
+    pub(super) fn look(&mut self, seen: T) -> bool {
         if self.tried.as_ref() == Some(&seen) {
             self.pending = None;
             return false;
@@ -30,7 +30,7 @@ impl<T: PartialEq> Debounce<T> {
     }
 
     /// `tried` was loaded or refused; `None`: it could not be read, and has to be tried again.
-    pub fn tried(&mut self, tried: Option<T>) {
+    pub(super) fn tried(&mut self, tried: Option<T>) {
         *self = Self::new(tried);
     }
 }

@@ -20,14 +20,14 @@ const MOST_ENTRIES: usize = 10_000;
 const DEEPEST: usize = 32;
 
 /// The longest file that is read.
-pub const LONGEST_FILE_BYTES: u64 = 16 << 20;
+pub(super) const LONGEST_FILE_BYTES: u64 = 16 << 20;
 
 /// All files together.
-pub const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MOST_BYTES: u64 = 64 << 20;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Scan {
+pub(super) struct Scan {
     /// Sorted by name.
     pub files: Vec<Found>,
     /// What stands in the way of reading them.
@@ -36,7 +36,7 @@ pub struct Scan {
 
 /// One file.
 #[derive(Debug)]
-pub struct Found {
+pub(super) struct Found {
     /// Relative to the folder.
     pub name: PathBuf,
     /// Where it really is.
@@ -56,14 +56,14 @@ struct Version {
 
 /// Tells one set of files from another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fingerprint {
+pub(super) struct Fingerprint {
     files: Vec<(PathBuf, Version)>,
     problems: Vec<String>,
 }
 
 impl Scan {
     /// What tells this scan from others.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint {
             files: self.files.iter().map(|file| (file.name.clone(), file.version)).collect(),
             problems: self.problems.iter().map(ToString::to_string).collect(),
@@ -72,7 +72,7 @@ impl Scan {
 }
 
 /// Looks at a folder and all below it, or at one file.
-pub fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
+pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
     let mut walk = Walk { ignore_dot_files, root: PathBuf::new(), entries: 0, scan: Scan::default() };
     match fs::canonicalize(path).and_then(|real| Ok((fs::metadata(&real)?, real))) {
         Ok((metadata, real)) if metadata.is_dir() => {
@@ -90,12 +90,12 @@ pub fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
 }
 
 /// A problem of a whole file.
-pub fn problem(file: &Path, what: String, remedy: &str) -> Problem {
+pub(super) fn problem(file: &Path, what: String, remedy: &str) -> Problem {
     Problem { severity: Severity::Error, file: file.to_string_lossy().into_owned(), line: 0, column: 0, what, remedy: remedy.to_owned() }
 }
 
 /// A problem of a file that the operating system does not give.
-pub fn unreadable(file: &Path, error: &io::Error) -> Problem {
+pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => "create it, or give another path",
         io::ErrorKind::PermissionDenied => "make it readable for the user that weir runs as",
@@ -216,12 +216,12 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
 }
 
 /// A file that is not read.
-pub fn too_long(file: &Path) -> Problem {
+pub(super) fn too_long(file: &Path) -> Problem {
     problem(file, format!("larger than {} MiB", LONGEST_FILE_BYTES >> 20), "divide it into several files")
 }
 
 /// A folder that is not read.
-pub fn too_much(folder: &Path) -> Problem {
+pub(super) fn too_much(folder: &Path) -> Problem {
     problem(
         folder,
         format!("its files have more than {} MiB in all", MOST_BYTES >> 20),

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tests wait, and own their tasks")]
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
