@@ -33,6 +33,9 @@ const MAX_HEADER_BYTES: u32 = 16 * 1_024;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What is read of a request that is no gRPC, so that it can be answered.
+const MOST_UNREAD: u64 = 64 * 1_024;
+
 /// For those who try the port with curl or a browser.
 const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
     This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
@@ -44,7 +47,7 @@ pub(super) async fn serve<T: RateLimitService>(job: Job, services: Services<T>, 
     // A client that says nothing, or hangs up, is not worth a line in the log.
     let Ok(Ok(_)) = timeout(options.preface_timeout, stream.read_exact(&mut start)).await else { return };
     if start != *PREFACE {
-        let _ = timeout(options.preface_timeout, stream.write_all(WRONG_PROTOCOL)).await;
+        let _ = timeout(options.preface_timeout, send_away(stream)).await;
         return;
     }
     let (reader, writer) = stream.into_split();
@@ -66,6 +69,14 @@ pub(super) async fn serve<T: RateLimitService>(job: Job, services: Services<T>, 
     };
     connection.as_mut().graceful_shutdown();
     let _ = timeout(grace, connection).await;
+}
+
+/// Reads on until the other side closes: closing with something unread would take the answer away from it.
+async fn send_away(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.write_all(WRONG_PROTOCOL).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(MOST_UNREAD), &mut tokio::io::sink()).await?;
+    Ok(())
 }
 
 /// Waits until the connection is old or the process ends; returns the time for what is in flight.

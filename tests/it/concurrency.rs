@@ -34,12 +34,12 @@ async fn admitted(services: &[&Weir]) -> usize {
     clients.join_all().await.into_iter().sum()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn in_memory() {
     assert_eq!(admitted(&[&Weir::start(LIMITS, &[("WORKERS", "4")])]).await, LIMIT);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn two_processes_on_one_redis() {
     let redis = RedisServer::start();
     let url = redis.url();

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::{Envoy, RedisServer, Weir, envoy, ports, tools};
+use crate::envoy::first_screen;
+use crate::support::envoy::Envoy;
+use crate::support::{RedisServer, Weir, ports, tools};
 
 /// A command of a console block, and what the README shows below it.
 struct Shown {
@@ -106,10 +108,10 @@ fn the_readme_tells_the_truth() {
             ["target/release/weir", "check", ..] => {
                 assert_shows(&shown, &shell(&command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir"))));
             }
-            ["envoy", "-c", path] => front = Some(envoy_before(&weir, path)),
+            ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&first_screen(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");
-                let response = ports::get(front.listener("http"), "/");
+                let response = ports::get(front.listener("front"), "/");
                 let headers = response.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>();
                 for line in &shown.output[1..] {
                     let name = line.split(':').next().expect("a header");
@@ -148,11 +150,6 @@ fn copy_examples(folder: &Path) {
         let file = file.expect("a file");
         fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
     }
-}
-
-/// The README's Envoy, on free ports and in front of this service.
-fn envoy_before(weir: &Weir, path: &str) -> Envoy {
-    Envoy::start(&envoy::for_weir(&tools::file(path), weir.grpc_addr()))
 }
 
 /// The YAML that the README teaches compiles, without a warning.

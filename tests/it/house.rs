@@ -59,21 +59,29 @@ fn source_folder() -> PathBuf {
 /// The rooms named by `crate::room` and `crate::{room, room}` in code, not in comments.
 fn imports(text: &str) -> Vec<String> {
     let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
-    let names = |path: &str| {
-        let word = |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-        match path.strip_prefix('{') {
-            None => vec![word(path)],
-            Some(group) => {
-                let mut depth = 0;
-                let split = group.split(|c| {
-                    depth += i32::from(c == '{') - i32::from(c == '}');
-                    (c == ',' && depth == 0) || depth < 0
-                });
-                split.take_while(|part| !part.trim_start().starts_with(';')).map(word).filter(|word| !word.is_empty()).collect()
-            }
+    let word = |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let names = |path: &str| match path.strip_prefix('{') {
+        None => vec![word(path)],
+        Some(group) => {
+            let mut depth = 0;
+            let outermost = |c: char| {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                c == ',' && depth == 0
+            };
+            let end = closing_brace(group).expect("a group ends");
+            group[..end].split(outermost).map(word).filter(|word| !word.is_empty()).collect()
         }
     };
     code.split("crate::").skip(1).flat_map(names).collect()
+}
+
+/// Where the brace that was opened before `text` is closed.
+fn closing_brace(text: &str) -> Option<usize> {
+    let mut depth = 1;
+    text.find(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    })
 }
 
 #[test]

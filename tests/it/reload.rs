@@ -61,7 +61,7 @@ impl Load {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn rewritten_renamed_added_and_removed() {
     let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
     let client = &mut weir.client().await;
@@ -89,7 +89,7 @@ async fn rewritten_renamed_added_and_removed() {
     load.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_config_map_is_swapped() {
     let publish = |folder: &Path, version: &str, limit: u32| {
         fs::create_dir(folder.join(version)).expect("a folder");

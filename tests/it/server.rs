@@ -107,7 +107,7 @@ async fn too_many_connections_are_refused_and_counted() {
 }
 
 /// Envoy's timeout of 20 ms resets many streams at once when a service stalls; the connection has to survive it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn bursts_of_resets_do_not_end_the_connection() {
     let server = Server::start(Options::default());
     let client = server.client().await;
@@ -126,7 +126,7 @@ async fn bursts_of_resets_do_not_end_the_connection() {
     client.should_rate_limit(ask("x")).await.expect("the same connection goes on");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_old_connection_ends_without_an_error() {
     let server = Server::start(Options { max_connection_age: Duration::from_millis(300), ..Options::default() });
     let mut client = server.client().await;
@@ -136,7 +136,7 @@ async fn an_old_connection_ends_without_an_error() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn draining_waits_for_what_is_in_flight() {
     let server = Server::start(Options::default());
     let mut client = server.client().await;
