@@ -42,22 +42,22 @@ pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Nod
 
 fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
     let level = read_level(compiler, fields);
-    let is_new = level.as_ref().is_some_and(|level| is_new(compiler, fields, level, siblings));
+    if let Some(level) = &level {
+        refuse_twins(compiler, fields, level, siblings);
+    }
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
-    if rate_limit.is_none() {
+    if rate_limit.is_none() && !fields.meant("rate_limit") {
         warn_without_limit(compiler, fields);
     }
     // What is inside of a descriptor that cannot be used is checked all the same: nobody will see the rules then.
-    let (key, value) = level.as_ref().map_or_else(Default::default, |level| (level.key.clone(), level.value.clone()));
     path.push(level.unwrap_or_else(|| Level { key: "".into(), value: None, share_threshold: false, value_to_metric: false }));
     let limit = add_limit(compiler, domain, fields, path, rate_limit.flatten());
     let mut children = Siblings::default();
     if let Some(list) = fields.get("descriptors") {
         read_list(compiler, domain, list, &mut children, path);
     }
-    path.pop();
-    if is_new {
-        siblings.tree.add(&key, value.as_deref(), Branch { limit, children: children.tree });
+    if let Some(level) = path.pop() {
+        siblings.tree.add(&level.key, level.value.as_deref(), Branch { limit, children: children.tree });
     }
 }
 
@@ -87,20 +87,19 @@ fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
     Some(Level { key: key.into(), value: value.map(Into::into), share_threshold, value_to_metric })
 }
 
-/// Notes a descriptor; false, with an error, when its level has one of the same key and value already.
-fn is_new(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) -> bool {
+/// Reports a descriptor whose level has one of the same key and value already.
+fn refuse_twins(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
     let at = fields.node().at;
     let first = match siblings.seen.entry((level.key.clone(), level.value.clone())) {
         Entry::Vacant(entry) => {
             entry.insert(compiler.problems.here(at));
-            return true;
+            return;
         }
         Entry::Occupied(entry) => compiler.problems.show(*entry.get()),
     };
     let value = level.value.as_ref().map_or_else(|| "no value".to_owned(), |value| format!("value {}", quoted(value)));
     let what = format!("a descriptor with key {} and {value} stands at this level already, in {first}", quoted(&level.key));
     compiler.problems.error(at, what, "put both into one descriptor, or change key or value");
-    false
 }
 
 /// Reads what stands beside a `rate_limit`, and adds the limit where there is one.

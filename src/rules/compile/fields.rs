@@ -156,6 +156,7 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
 fn unknown_key(problems: &mut Problems, key: &Node, name: &str, room: Option<Room>) -> Option<&'static str> {
     let all = || KEYS.iter().map(|&(known, _)| known);
     let near = match room {
+        _ if problems.is_full() => None,
         Some(room) => nearest(name, room.keys()).or_else(|| nearest(name, all())),
         None => nearest(name, all()),
     };

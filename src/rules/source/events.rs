@@ -17,6 +17,9 @@ const LARGEST_FILE: usize = 16 << 20;
 const DEEPEST: usize = 64;
 /// Nodes of one file, before aliases: bounds the memory that reading takes.
 const MOST_NODES: usize = 2_000_000;
+/// Commas and opening brackets of one file. The parser holds all tokens of a list or map in brackets until it knows whether that is a key,
+/// so that a bound on nodes would come too late for these: each can cost 800 bytes.
+const MOST_IN_BRACKETS: usize = 500_000;
 /// Nodes that all aliases of a file stand for together: what doubles at each line stops here.
 const MOST_ALIASED: usize = 100_000;
 
@@ -66,12 +69,11 @@ fn decode(bytes: &[u8]) -> Result<&str, Note> {
         let at = Position { line: narrow(line), column: narrow(column) };
         Note { at, what: "the file is not UTF-8 from here on".into(), remedy: "save it as UTF-8".into() }
     })?;
-    // Inside of a flow collection the parser holds all tokens until it knows whether the collection is a key, so that a bound on nodes
-    // alone would come too late.
-    if bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() > MOST_NODES {
-        return Err(too_many(Position::default()));
+    if bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() > MOST_IN_BRACKETS {
+        let what = format!("the file has more than {MOST_IN_BRACKETS} commas and opening brackets");
+        return Err(whole(what, "write lists and maps on lines of their own, or split the file"));
     }
-    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+    Ok(text)
 }
 
 /// What is under construction.
