@@ -1,7 +1,11 @@
 //! Weir's behaviour, through real sockets and real servers. One binary, so that it links once.
 
+#![allow(unreachable_pub, reason = "what `support` offers is for this binary alone")]
+#![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
+
 mod cli;
 mod concurrency;
+mod deploy;
 mod docs;
 mod envoy;
 mod hits;

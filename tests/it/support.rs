@@ -1,3 +1,133 @@
-//! What tests share: servers of their own that leave nothing behind.
+//! What the tests stand on: real processes on free ports, each with a folder of its own, gone when the test is done.
 
+pub mod envoy;
+pub mod log;
+pub mod ports;
 pub mod redis;
+pub mod tools;
+pub mod weir;
+
+use ::weir::proto::rate_limit_descriptor::Entry;
+use ::weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use prost_types::value::Kind;
+use serde_json::Value;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+pub use self::redis::RedisServer;
+pub use self::weir::Weir;
+
+/// The client that `build.rs` makes.
+pub type Client = RateLimitServiceClient<Channel>;
+
+/// Limits of the domain `demo`; per year, so that no window ends while a test runs.
+pub const DEMO: &[(&str, &str)] = &[(
+    "demo.yaml",
+    "
+domain: demo
+descriptors:
+  - key: year
+    rate_limit: { unit: year, requests_per_unit: 2, name: yearly }
+",
+)];
+
+/// Limits with metadata, domain `meta`: `narrow` adds to what `wide` says, and differs in one thing.
+pub const METADATA: &[(&str, &str)] = &[(
+    "meta.yaml",
+    r#"
+domain: meta
+descriptors:
+  - key: wide
+    rate_limit: { unit: year, requests_per_unit: 100 }
+    metadata: { team: first, tags: { a: 1 } }
+  - key: narrow
+    rate_limit: { unit: year, requests_per_unit: 3 }
+    metadata: { team: second, tags: { b: [true, null, "x"] } }
+"#,
+)];
+
+/// A descriptor of these entries.
+pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |&(key, value): &(&str, &str)| Entry { key: key.into(), value: value.into() };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+/// A request that leaves the hits to its descriptors.
+pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+/// Dynamic metadata as JSON.
+pub fn json(fields: &prost_types::Struct) -> Value {
+    Value::Object(fields.fields.iter().map(|(name, value)| (name.clone(), json_value(value))).collect())
+}
+
+fn json_value(value: &prost_types::Value) -> Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::NumberValue(number)) => (*number).into(),
+        Some(Kind::StringValue(text)) => text.clone().into(),
+        Some(Kind::BoolValue(flag)) => (*flag).into(),
+        Some(Kind::StructValue(fields)) => json(fields),
+        Some(Kind::ListValue(list)) => Value::Array(list.values.iter().map(json_value).collect()),
+    }
+}
+
+/// `ShouldRateLimit` with these bytes for its message, whatever they are; the answer's bytes.
+pub async fn raw_call(weir: &Weir, message: &[u8]) -> Result<Vec<u8>, Status> {
+    let channel = Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("an address is a URI").connect().await;
+    let mut client = tonic::client::Grpc::new(channel.expect("weir listens"));
+    client.ready().await.expect("a new connection is ready");
+    let path = http::uri::PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
+    Ok(client.unary(Request::new(message.to_vec()), path, Raw).await?.into_inner())
+}
+
+/// Bytes as they are, in both directions.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        bytes::BufMut::put_slice(buffer, &item);
+        Ok(())
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        use bytes::Buf;
+        let mut item = vec![0; buffer.remaining()];
+        buffer.copy_to_slice(&mut item);
+        Ok(Some(item))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}

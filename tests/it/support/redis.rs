@@ -91,6 +91,11 @@ impl RedisServer {
         self.port
     }
 
+    /// How a setting names it.
+    pub fn url(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     /// The path of its unix socket.
     pub fn socket(&self) -> std::path::PathBuf {
         self.folder.path().join("redis.sock")

@@ -1,0 +1,189 @@
+//! The image, without a container: the binary runs in a root that holds only what `deploy/rootfs.sh` gathers, as the user of the image.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use weir::proto::RateLimitDescriptor;
+use weir::proto::rate_limit_response::Code;
+
+use super::{at, documents, items, kubernetes, text};
+use crate::support::ports::PATIENCE;
+use crate::support::{RedisServer, Weir, descriptor, request, tools};
+
+fn rootfs(binary: &Path, root: &Path) -> Output {
+    Command::new(tools::repository().join("deploy/rootfs.sh")).arg(binary).arg(root).output().expect("rootfs.sh runs")
+}
+
+/// A folder whose `root` is what the image holds, but for the limits.
+fn image() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().join("root");
+    let output = rootfs(Path::new(env!("CARGO_BIN_EXE_weir")), &root);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (folder, root)
+}
+
+/// Runs the image's entry point in `root` as the image's user; where that takes a privilege that we have not, as its owner.
+fn enter(root: &Path) -> Command {
+    let mut command = if is_root() {
+        let mut chroot = Command::new("chroot");
+        chroot.arg(format!("--userspec={}", dockerfile("USER")));
+        chroot
+    } else {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "chroot"]);
+        unshare
+    };
+    // The path is for what is run here; the ports are free ones rather than those that are exposed.
+    command.arg(root).args(entry_point()).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.envs([("HOST", "127.0.0.1"), ("PORT", "0"), ("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0")]);
+    command
+}
+
+fn entry_point() -> Vec<String> {
+    serde_json::from_str(dockerfile("ENTRYPOINT")).expect("a list")
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output().expect("id runs");
+    output.stdout.trim_ascii() == b"0"
+}
+
+/// The last argument of an instruction that the final stage of the Dockerfile has once.
+fn dockerfile(instruction: &str) -> &'static str {
+    static TEXT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| tools::file("deploy/Dockerfile"));
+    let (_, stage) = TEXT.rsplit_once("\nFROM ").expect("stages");
+    let mut lines = stage.lines().filter_map(|line| line.strip_prefix(instruction)?.strip_prefix(' '));
+    let line = lines.next().unwrap_or_else(|| panic!("no {instruction}"));
+    assert_eq!(lines.next(), None, "{instruction} once");
+    line.trim()
+}
+
+#[tokio::test]
+async fn the_image_serves_its_examples() {
+    let (folder, root) = image();
+    fs::create_dir(root.join("config")).expect("a folder");
+    for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
+        let file = file.expect("a file");
+        fs::copy(file.path(), root.join("config").join(file.file_name())).expect("copied");
+    }
+    assert_eq!(dockerfile("WORKDIR"), "/", "so that ./config is /config");
+    let mut weir = Weir::spawn(enter(&root), folder);
+    assert_eq!(weir.get("/healthcheck").0, 200);
+    let response = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("remote_address", "1.2.3.4")])])).await;
+    assert!(response.expect("an answer").into_inner().statuses[0].current_limit.is_some(), "the examples are in force");
+    assert!(weir.terminate().success());
+}
+
+/// The pod: the image with the Deployment's settings, its ConfigMap as Kubernetes lays it out, and a Redis that is found by name.
+#[tokio::test]
+async fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
+    let (folder, root) = image();
+    let deployment = kubernetes::manifest("Deployment", "ratelimit");
+    let container = at(&deployment, "/spec/template/spec/containers/0");
+    let config = root.join(text(container, "/volumeMounts/0/mountPath").trim_start_matches('/'));
+    fs::create_dir_all(&config).expect("a folder");
+    let limits = tools::file("deploy/kubernetes/limits/ratelimit.yaml");
+    publish(&config, "..2026_01", &limits);
+    symlink("..data/ratelimit.yaml", config.join("ratelimit.yaml")).expect("a link");
+
+    let redis = RedisServer::start();
+    fs::write(root.join("etc/hosts"), "127.0.0.1 ratelimit-redis\n").expect("as a container has it");
+    let mut command = enter(&root);
+    for (name, value) in kubernetes::environment(container) {
+        let value = if name == "REDIS_URL" { value.replace("6379", &redis.port().to_string()) } else { value.to_owned() };
+        command.env(name, if name == "DRAIN_DELAY" { "1s" } else { &value });
+    }
+    command.env("STORE_TIMEOUT", "10s");
+    let mut weir = Weir::spawn(command, folder);
+    if is_root() {
+        assert_eq!(format!("{0}:{0}", user_of(&weir)), dockerfile("USER"));
+    }
+    assert_eq!(weir.get("/healthcheck").0, 200);
+
+    let mut client = weir.client().await;
+    let mut limit = async |hits| {
+        let login = RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(&[("path", "/login"), ("remote_address", "1.2.3.4")]) };
+        let response = client.should_rate_limit(request("ratelimit", vec![login])).await.expect("an answer").into_inner();
+        assert_eq!(response.overall_code(), Code::Ok);
+        response.statuses[0].current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit)
+    };
+    assert_eq!(limit(1).await, 5);
+    assert!(!redis.keys().is_empty(), "counted in the Redis of that name");
+    publish(&config, "..2026_02", &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"));
+    let begin = Instant::now();
+    while limit(0).await != 50 {
+        assert!(begin.elapsed() < PATIENCE, "the new limit is not in force");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(weir.terminate().success());
+}
+
+/// As the kubelet changes a ConfigMap: a new hidden folder, and a link that is renamed over the old one.
+fn publish(config: &Path, version: &str, limits: &str) {
+    fs::create_dir(config.join(version)).expect("a folder");
+    fs::write(config.join(version).join("ratelimit.yaml"), limits).expect("written");
+    symlink(version, config.join("..data_tmp")).expect("a link");
+    fs::rename(config.join("..data_tmp"), config.join("..data")).expect("swapped");
+}
+
+fn user_of(weir: &Weir) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{}/status", weir.id())).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
+    line.split_whitespace().next().and_then(|user| user.parse().ok()).expect("a number")
+}
+
+#[test]
+fn dockerfile_deployment_and_compose_agree() {
+    let deployment = kubernetes::manifest("Deployment", "ratelimit");
+    let pod = at(&deployment, "/spec/template/spec");
+    let user = |field| at(pod, "/securityContext")[field].to_string();
+    assert_eq!(dockerfile("USER"), format!("{}:{}", user("runAsUser"), user("runAsGroup")));
+    let ports = items(pod, "/containers/0/ports").iter().map(|port| port["containerPort"].to_string());
+    let mut exposed: Vec<_> = dockerfile("EXPOSE").split(' ').map(str::to_owned).collect();
+    let mut ports: Vec<_> = ports.collect();
+    ports.sort();
+    exposed.sort();
+    assert_eq!(exposed, ports);
+
+    let text_of = tools::file("deploy/Dockerfile");
+    assert!(text_of.contains("deploy/rootfs.sh target/release/weir /rootfs\n") && text_of.contains("COPY --from=build /rootfs /\n"));
+    let (folder, root) = image();
+    assert!(root.join(entry_point()[0].trim_start_matches('/')).is_file());
+    drop(folder);
+
+    let compose = documents("deploy/compose.yaml").remove(0);
+    let service = at(&compose, "/services/weir");
+    let folder = tools::repository().join("deploy");
+    assert!(folder.join(text(service, "/build/context")).join(text(service, "/build/dockerfile")).is_file());
+    assert_eq!(text(service, "/image"), text(pod, "/containers/0/image"));
+    for volume in ["/services/weir/volumes", "/services/envoy/volumes"].iter().flat_map(|volumes| items(&compose, volumes)) {
+        let (host, _) = volume.as_str().and_then(|volume| volume.split_once(':')).expect("HOST:CONTAINER:ro");
+        assert!(folder.join(host).exists(), "{host}");
+    }
+    let published: Vec<_> = items(service, "/ports").iter().filter_map(Value::as_str).collect();
+    let envoy = tools::file("deploy/envoy/envoy.yaml");
+    for port in published {
+        let inner = port.rsplit(':').next().expect("a port");
+        assert!(
+            exposed.iter().any(|exposed| exposed == inner) || envoy.contains(&format!("port_value: {inner} ")),
+            "nothing listens on {port}"
+        );
+    }
+    assert_eq!(text(&compose, "/services/envoy/network_mode"), "service:weir");
+}
+
+#[test]
+fn rootfs_says_what_is_wrong() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = rootfs(&folder.path().join("missing"), &folder.path().join("root"));
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("build it first"));
+    fs::write(folder.path().join("something"), "").expect("written");
+    let refused = rootfs(Path::new(env!("CARGO_BIN_EXE_weir")), folder.path());
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is not empty"));
+}

@@ -1,0 +1,223 @@
+//! A real Envoy in front of a real Weir: what a client of the site sees.
+//!
+//! Limits are per year, so that no window ends while a test runs; the first screen alone uses the minutes of `config/`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::support::Weir;
+use crate::support::envoy::{Envoy, with};
+use crate::support::ports::{self, eventually, exchange, get, request, request_from};
+use crate::support::tools;
+
+const LIMITS: &[(&str, &str)] = &[(
+    "limits.yaml",
+    "
+domain: test
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 3, name: per-user }
+  - key: remote_address
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: generic_key
+    value: special
+    rate_limit: { unit: year, requests_per_unit: 2, name: special }
+  - key: header_match
+    value: bulk
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: generic_key
+    value: half-minute
+    rate_limit: { unit: second, unit_multiplier: 30, requests_per_unit: 1000 }
+  - key: generic_key
+    value: tokens
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: generic_key
+    value: several
+    rate_limit: { unit: year, requests_per_unit: 10 }
+  - key: generic_key
+    value: at-a-time
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: port
+    value: front
+    rate_limit: { unit: year, requests_per_unit: 3 }
+",
+)];
+
+/// A year and a day, in seconds.
+const YEAR_AT_MOST: u64 = 366 * 86_400;
+
+struct Site {
+    weir: Weir,
+    envoy: Envoy,
+    front: SocketAddr,
+}
+
+/// `template` between a free port for its clients and a Weir with [`LIMITS`].
+fn site(template: &str) -> Site {
+    let weir = Weir::start(LIMITS, &[]);
+    let configuration =
+        template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
+    let envoy = Envoy::start(&configuration);
+    Site { front: envoy.listener("front"), weir, envoy }
+}
+
+fn descriptors() -> Site {
+    site(include_str!("envoy/descriptors.yaml"))
+}
+
+/// `deploy/envoy/envoy.yaml` as it is, but for ports and for a patience that outlasts a busy machine.
+pub fn first_screen(weir: SocketAddr) -> String {
+    let text = tools::file("deploy/envoy/envoy.yaml");
+    let text = with(&text, "address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0");
+    let text = with(&text, "port_value: 9901", "port_value: 0");
+    let text = with(&text, "port_value: 8081", &format!("port_value: {}", weir.port()));
+    let text = with(&text, "timeout: 0.1s", "timeout: 10s");
+    text.replace("port_value: 10001", &format!("port_value: {}", ports::free().port()))
+}
+
+fn statuses<const N: usize>(ask: impl Fn() -> ports::Response) -> [u16; N] {
+    std::array::from_fn(|_| ask().status)
+}
+
+fn header(response: &ports::Response, name: &str) -> String {
+    response.header(name).unwrap_or_else(|| panic!("no {name} in {response:?}")).to_owned()
+}
+
+#[test]
+fn the_first_screen() {
+    let example = tools::file("config/basic.yaml");
+    let weir = Weir::start(&[("basic.yaml", &example)], &[]);
+    let envoy = Envoy::start(&first_screen(weir.grpc_addr()));
+    let front = envoy.listener("front");
+    let [ana, bob, eve] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
+    ports::away_from_the_end_of_a_minute();
+
+    for left in (0..20).rev() {
+        let response = request_from(ana, front, "/", &[]);
+        assert_eq!((response.status, response.body.as_str()), (200, "hello\n"));
+        assert_eq!(header(&response, "x-ratelimit-remaining"), left.to_string());
+        let limit = header(&response, "x-ratelimit-limit");
+        assert!(limit.starts_with("20, 20;w=60;name=\"per-client\""), "{limit}");
+    }
+    let refused = request_from(ana, front, "/", &[]);
+    assert_eq!(refused.status, 429, "the 21st request of a minute");
+    assert_eq!(header(&refused, "x-ratelimit-remaining"), "0");
+    let reset: u64 = header(&refused, "x-ratelimit-reset").parse().expect("seconds");
+    assert!((1..=60).contains(&reset), "{reset}");
+    assert_eq!(request_from(bob, front, "/", &[]).status, 200, "another client");
+
+    let lying = |path| request_from(eve, front, path, &[("x-forwarded-for", b"10.9.8.7")]).status;
+    assert_eq!([lying("/login"), lying("/login?x=1"), lying("//login"), lying("/x/../login"), lying("/login")], [200; 5]);
+    assert_eq!([lying("/login"), lying("/login?x=2"), lying("//login"), lying("/x/../login")], [429; 4], "one limit however it is written");
+    assert_eq!(lying("/"), 200, "only the login is refused");
+    assert!(!envoy.log().contains("Deprecated field"), "{}", envoy.log());
+}
+
+#[test]
+fn a_header_is_limited_by_its_value_whatever_its_bytes() {
+    let site = descriptors();
+    let ask = |user: &[u8]| request(site.front, "/header", &[("x-user", user)]);
+    assert_eq!(statuses(|| ask(b"ana")), [200, 200, 200, 429]);
+    assert_eq!(statuses(|| ask(b"bob")), [200], "another value");
+    assert_eq!(statuses(|| get(site.front, "/header")), [200; 5], "without the header there is no descriptor");
+    for bytes in [&b"\xff\xfe"[..], b"caf\xe9", b"\xc3\x28"] {
+        assert_eq!(statuses(|| ask(bytes)), [200, 200, 200, 429], "{bytes:?} is no UTF-8");
+    }
+    assert_eq!(site.envoy.stat("cluster.application.ratelimit.over_limit"), 4);
+    assert_eq!(site.envoy.stat("cluster.application.ratelimit.error"), 0);
+}
+
+#[test]
+fn address_generic_key_and_header_match() {
+    let site = descriptors();
+    let from = |last| move || request_from(Ipv4Addr::new(127, 0, 0, last), site.front, "/address", &[]);
+    assert_eq!(statuses(from(2)), [200, 200, 429]);
+    assert_eq!(statuses(from(3)), [200, 200, 429]);
+    assert_eq!(statuses(|| get(site.front, "/generic")), [200, 200, 429]);
+    let bulk = |kind: &[u8]| request(site.front, "/match", &[("x-kind", kind)]).status;
+    assert_eq!([bulk(b"bulk"), bulk(b"bulk"), bulk(b"single"), bulk(b"single")], [200, 429, 200, 200]);
+}
+
+#[test]
+fn headers_tell_what_is_left() {
+    let site = descriptors();
+    for (left, status) in [("1", 200), ("0", 200), ("0", 429)] {
+        let response = get(site.front, "/generic");
+        assert_eq!(response.status, status);
+        assert_eq!(header(&response, "x-ratelimit-limit"), "2, 2;w=31536000;name=\"special\"");
+        assert_eq!(header(&response, "x-ratelimit-remaining"), left);
+        let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
+        assert!((1..=YEAR_AT_MOST).contains(&reset), "{reset}");
+    }
+    let response = get(site.front, "/half-minute");
+    assert_eq!(header(&response, "x-ratelimit-limit"), "1000, 1000;w=30");
+    let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
+    assert!((1..=30).contains(&reset), "{reset}");
+}
+
+#[test]
+fn hits_per_descriptor_looks_and_charges_when_the_stream_is_done() {
+    let site = descriptors();
+    assert_eq!(statuses(|| get(site.front, "/several")), [200, 200, 429], "4 + 4 of 10, and 4 more");
+
+    let left = || header(&get(site.front, "/look"), "x-ratelimit-remaining");
+    assert_eq!([left(), left()], ["10", "10"], "a look takes nothing");
+    for expected in ["6", "2", "0"] {
+        assert_eq!(get(site.front, "/tokens").status, 200);
+        // The charge is sent after the response, by a call of its own.
+        assert!(eventually(|| (left() == expected).then_some(())).is_some(), "{} is left, not {expected}", left());
+    }
+    assert_eq!([get(site.front, "/tokens").status, get(site.front, "/look").status], [429, 429], "12 of 10 are taken");
+}
+
+#[test]
+fn what_is_taken_on_the_way_in_is_given_back_at_the_end() {
+    let site = descriptors();
+    let free = || header(&get(site.front, "/free"), "x-ratelimit-remaining");
+    for number in 1..=5 {
+        assert_eq!(get(site.front, "/at-a-time").status, 200, "request {number}: two at a time, and this is the only one");
+        // Given back after the response, by a call of its own.
+        assert!(eventually(|| (free() == "2").then_some(())).is_some(), "{} are free after request {number}", free());
+    }
+}
+
+#[test]
+fn without_weir_the_failure_mode_decides() {
+    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &[]);
+    let open = first_screen(weir.grpc_addr());
+    let closed = with(&open, "# failure_mode_deny: true", "failure_mode_deny: true");
+    let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
+    let ask = |envoy: &Envoy| get(envoy.listener("front"), "/");
+    assert_eq!([ask(&open).status, ask(&closed).status], [200, 200]);
+    assert!(ask(&open).header("x-ratelimit-limit").is_some());
+
+    assert!(weir.terminate().success(), "although Envoy keeps its connections open");
+    assert_eq!(statuses(|| ask(&open)), [200; 25], "by default everything passes");
+    assert!(ask(&open).header("x-ratelimit-limit").is_none(), "and nothing is said about limits");
+    assert_eq!(statuses(|| ask(&closed)), [500; 3]);
+    assert!(open.stat("cluster.application.ratelimit.error") >= 25);
+    assert!(open.stat("cluster.application.ratelimit.failure_mode_allowed") >= 25);
+}
+
+#[test]
+fn connections_over_the_limit_are_closed() {
+    let site = site(include_str!("envoy/tcp.yaml"));
+    let connect = || exchange(Ipv4Addr::LOCALHOST, site.front, b"").expect("a connection");
+    assert_eq!([connect(), connect(), connect()], [b"hello\n"; 3]);
+    assert_eq!([connect(), connect()], [b""; 2], "closed without a byte");
+    assert_eq!(site.envoy.stat("ratelimit.front.over_limit"), 2);
+    assert_eq!(site.envoy.stat("ratelimit.front.error"), 0);
+}
+
+#[test]
+fn health_checks_of_envoy_follow_weir() {
+    let mut site = site(include_str!("envoy/tcp.yaml"));
+    let becomes =
+        |envoy: &Envoy, healthy| eventually(|| (envoy.stat("cluster.weir.membership_healthy") == healthy).then_some(())).is_some();
+    assert!(becomes(&site.envoy, 1), "it serves");
+    assert!(site.envoy.stat("cluster.weir.health_check.success") >= 1);
+    assert!(site.weir.terminate().success());
+    assert!(becomes(&site.envoy, 0), "it is gone");
+    let again = site.weir.grpc_addr().port().to_string();
+    let _weir = Weir::start(LIMITS, &[("GRPC_PORT", &again)]);
+    assert!(becomes(&site.envoy, 1), "it is back");
+}

@@ -1,0 +1,105 @@
+//! A real Envoy as a process of its own; killed when the test is done.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::log::Log;
+use super::ports::{self, eventually};
+use super::tools;
+
+/// A running Envoy.
+pub struct Envoy {
+    child: Child,
+    admin: SocketAddr,
+    log: Log,
+    _folder: TempDir,
+}
+
+impl Envoy {
+    /// Starts it with this configuration, which has its admin listener on port 0, and waits until it is ready for requests.
+    pub fn start(configuration: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for Envoy");
+        let (file, address) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
+        std::fs::write(&file, configuration).expect("Envoy's configuration");
+        let mut command = command(&file);
+        command.args(["--concurrency", "1", "--admin-address-path"]).arg(&address);
+        let mut child =
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
+        let log = Log::follow(child.stderr.take().expect("stderr is piped"));
+        let ready = eventually(|| {
+            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return Some(None);
+            }
+            let admin = std::fs::read_to_string(&address).ok()?.parse().ok()?;
+            (ports::get(admin, "/ready").status == 200).then_some(Some(admin))
+        });
+        let Some(Some(admin)) = ready else {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("Envoy does not start:\n{}\n{configuration}", log.text());
+        };
+        Self { child, admin, log, _folder: folder }
+    }
+
+    /// Where one of its listeners is.
+    pub fn listener(&self, name: &str) -> SocketAddr {
+        let listeners = self.admin_page("/listeners?format=json");
+        let statuses = listeners["listener_statuses"].as_array().expect("Envoy lists its listeners");
+        let status = statuses.iter().find(|status| status["name"] == name).unwrap_or_else(|| panic!("no listener {name} in {listeners}"));
+        let socket = &status["local_address"]["socket_address"];
+        let port = socket["port_value"].as_u64().and_then(|port| u16::try_from(port).ok()).expect("a port");
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// A counter or gauge of its statistics; 0 while it has none of the name.
+    pub fn stat(&self, name: &str) -> u64 {
+        let page = ports::get(self.admin, "/stats").body;
+        page.lines().find_map(|line| line.split_once(": ").filter(|(stat, _)| *stat == name)?.1.parse().ok()).unwrap_or(0)
+    }
+
+    /// What it has logged: warnings and errors, and nothing when all is well.
+    pub fn log(&self) -> String {
+        self.log.text()
+    }
+
+    fn admin_page(&self, path: &str) -> Value {
+        let page = ports::get(self.admin, path).body;
+        serde_json::from_str(&page).unwrap_or_else(|error| panic!("{path}: {error} in {page}"))
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // Shown by the test runner only when the test failed.
+        println!("-- log of Envoy\n{}", self.log.text());
+    }
+}
+
+/// Lets Envoy check a configuration without serving it; panics with its words when it is refused or uses a deprecated field.
+pub fn validate(configuration: &str) {
+    let folder = tempfile::tempdir().expect("a folder for Envoy");
+    let file = folder.path().join("envoy.yaml");
+    std::fs::write(&file, configuration).expect("Envoy's configuration");
+    let output = command(&file).args(["--mode", "validate"]).output().unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("Deprecated field"), "Envoy refuses:\n{said}\n{configuration}");
+}
+
+/// `text` with one `old` replaced. It must be there exactly once, so that a test notices when the file it changes has changed.
+pub fn with(text: &str, old: &str, new: &str) -> String {
+    assert_eq!(text.matches(old).count(), 1, "{old:?} must be in the configuration once:\n{text}");
+    text.replace(old, new)
+}
+
+fn command(file: &Path) -> Command {
+    let mut command = Command::new(tools::envoy());
+    // Hot restart would tie Envoys of tests that run at the same time to each other.
+    command.args(["--disable-hot-restart", "--log-level", "warning", "-c"]).arg(file).env_clear().stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,150 @@
+//! A real `weir serve` as a process of its own: clean environment, own folder of limits, free ports; killed when the test is done.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use super::Client;
+use super::log::Log;
+use super::ports::{self, eventually, eventually_async};
+
+/// What a process starts with when no test says more: nothing of this machine's environment, and any free ports of the loopback.
+const ARGUMENTS: [&str; 9] = ["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"];
+
+/// A running service.
+pub struct Weir {
+    child: Child,
+    grpc: SocketAddr,
+    http: SocketAddr,
+    config: TempDir,
+    log: Log,
+}
+
+impl Weir {
+    /// With these files (name, text) of limits and these environment variables; returns when both listeners are open.
+    pub fn start(files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
+        let write = |folder: &Path| {
+            for (name, text) in files {
+                std::fs::write(folder.join(name), text).expect("a file of limits");
+            }
+        };
+        Self::start_in(write, environment)
+    }
+
+    /// As [`Weir::start`], with a folder of limits that `fill` makes.
+    pub fn start_in(fill: impl FnOnce(&Path), environment: &[(&str, &str)]) -> Self {
+        let config = tempfile::tempdir().expect("a folder for limits");
+        fill(config.path());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        // A variable wins over nothing but a default: a test that sets GRPC_PORT must not meet the flag.
+        let set = |name: &str| environment.iter().any(|(variable, _)| *variable == name);
+        command.args(if set("GRPC_PORT") { &ARGUMENTS[..ARGUMENTS.len() - 2] } else { &ARGUMENTS[..] });
+        command.arg("--config").arg(config.path()).env_clear().envs(environment.iter().copied());
+        Self::spawn(command, config)
+    }
+
+    /// Runs a prepared command that ends up in `weir serve` with the limits in `config`; returns when both listeners are open.
+    pub fn spawn(mut command: Command, config: TempDir) -> Self {
+        command.env("LOG_FORMAT", "json").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run {:?}: {error}", command.get_program()));
+        let log = Log::follow(child.stderr.take().expect("stderr is piped"));
+        let opened = eventually(|| {
+            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return Some(None);
+            }
+            Some(Some((listening(&log, "grpc")?, listening(&log, "http")?)))
+        });
+        let Some(Some((grpc, http))) = opened else {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("weir does not serve:\n{}", log.text());
+        };
+        Self { child, grpc, http, config, log }
+    }
+
+    /// Where `ShouldRateLimit` is answered.
+    pub fn grpc_addr(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// Where `/healthcheck`, `/metrics` and `/json` are.
+    pub fn http_addr(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// The folder of limits, to change while it runs.
+    pub fn config_dir(&self) -> &Path {
+        self.config.path()
+    }
+
+    /// A new connection of a real client.
+    pub async fn client(&self) -> Client {
+        let address = format!("http://{}", self.grpc);
+        Client::connect(address).await.unwrap_or_else(|error| panic!("cannot connect to weir: {error}"))
+    }
+
+    /// Status and body of a GET of the HTTP listener.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let response = ports::get(self.http, path);
+        (response.status, response.body)
+    }
+
+    /// The value of one series of `/metrics`, named as it stands there: `name` or `name{label="value"}`.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let page = self.get("/metrics").1;
+        page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
+    }
+
+    /// The lines logged so far.
+    pub fn logs(&self) -> Vec<String> {
+        self.log.lines()
+    }
+
+    /// Waits for a line of the log that contains `text`.
+    pub async fn wait_for_log(&self, text: &str) -> String {
+        let found = eventually_async(|| self.logs().into_iter().find(|line| line.contains(text))).await;
+        found.unwrap_or_else(|| panic!("nothing about {text:?} in the log:\n{}", self.log.text()))
+    }
+
+    /// The id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name: `TERM`, `STOP`, `CONT`.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "cannot send SIG{name}");
+    }
+
+    /// How it ended, once it has.
+    pub fn wait(&mut self) -> ExitStatus {
+        let ended = eventually(|| self.child.try_wait().expect("a child can be waited for"));
+        ended.unwrap_or_else(|| panic!("weir does not end:\n{}", self.log.text()))
+    }
+
+    /// SIGTERM, and how it ended.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait()
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // The test runner shows it only when the test failed.
+        println!("-- log of weir\n{}", self.log.text());
+    }
+}
+
+/// The address in the start line of a listener.
+fn listening(log: &Log, listener: &str) -> Option<SocketAddr> {
+    log.lines().iter().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|line| {
+        let matches = line["@message"] == "listening" && line["listener"] == listener;
+        matches.then(|| line["address"].as_str()?.parse().ok()).flatten()
+    })
+}

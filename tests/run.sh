@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is taken: installs what is missing, then format, lints, build and all tests.
+#
+#     tests/run.sh            everything; ends with the test runner's own closing lines
+#     tests/run.sh install    only what is missing
+#
+# After the installation nothing needs a network. Every step runs even when an earlier one failed, so that one run tells all.
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+# shellcheck source=tests/tools.sh
+. tests/tools.sh
+
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-$([ -t 1 ] && echo always || echo never)}
+results="$root/target/test-results"
+table=()
+failed=()
+suites=0
+
+# step NAME COMMAND...: runs it, remembers its time, and whether it failed.
+step() {
+    local name=$1 begin=$SECONDS verdict=ok
+    shift
+    printf '\n== %s\n' "$name"
+    if ! "$@"; then
+        verdict=FAILED
+        failed+=("$name")
+    fi
+    table+=("$(printf '%-24s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")")
+}
+
+# suite ARGUMENTS...: one run of the test runner. Its closing lines are kept back for the end, where they are looked for.
+suite() {
+    suites=$((suites + 1))
+    cargo test --locked "$@" 2>&1 | sed -u -e "/^test result:/{
+        w $results/$suites
+        d
+    }"
+}
+
+case "${1:-}" in
+install)
+    install_tools
+    exit
+    ;;
+"") ;;
+*) die "unknown argument '$1'; there is only 'install'" ;;
+esac
+
+install_tools
+cargo fetch --locked --quiet || die "cannot fetch the dependencies of Cargo.lock"
+export CARGO_NET_OFFLINE=true
+mkdir -p "$results"
+rm -f "$results"/*
+
+step "format" cargo fmt --all --check
+step "lints" cargo clippy --locked --all-targets -- -D warnings
+step "build" cargo test --locked --no-run
+step "documentation examples" suite --doc
+step "unit tests" suite --lib --bins
+step "integration tests" suite --test it
+
+printf '\n%s\n' "== time of each suite"
+printf '%s\n' "${table[@]}"
+printf '\n'
+[ ${#failed[@]} = 0 ] || printf 'FAILED: %s\n' "${failed[@]}"
+cat "$results"/*
+[ ${#failed[@]} = 0 ]
