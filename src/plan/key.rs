@@ -35,10 +35,16 @@ pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
     part(out, None, domain);
     for (index, entry) in entries.iter().enumerate() {
         out.push(b'|');
-        part(out, None, entry.key);
         match levels.get(index) {
-            Some(Level { share_threshold: true, value, .. }) => part(out, Some(PATTERN), value.as_deref().unwrap_or_default().as_bytes()),
-            _ => part(out, Some(VALUE), entry.value),
+            // The pattern may be in the key as well; both stand as they are written in the file.
+            Some(Level { share_threshold: true, key, value, .. }) => {
+                part(out, None, key.as_bytes());
+                part(out, Some(PATTERN), value.as_deref().unwrap_or_default().as_bytes());
+            }
+            _ => {
+                part(out, None, entry.key);
+                part(out, Some(VALUE), entry.value);
+            }
         }
     }
     out.push(b'}');

@@ -73,7 +73,8 @@ fn help_and_version_are_no_errors() {
 #[test]
 fn check_prints_every_problem_with_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("a.yaml"), "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n").expect("written");
+    fs::write(folder.path().join("a.yaml"), "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n")
+        .expect("written");
     fs::write(folder.path().join("b.yaml"), "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: minute, requests_per_unit: many }\n")
         .expect("written");
     let output = weir(&["check", &folder.path().to_string_lossy()], &[]);

@@ -10,10 +10,8 @@ const LIMIT: usize = 700;
 const CLIENTS: usize = 100;
 const EACH: usize = 10;
 
-const LIMITS: &[(&str, &str)] = &[(
-    "limits.yaml",
-    "domain: busy\ndescriptors: [{ key: one, rate_limit: { unit: year, requests_per_unit: 700 } }]\n",
-)];
+const LIMITS: &[(&str, &str)] =
+    &[("limits.yaml", "domain: busy\ndescriptors: [{ key: one, rate_limit: { unit: year, requests_per_unit: 700 } }]\n")];
 
 /// 100 clients with a connection each, spread over the services, ask for one key; how many were admitted.
 async fn admitted(services: &[&Weir]) -> usize {

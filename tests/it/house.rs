@@ -29,7 +29,8 @@ const RANKS: &[&[&str]] = &[
 const CORE: usize = 6;
 
 /// What no file of the core may name.
-const EDGES: &[&str] = &["tokio::", "tonic::", "hyper::", "bb8", "redis::", "std::env", "SystemTime", "Instant::now", "std::fs", "std::net"];
+const EDGES: &[&str] =
+    &["tokio::", "tonic::", "hyper::", "bb8", "redis::", "std::env", "SystemTime", "Instant::now", "std::fs", "std::net"];
 
 fn rank(room: &str) -> Option<usize> {
     RANKS.iter().position(|row| row.contains(&room))

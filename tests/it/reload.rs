@@ -120,8 +120,11 @@ async fn a_bad_file_changes_nothing_and_is_told() {
     let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
     let client = &mut weir.client().await;
     let before = weir.metric("ratelimit_service_config_load_error").unwrap_or(0.0);
-    fs::write(weir.config_dir().join("b.yaml"), "domain: e\ndescriptors:\n- key: x\n  rate_limit: { unit: minuet, requests_per_unit: 1 }\n")
-        .expect("written");
+    fs::write(
+        weir.config_dir().join("b.yaml"),
+        "domain: e\ndescriptors:\n- key: x\n  rate_limit: { unit: minuet, requests_per_unit: 1 }\n",
+    )
+    .expect("written");
     weir.wait_for_log("b.yaml:4:").await;
     assert!(weir.metric("ratelimit_service_config_load_error").expect("a counter") > before);
     assert_eq!(limit_in_force(client).await, 10);

@@ -99,7 +99,8 @@ async fn too_many_connections_are_refused_and_counted() {
     let server = Server::start(Options { max_connections: 1, ..Options::default() });
     let mut first = server.client().await;
     first.should_rate_limit(ask("x")).await.expect("an answer");
-    let second = async { Client::connect(format!("http://{}", server.address)).await?.should_rate_limit(ask("x")).await.map_err(Into::into) };
+    let second =
+        async { Client::connect(format!("http://{}", server.address)).await?.should_rate_limit(ask("x")).await.map_err(Into::into) };
     let second: Result<_, Box<dyn std::error::Error>> = second.await;
     assert!(second.is_err());
     assert!(server.metric("weir_connections_refused_total").is_some_and(|refused| refused >= 1.0));

@@ -20,8 +20,8 @@ fn key(meaning: &Meaning) -> Vec<u8> {
     let levels: Vec<_> = meaning
         .entries
         .iter()
-        .map(|(_, value, share_threshold)| Level {
-            key: "k".into(),
+        .map(|(key, value, share_threshold)| Level {
+            key: String::from_utf8_lossy(key).into(),
             value: Some(String::from_utf8_lossy(value).into()),
             share_threshold: *share_threshold,
             value_to_metric: false,

@@ -106,16 +106,23 @@ pub fn request(address: SocketAddr, path: &str, headers: &[(&str, &[u8])]) -> Re
 
 /// A GET from one of the many addresses of the loopback interface (127.0.0.0/8).
 pub fn request_from(source: Ipv4Addr, address: SocketAddr, path: &str, headers: &[(&str, &[u8])]) -> Response {
-    let mut message = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n").into_bytes();
+    let mut head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n").into_bytes();
     for (name, value) in headers {
-        message.extend_from_slice(name.as_bytes());
-        message.extend_from_slice(b": ");
-        message.extend_from_slice(value);
-        message.extend_from_slice(b"\r\n");
+        head.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
     }
-    message.extend_from_slice(b"\r\n");
-    let received = exchange(source, address, &message).unwrap_or_else(|error| panic!("GET {path} of {address}: {error}"));
-    Response::parse(&received).unwrap_or_else(|| panic!("GET {path} of {address}: no HTTP in {:?}", String::from_utf8_lossy(&received)))
+    head.extend_from_slice(b"\r\n");
+    answer(source, address, &head, path)
+}
+
+/// A POST on a connection of its own.
+pub fn post(address: SocketAddr, path: &str, body: &[u8]) -> Response {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    answer(Ipv4Addr::LOCALHOST, address, &[head.as_bytes(), body].concat(), path)
+}
+
+fn answer(source: Ipv4Addr, address: SocketAddr, message: &[u8], path: &str) -> Response {
+    let received = exchange(source, address, message).unwrap_or_else(|error| panic!("{path} of {address}: {error}"));
+    Response::parse(&received).unwrap_or_else(|| panic!("{path} of {address}: no HTTP in {:?}", String::from_utf8_lossy(&received)))
 }
 
 /// What the other side sends until it closes, whether or not it reads `message`.
@@ -126,11 +133,14 @@ pub fn exchange(source: Ipv4Addr, address: SocketAddr, message: &[u8]) -> io::Re
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(message)?;
+    // Whoever refuses a message need not read it to its end.
+    let written = stream.write_all(message);
     let mut received = Vec::new();
     match stream.read_to_end(&mut received) {
         // Closed with our bytes unread: still closed.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(received),
-        done => done.map(|_| received),
+        Err(error) => Err(error),
+        Ok(0) => written.map(|()| received),
+        Ok(_) => Ok(received),
     }
 }
