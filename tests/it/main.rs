@@ -1,6 +1,7 @@
 //! Weir's behaviour, through real sockets and real servers. One binary, so that it links once.
 
 #![allow(unreachable_pub, reason = "what `support` offers is for this binary alone")]
+#![allow(clippy::disallowed_methods, reason = "tests have their own clocks, tasks and waits")]
 #![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
 
 mod cli;

@@ -69,8 +69,9 @@ const fn kind(
     Kind { code, text, name, outcome, breaks_link: false, means }
 }
 
-const fn breaking(kind: Kind) -> Kind {
-    Kind { breaks_link: true, ..kind }
+const fn breaking(mut kind: Kind) -> Kind {
+    kind.breaks_link = true;
+    kind
 }
 
 use StoreError::{Data, NotExecuted, Unknown};

@@ -168,7 +168,7 @@ impl Link {
                     }
                     _ => return Err(error::IO),
                 },
-                Err(_) => return Err(error::PROTOCOL),
+                Err(()) => return Err(error::PROTOCOL),
             }
         }
         if self.received.unread.is_empty() { Ok(()) } else { Err(error::PROTOCOL) }

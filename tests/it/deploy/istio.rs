@@ -21,7 +21,7 @@ fn gateway(weir_port: u16, change: impl FnOnce(&str) -> String) -> String {
         let manager = gateway.pointer_mut(manager).expect("the gateway's listener");
         match (text(patch, "/applyTo"), text(patch, "/patch/operation")) {
             ("HTTP_FILTER", "INSERT_BEFORE") => {
-                insert_before(manager, text(patch, "/match/listener/filterChain/filter/subFilter/name"), value)
+                insert_before(manager, text(patch, "/match/listener/filterChain/filter/subFilter/name"), value);
             }
             ("VIRTUAL_HOST", "MERGE") => {
                 let hosts = manager.pointer_mut("/route_config/virtual_hosts").and_then(Value::as_array_mut).expect("virtual hosts");

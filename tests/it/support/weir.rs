@@ -48,7 +48,7 @@ impl Weir {
     /// Runs a prepared command that ends up in `weir serve` with the limits in `config`; returns when both listeners are open.
     pub fn spawn(mut command: Command, config: TempDir) -> Self {
         command.env("LOG_FORMAT", "json").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run {:?}: {error}", command.get_program()));
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run {}: {error}", command.get_program().display()));
         let log = Log::follow(child.stderr.take().expect("stderr is piped"));
         let opened = eventually(|| {
             if child.try_wait().is_ok_and(|ended| ended.is_some()) {
