@@ -21,7 +21,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
@@ -67,6 +67,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 pub struct Pages {
     metrics: Arc<Metrics>,
     health: Health,
+    scrape: Mutex<()>,
     decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
 }
 
@@ -83,13 +84,13 @@ impl Pages {
         D: Fn(Bytes) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
     {
-        Self { metrics, health, decide: Box::new(move |request| Box::pin(decide(request))) }
+        Self { metrics, health, scrape: Mutex::new(()), decide: Box::new(move |request| Box::pin(decide(request))) }
     }
 
     async fn page(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         match request.uri().path() {
             "/healthcheck" => self.healthcheck(),
-            "/metrics" => self.metrics(request.method()),
+            "/metrics" => self.metrics(request.method()).await,
             "/json" => self.json(request.into_body()).await,
             "/" => text(StatusCode::OK, INDEX),
             _ => text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),
@@ -100,13 +101,20 @@ impl Pages {
         if self.health.is_serving() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
     }
 
-    fn metrics(&self, method: &Method) -> Response<Full<Bytes>> {
+    /// With 10,000 limits the text has megabytes and takes tenths of a second: it is put together beside this thread, which also accepts
+    /// connections, and only once at a time.
+    async fn metrics(&self, method: &Method) -> Response<Full<Bytes>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "metrics can only be read; use GET\n");
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
-        answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics.encode())
+        let _one = self.scrape.lock().await;
+        let metrics = Arc::clone(&self.metrics);
+        match tokio::task::spawn_blocking(move || metrics.encode()).await {
+            Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
+            Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be shown: {error}")),
+        }
     }
 
     /// Any method, as in envoyproxy/ratelimit.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -41,7 +41,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
         let mut fields = JsonFields::default();
         event.record(&mut fields);
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        // Written one after the other, because the order of a map's keys is that of the alphabet.
+        // Written one after the other: the keys that every line has come first.
         write!(line, "{{\"@timestamp\":{},\"level\":{}", Value::from(time), Value::from(level))?;
         write!(line, ",\"@message\":{}", Value::from(fields.message))?;
         for (name, value) in fields.others {
@@ -110,7 +110,7 @@ fn printable(text: &str) -> Cow<'_, str> {
 #[derive(Default)]
 struct JsonFields {
     message: String,
-    others: Map<String, Value>,
+    others: Vec<(String, Value)>,
 }
 
 impl JsonFields {
@@ -118,8 +118,8 @@ impl JsonFields {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             // The three keys of every line stay what they are.
-            (name @ ("@timestamp" | "@message" | "level"), value) => _ = self.others.insert(format!("field.{name}"), value),
-            (name, value) => _ = self.others.insert(name.to_owned(), value),
+            (name @ ("@timestamp" | "@message" | "level"), value) => self.others.push((format!("field.{name}"), value)),
+            (name, value) => self.others.push((name.to_owned(), value)),
         }
     }
 }
