@@ -4,8 +4,10 @@
 //! stores own atomicity. The twin of each `algorithm/*.rs` is the file of the same name in `lua/`.
 
 pub mod fixed_window;
+pub mod options;
 
 pub use fixed_window::FixedWindow;
+pub use options::{Kind, Mistake, Options};
 
 use crate::time::{Micros, Span};
 use crate::verdict::Verdict;
@@ -18,7 +20,7 @@ pub enum Algorithm {
 }
 
 /// What is stored for one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// A window and the hits counted in it.
     FixedWindow {
@@ -29,29 +31,32 @@ pub enum State {
     },
 }
 
-/// What one check does.
+/// When a check is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The store's time.
+    pub now: Micros,
+    /// How long the caller can be held; a shaper refuses what would have to wait longer.
+    pub patience: Span,
+}
+
+/// What one check does.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The answer.
     pub verdict: Verdict,
-    /// What to store and for how long at least; `None`: write nothing.
-    pub change: Option<(State, Span)>,
+    /// What is stored from now on; the same as before when there is nothing to write.
+    pub state: Option<State>,
+    /// The state changed: it has to be written and kept for at least so long. After that it means no more than a missing one.
+    pub keep_for: Option<Span>,
 }
 
 impl Algorithm {
-    /// Decides `hits` (0 looks, below 0 gives back) at `now`. Total: never panics, whatever is stored and asked.
+    /// Decides `hits` (0 looks, below 0 gives back) at `at`. Total: never panics, whatever is stored and asked.
     #[must_use]
-    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
+    pub fn step(&self, state: Option<State>, at: Moment, hits: i64) -> Step {
         match self {
-            Self::FixedWindow(fixed) => fixed.step(state, now, hits),
-        }
-    }
-
-    /// The most hits that fit at once.
-    #[must_use]
-    pub const fn capacity(&self) -> u32 {
-        match self {
-            Self::FixedWindow(fixed) => fixed.limit,
+            Self::FixedWindow(fixed) => fixed.step(state, at.now, hits),
         }
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
-use crate::rules::limit::{self, Limit, LimitId};
-use crate::rules::{Found, Rules};
+use crate::rules::limit::{self, Amount, Limit, LimitId};
+use crate::rules::{Commit, Found, Rules};
 use crate::time::Rate;
 
 /// The checks of one request.
@@ -26,6 +26,8 @@ pub struct Plan {
     pub slots: SmallVec<[Slot; 4]>,
     /// The rules do not know the domain.
     pub unknown_domain: bool,
+    /// What becomes of the other checks when one refuses.
+    pub commit: Commit,
     keys: Vec<u8>,
 }
 
@@ -89,8 +91,10 @@ impl Plan {
     /// Matches the descriptors of `ask`.
     #[must_use]
     pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
+        let commit = rules.commit(ask.domain);
         let mut plan = Self {
-            unknown_domain: !rules.knows(ask.domain),
+            unknown_domain: commit.is_none(),
+            commit: commit.unwrap_or_default(),
             rules: Arc::clone(rules),
             checks: SmallVec::new(),
             slots: SmallVec::new(),
@@ -104,12 +108,16 @@ impl Plan {
             ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
         for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
             let slot = match (*limit, descriptor.limit) {
-                (_, Some(rate)) => plan.check(ask, descriptor, entries, None, rate, options),
+                // The decoder refuses rates without a possible window.
+                (_, Some(rate)) => match Algorithm::try_new(&rate, &algorithm::Options::default()) {
+                    Ok(algorithm) => plan.check(ask, descriptor, entries, None, Amount { rate, algorithm }, options),
+                    Err(_) => Slot::Free,
+                },
                 (None, None) => Slot::Free,
-                (Some(limit), None) => match limit.rate {
+                (Some(limit), None) => match limit.amount {
                     None => Slot::Unlimited(limit.id),
                     Some(_) if is_replaced(limit, &found) => Slot::Free,
-                    Some(rate) => plan.check(ask, descriptor, entries, Some(limit), rate, options),
+                    Some(amount) => plan.check(ask, descriptor, entries, Some(limit), amount, options),
                 },
             };
             plan.slots.push(slot);
@@ -120,8 +128,14 @@ impl Plan {
     /// A plan of checks that no rules stand behind and no slot shows: for probes, and for tests of stores. Each comes with its key.
     #[must_use]
     pub fn of_checks<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
-        let mut plan =
-            Self { rules: Arc::default(), checks: SmallVec::new(), slots: SmallVec::new(), unknown_domain: false, keys: Vec::new() };
+        let mut plan = Self {
+            rules: Arc::default(),
+            checks: SmallVec::new(),
+            slots: SmallVec::new(),
+            unknown_domain: false,
+            commit: Commit::Each,
+            keys: Vec::new(),
+        };
         for (key, check) in checks {
             let start = plan.keys.len();
             plan.keys.extend_from_slice(key);
@@ -142,11 +156,10 @@ impl Plan {
         descriptor: &Descriptor,
         entries: &[Entry<'_>],
         limit: Option<&Limit>,
-        rate: Rate,
+        amount: Amount,
         options: &Options,
     ) -> Slot {
-        // The configuration and the decoder refuse rates without a possible window.
-        let Some(algorithm) = limit::algorithm(&rate) else { return Slot::Free };
+        let Amount { rate, algorithm } = amount;
         let start = self.keys.len();
         let levels = limit.map_or(&[][..], |limit| &limit.levels);
         key::write(&mut self.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);

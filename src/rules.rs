@@ -17,8 +17,25 @@ use tree::Tree;
 /// All domains and all limits.
 #[derive(Debug, Default)]
 pub struct Rules {
-    domains: HashMap<Box<[u8]>, Tree>,
+    domains: HashMap<Box<[u8]>, Domain>,
     limits: Vec<Limit>,
+}
+
+/// The limits of one domain, and what holds for all its requests.
+#[derive(Debug, Default)]
+struct Domain {
+    tree: Tree,
+    commit: Commit,
+}
+
+/// What becomes of a request's other checks when one refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Commit {
+    /// Each counts for itself, as in envoyproxy/ratelimit.
+    #[default]
+    Each,
+    /// A refused request counts nowhere.
+    AllOrNone,
 }
 
 /// What a descriptor found.
@@ -33,16 +50,16 @@ pub enum Found<'r> {
 }
 
 impl Rules {
-    /// Rules of these trees, whose limits stand in `limits` at the place of their id.
-    fn new(domains: HashMap<Box<[u8]>, Tree>, limits: Vec<Limit>) -> Self {
+    /// Rules of these domains, whose limits stand in `limits` at the place of their id.
+    fn new(domains: HashMap<Box<[u8]>, Domain>, limits: Vec<Limit>) -> Self {
         debug_assert!(limits.iter().enumerate().all(|(index, limit)| limit.id.0 as usize == index));
         Self { domains, limits }
     }
 
-    /// Whether a file speaks of this domain.
+    /// What becomes of the other checks of a request when one refuses; `None` when no file speaks of the domain.
     #[must_use]
-    pub fn knows(&self, domain: &[u8]) -> bool {
-        self.domains.contains_key(domain)
+    pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
+        self.domains.get(domain).map(|domain| domain.commit)
     }
 
     /// Finds the limit of a descriptor.
@@ -51,8 +68,8 @@ impl Rules {
     /// limit counts only on the node of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Found<'_> {
-        let Some(tree) = self.domains.get(domain) else { return Found::UnknownDomain };
-        tree.find(entries).map_or(Found::Nothing, |id| Found::Limit(self.limit(id)))
+        let Some(domain) = self.domains.get(domain) else { return Found::UnknownDomain };
+        domain.tree.find(entries).map_or(Found::Nothing, |id| Found::Limit(self.limit(id)))
     }
 
     /// The limit of that id.

@@ -17,6 +17,8 @@ pub struct Verdict {
     pub reset_after: Span,
     /// Until the same check would be allowed; meaningful only when refused.
     pub retry_after: Wait,
+    /// How long an allowed request is to be held before it is answered: a shaper's spacing. Zero for all other algorithms.
+    pub delay: Span,
 }
 
 /// "Not yet" and "never" are different answers.

@@ -49,8 +49,11 @@ impl FixedWindow {
             Err(_) => before.saturating_sub(hits.unsigned_abs()),
         };
         let keep_for = self.end(window).since(now);
-        let change = (after != before).then_some((State::FixedWindow { window, count: after }, keep_for));
-        Step { verdict: self.judge(window, after, now, hits), change }
+        let verdict = self.judge(window, after, now, hits);
+        if after == before {
+            return Step { verdict, state, keep_for: None };
+        }
+        Step { verdict, state: Some(State::FixedWindow { window, count: after }), keep_for: Some(keep_for) }
     }
 
     /// The verdict on `hits` that brought window `number` to `after`. Giving back is always allowed.
@@ -65,6 +68,7 @@ impl FixedWindow {
             used: after,
             reset_after,
             retry_after: if hits > i64::from(self.limit) { Wait::Never } else { Wait::For(reset_after) },
+            delay: Span::ZERO,
         }
     }
 }
@@ -76,10 +80,8 @@ mod tests {
     const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Span::from_secs(60) };
 
     fn run(limit: FixedWindow, state: &mut Option<State>, at_secs: u64, hits: i64) -> Verdict {
-        let step = limit.step(*state, Micros(at_secs * 1_000_000), hits);
-        if let Some((next, _)) = step.change {
-            *state = Some(next);
-        }
+        let step = limit.step(state.take(), Micros(at_secs * 1_000_000), hits);
+        *state = step.state;
         step.verdict
     }
 
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn looks_write_nothing_and_are_refused_only_in_debt() {
         let mut state = None;
-        assert_eq!(MINUTE.step(None, Micros(0), 0).change, None);
+        assert_eq!(MINUTE.step(None, Micros(0), 0).keep_for, None);
         run(MINUTE, &mut state, 0, 3);
         assert!(run(MINUTE, &mut state, 0, 0).allowed, "count == limit is no debt");
         run(MINUTE, &mut state, 0, 1);

@@ -52,6 +52,7 @@ mod tests {
 
     fn verdict(limit: u32, used: u64) -> Verdict {
         Verdict {
+            delay: Span::ZERO,
             allowed: used <= u64::from(limit),
             remaining: 0,
             used,

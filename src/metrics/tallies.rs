@@ -84,7 +84,7 @@ impl Metrics {
     /// The counters for `rules`. Limits whose labels are those of a limit of the last call's rules go on with its counters.
     #[must_use]
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
-        self.dynamic.retain_domains(|domain| rules.knows(domain.as_bytes()));
+        self.dynamic.retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
         self.tallies_of(rules.limits())
     }
 
@@ -99,7 +99,7 @@ impl Metrics {
             let own = known.unwrap_or_else(|| Arc::new(Series::new(self.cores)));
             series.push(Arc::clone(&own));
             let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            next.insert(labels, Shown { series: own, path: limit.path(), unlimited: limit.rate.is_none(), dynamic });
+            next.insert(labels, Shown { series: own, path: limit.path(), unlimited: limit.amount.is_none(), dynamic });
         }
         *register = next;
         Tallies { series: series.into(), metrics: Arc::clone(self) }

@@ -4,11 +4,12 @@ use super::*;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::ask::Ask;
 use crate::plan::{self, Check, Plan, Role, Slot};
-use crate::rules::limit::{Level, Limit, LimitId};
+use crate::rules::limit::{Amount, Level, Limit, LimitId};
 use crate::time::{Micros, Rate, Span, Unit};
 use crate::verdict::{Answers, StoreError, Verdict, Wait};
 
 const CORE: Core = Core(0);
+const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60) });
 const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
 
 fn level(key: &str, value: Option<&str>) -> Level {
@@ -21,7 +22,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         domain: "shop".into(),
         levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
         name: None,
-        rate,
+        amount: rate.map(|rate| Amount { rate, algorithm: FIXED }),
         shadow_mode: false,
         quota_mode: false,
         detailed_metric: false,
@@ -32,16 +33,15 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
 
 fn verdict(allowed: bool, used: u64) -> Verdict {
     let second = Span::from_secs(1);
-    Verdict { allowed, remaining: 0, used, reset_after: second, retry_after: Wait::For(second) }
+    Verdict { allowed, remaining: 0, used, reset_after: second, retry_after: Wait::For(second), delay: Span::ZERO }
 }
 
 /// One request of one descriptor that asks for `hits` and is answered with `answer`.
 fn observe(tallies: &Tallies, slot: Slot, hits: i64, role: Role, answer: Result<Verdict, StoreError>) {
-    let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60) });
     let mut plan = empty_plan();
     plan.unknown_domain = false;
     plan.slots.push(slot);
-    plan.checks.push(Check::new(algorithm, hits, role));
+    plan.checks.push(Check::new(FIXED, hits, role));
     let answers = Answers { now: Micros(0), checks: [answer].into_iter().collect() };
     tallies.observe(CORE, b"shop", &plan, &answers);
 }

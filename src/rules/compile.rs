@@ -11,9 +11,9 @@ mod rate;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::Rules;
 use super::limit::Limit;
 use super::source::{self, Position, Sort};
+use super::{Commit, Rules};
 use descriptor::Siblings;
 use fields::{Fields, Room};
 use problem::{Place, Problems, quoted};
@@ -64,8 +64,9 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     if refused {
         return Err(problems);
     }
-    let trees = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), domain.siblings.tree)).collect();
-    Ok(Compiled { rules: Rules::new(trees, compiler.limits), warnings: problems })
+    let compiled = |domain: Domain| super::Domain { tree: domain.siblings.tree, commit: Commit::Each };
+    let domains = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), compiled(domain))).collect();
+    Ok(Compiled { rules: Rules::new(domains, compiler.limits), warnings: problems })
 }
 
 /// What all files add to.

@@ -1,7 +1,7 @@
 //! One compiled limit: everything that a request needs to know about it, worked out when the rules are loaded.
 
-use crate::algorithm::{Algorithm, FixedWindow};
-use crate::time::{Rate, Span};
+use crate::algorithm::Algorithm;
+use crate::time::Rate;
 
 /// The place of a limit in its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,8 +21,8 @@ pub struct Limit {
     pub levels: Box<[Level]>,
     /// Comes back as `current_limit.name`, and is what other limits may replace.
     pub name: Option<Box<str>>,
-    /// How much; `None` = unlimited.
-    pub rate: Option<Rate>,
+    /// How much, and how it is decided; `None` = unlimited.
+    pub amount: Option<Amount>,
     /// Over it, the status still says OK.
     pub shadow_mode: bool,
     /// Over it, the request fails only if all quota descriptors are over.
@@ -33,6 +33,15 @@ pub struct Limit {
     pub replaces: Box<[Box<str>]>,
     /// Returned in `dynamic_metadata` when asked for.
     pub metadata: Option<Metadata>,
+}
+
+/// How much, and how it is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// As the answer shows it.
+    pub rate: Rate,
+    /// Made of the rate and of what else the limit says.
+    pub algorithm: Algorithm,
 }
 
 /// One node on the way to a limit, as it was written.
@@ -65,11 +74,4 @@ impl Limit {
     pub fn path(&self) -> String {
         self.levels.iter().fold(self.domain.to_string(), |path, level| path + "." + &level.text())
     }
-}
-
-/// The algorithm for a rate; `None` when its window is not possible.
-#[must_use]
-pub fn algorithm(rate: &Rate) -> Option<Algorithm> {
-    let window: Span = rate.window()?;
-    Some(Algorithm::FixedWindow(FixedWindow { limit: rate.requests_per_unit, window }))
 }

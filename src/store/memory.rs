@@ -15,9 +15,9 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use tokio::time::Instant;
 
 use super::Store;
-use crate::algorithm::State;
+use crate::algorithm::{Moment, State};
 use crate::plan::{Check, Plan};
-use crate::time::Micros;
+use crate::time::{Micros, Span};
 use crate::verdict::{Answers, Verdict};
 
 /// How the store is built.
@@ -60,9 +60,10 @@ type Shard = HashMap<Fingerprint, Entry, FingerprintIsHash>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fingerprint(u64, u64);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
-    state: State,
+    /// Taken out for the length of a step.
+    state: Option<State>,
     /// When the state means no more than a missing one.
     recovers: Micros,
 }
@@ -91,21 +92,26 @@ impl Memory {
         }))
     }
 
-    /// Decides every check of `plan` at `now`.
+    /// Decides every check of `plan` at `at`.
     #[must_use]
-    pub fn decide_at(&self, plan: &Plan, now: Micros) -> Answers {
-        Answers { now, checks: plan.checks.iter().map(|check| Ok(self.check(plan.key(check), check, now))).collect() }
+    pub fn decide_at(&self, plan: &Plan, at: Moment) -> Answers {
+        Answers { now: at.now, checks: plan.checks.iter().map(|check| Ok(self.check(plan.key(check), check, at))).collect() }
     }
 
-    fn check(&self, key: &[u8], check: &Check, now: Micros) -> Verdict {
+    fn check(&self, key: &[u8], check: &Check, at: Moment) -> Verdict {
         let fingerprint = self.fingerprint(key);
         let mut shard = self.lock(fingerprint.0 as usize);
-        let step = check.algorithm.step(shard.get(&fingerprint).map(|entry| entry.state), now, check.hits);
-        if let Some((state, keep_for)) = step.change {
-            if shard.len() >= self.0.keys_per_shard && !shard.contains_key(&fingerprint) {
-                self.make_room(&mut shard);
+        let step = check.algorithm.step(shard.get_mut(&fingerprint).and_then(|entry| entry.state.take()), at, check.hits);
+        match (step.keep_for, shard.get_mut(&fingerprint)) {
+            (None, None) => {}
+            (None, Some(entry)) => entry.state = step.state,
+            (Some(keep_for), Some(entry)) => *entry = Entry { state: step.state, recovers: at.now + keep_for },
+            (Some(keep_for), None) => {
+                if shard.len() >= self.0.keys_per_shard {
+                    self.make_room(&mut shard);
+                }
+                shard.insert(fingerprint, Entry { state: step.state, recovers: at.now + keep_for });
             }
-            shard.insert(fingerprint, Entry { state, recovers: now + keep_for });
         }
         step.verdict
     }
@@ -158,8 +164,10 @@ impl Memory {
 }
 
 impl Store for Memory {
-    async fn decide(&self, plan: &Plan, _deadline: Instant) -> Answers {
-        self.decide_at(plan, now())
+    async fn decide(&self, plan: &Plan, deadline: Instant) -> Answers {
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let patience = Span::from_micros(u64::try_from(patience.as_micros()).unwrap_or(u64::MAX));
+        self.decide_at(plan, Moment { now: now(), patience })
     }
 }
 
@@ -214,9 +222,8 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, FixedWindow};
     use crate::plan::Role;
-    use crate::time::Span;
 
-    const START: Micros = Micros(1_800_000_000_000_000);
+    const START: Moment = Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO };
 
     fn check(limit: u32, secs: u64) -> Check {
         let fixed = FixedWindow { limit, window: Span::from_secs(secs) };
@@ -253,7 +260,7 @@ mod tests {
         for key in 0..10_000_u32 {
             memory.check(&key.to_be_bytes(), &check(1, if key % 2 == 0 { 60 } else { 3_600 }), START);
         }
-        let later = START + Span::from_secs(60);
+        let later = START.now + Span::from_secs(60);
         let swept: usize = (0..memory.shards()).map(|_| memory.sweep(later)).sum();
         assert_eq!(swept, 5_000);
         assert_eq!(memory.size().keys, 5_000);

@@ -1,6 +1,6 @@
 //! `tests/vectors/hits.txt` on everything that decides: the pure step, the memory store, and the service on both stores.
 
-use weir::algorithm::{Algorithm, FixedWindow};
+use weir::algorithm::{Algorithm, FixedWindow, Moment};
 use weir::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::proto::rate_limit_response::Code;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
@@ -50,8 +50,9 @@ fn the_pure_step_keeps_to_the_table() {
         let mut state = None;
         for ((amount, negative), expected) in hits.into_iter().zip(expected) {
             let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-            let step = algorithm.step(state, Micros(7_200_000_000), if negative { -amount } else { amount });
-            state = step.change.map_or(state, |(state, _)| Some(state));
+            let at = Moment { now: Micros(7_200_000_000), patience: Span::ZERO };
+            let step = algorithm.step(state, at, if negative { -amount } else { amount });
+            state = step.state;
             assert_eq!((step.verdict.allowed, step.verdict.remaining), expected, "{name}");
         }
     }

@@ -45,7 +45,7 @@ fn rules_of(yaml: &str) -> Rules {
 /// A limit on one line, with everything that it says.
 fn show(limit: &Limit) -> String {
     let mut line = format!("limit {}: ", limit.path());
-    match &limit.rate {
+    match limit.amount.map(|amount| amount.rate) {
         None => line += "unlimited",
         Some(rate) => {
             write!(line, "{} per ", rate.requests_per_unit).expect("a string");
@@ -164,7 +164,7 @@ fn an_unknown_domain_is_told_apart_from_a_known_one() {
     let rules = rules_of("domain: d\n");
     assert_eq!(find(&rules, b"d", &[(b"a".to_vec(), b"b".to_vec())]), "none");
     assert_eq!(find(&rules, b"D", &[(b"a".to_vec(), b"b".to_vec())]), "unknown domain");
-    assert!(rules.knows(b"d") && !rules.knows(b""));
+    assert!(rules.commit(b"d").is_some() && rules.commit(b"").is_none());
     assert_eq!(rules.domains().collect::<Vec<_>>(), [b"d"]);
 }
 

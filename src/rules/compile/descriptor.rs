@@ -7,7 +7,8 @@ use super::fields::{self, Fields, Room};
 use super::problem::{Place, quoted};
 use super::rate::{self, RateLimit};
 use super::{Compiler, Domain};
-use crate::rules::limit::{Level, Limit, LimitId};
+use crate::algorithm::{self, Algorithm};
+use crate::rules::limit::{Amount, Level, Limit, LimitId};
 use crate::rules::source::{Kind, Node, Sort};
 use crate::rules::tree::{Branch, Tree};
 
@@ -127,7 +128,10 @@ fn add_limit(
     }
     domain.replaced.extend(replaces.iter().map(|&(at, name)| (problems.here(at), name.into())));
     // Names count even when the amount is wrong, so that one mistake is not told as two.
-    let rate = amount.ok()?;
+    let amount = match amount.ok()? {
+        Some(rate) => Some(Amount { rate, algorithm: Algorithm::try_new(&rate, &algorithm::Options::default()).ok()? }),
+        None => None,
+    };
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
@@ -142,7 +146,7 @@ fn add_limit(
         domain: domain.name.clone(),
         levels: path.into(),
         name: name.map(Into::into),
-        rate,
+        amount,
         shadow_mode,
         quota_mode,
         detailed_metric,
