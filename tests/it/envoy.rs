@@ -42,6 +42,9 @@ descriptors:
 ",
 )];
 
+/// Tests that end Weir do not wait for clients who would go elsewhere.
+const AT_ONCE: &[(&str, &str)] = &[("DRAIN_DELAY", "0s")];
+
 /// A year and a day, in seconds.
 const YEAR_AT_MOST: u64 = 366 * 86_400;
 
@@ -53,7 +56,7 @@ struct Site {
 
 /// `template` between a free port for its clients and a Weir with [`LIMITS`].
 fn site(template: &str) -> Site {
-    let weir = Weir::start(LIMITS, &[]);
+    let weir = Weir::start(LIMITS, AT_ONCE);
     let configuration =
         template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
     let envoy = Envoy::start(&configuration);
@@ -182,7 +185,7 @@ fn what_is_taken_on_the_way_in_is_given_back_at_the_end() {
 
 #[test]
 fn without_weir_the_failure_mode_decides() {
-    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &[]);
+    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], AT_ONCE);
     let open = first_screen(weir.grpc_addr());
     let closed = with(&open, "# failure_mode_deny: true", "failure_mode_deny: true");
     let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
