@@ -2,6 +2,7 @@
 //!
 //! Limits are per year, so that no window ends while a test runs; the first screen alone uses the minutes of `config/`.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::Weir;
@@ -108,10 +109,22 @@ fn the_first_screen() {
     assert!((1..=60).contains(&reset), "{reset}");
     assert_eq!(request_from(bob, front, "/", &[]).status, 200, "another client");
 
-    let lying = |path| request_from(eve, front, path, &[("x-forwarded-for", b"10.9.8.7")]).status;
-    assert_eq!([lying("/login"), lying("/login?x=1"), lying("//login"), lying("/x/../login"), lying("/login")], [200; 5]);
-    assert_eq!([lying("/login"), lying("/login?x=2"), lying("//login"), lying("/x/../login")], [429; 4], "one limit however it is written");
-    assert_eq!(lying("/"), 200, "only the login is refused");
+    let claimed = Cell::new(0);
+    let lying = |path| {
+        claimed.set(claimed.get() + 1);
+        request_from(eve, front, path, &[("x-forwarded-for", format!("10.9.8.{}", claimed.get()).as_bytes())])
+    };
+    let limits = header(&lying("/login"), "x-ratelimit-limit");
+    for name in ["\"login\"", "\"per-client\"", "\"whole-site\""] {
+        assert!(limits.contains(name), "{limits} without {name}");
+    }
+    assert_eq!(["/login?x=1", "//login", "/x/../login", "/login"].map(|path| lying(path).status), [200; 4]);
+    assert_eq!(
+        ["/login", "/login?x=2", "//login", "/x/../login"].map(|path| lying(path).status),
+        [429; 4],
+        "one limit, however it is written"
+    );
+    assert_eq!(lying("/").status, 200, "only the login is refused");
     assert!(!envoy.log().contains("Deprecated field"), "{}", envoy.log());
 }
 
