@@ -43,8 +43,10 @@ descriptors:
 ",
 )];
 
-/// Tests that end Weir do not wait for clients who would go elsewhere.
-const AT_ONCE: &[(&str, &str)] = &[("DRAIN_DELAY", "0s")];
+/// For tests that end Weir: it does not wait for clients to go elsewhere, and nobody else takes its port afterwards.
+fn at_once(port: &str) -> [(&'static str, &str); 2] {
+    [("DRAIN_DELAY", "0s"), ("GRPC_PORT", port)]
+}
 
 /// A year and a day, in seconds.
 const YEAR_AT_MOST: u64 = 366 * 86_400;
@@ -57,7 +59,7 @@ struct Site {
 
 /// `template` between a free port for its clients and a Weir with [`LIMITS`].
 fn site(template: &str) -> Site {
-    let weir = Weir::start(LIMITS, AT_ONCE);
+    let weir = Weir::start(LIMITS, &at_once(&ports::free().port().to_string()));
     let configuration =
         template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
     let envoy = Envoy::start(&configuration);
@@ -198,7 +200,8 @@ fn what_is_taken_on_the_way_in_is_given_back_at_the_end() {
 
 #[test]
 fn without_weir_the_failure_mode_decides() {
-    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], AT_ONCE);
+    let port = ports::free().port().to_string();
+    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &at_once(&port));
     let open = first_screen(weir.grpc_addr());
     let closed = with(&open, "# failure_mode_deny: true", "failure_mode_deny: true");
     let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
@@ -234,6 +237,6 @@ fn health_checks_of_envoy_follow_weir() {
     assert!(site.weir.terminate().success());
     assert!(becomes(&site.envoy, 0), "it is gone");
     let again = site.weir.grpc_addr().port().to_string();
-    let _weir = Weir::start(LIMITS, &[("GRPC_PORT", &again)]);
+    let _weir = Weir::start(LIMITS, &at_once(&again));
     assert!(becomes(&site.envoy, 1), "it is back");
 }
