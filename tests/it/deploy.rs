@@ -4,10 +4,12 @@ mod image;
 mod istio;
 mod kubernetes;
 
+use std::process::Command;
+
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::support::tools;
+use crate::support::{envoy, tools};
 
 /// The documents of a YAML file of the repository.
 fn documents(path: &str) -> Vec<Value> {
@@ -32,4 +34,41 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 /// As [`at`], the items of a list.
 fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     at(value, pointer).as_array().unwrap_or_else(|| panic!("{pointer} is no list in {value:#}"))
+}
+
+/// What Docker and Kubernetes would do with a file is what the other tests here do without them; the rest is run.
+#[test]
+fn every_command_of_the_readme_names_what_is_there() {
+    let readme = tools::file("deploy/README.md");
+    let commands: Vec<Vec<&str>> =
+        readme.lines().filter_map(|line| line.strip_prefix("$ ")).map(|line| line.split(' ').collect()).collect();
+    assert!(!commands.is_empty());
+    for command in commands {
+        let exists = |path: &str| assert!(tools::repository().join(path).exists(), "{path} of {command:?}");
+        match command[..] {
+            ["docker", "build", "-f", file, "-t", image, "."] => {
+                exists(file);
+                assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION")));
+            }
+            ["docker", "run", .., image] => assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION"))),
+            ["docker", "compose", "-f", file, "up", "--build"] => exists(file),
+            ["curl", "-i", url] => {
+                let port = url.trim_start_matches("localhost:").trim_end_matches('/');
+                assert!(tools::file("deploy/envoy/envoy.yaml").contains(&format!("0.0.0.0, port_value: {port} ")), "{url}");
+            }
+            ["kubectl", "apply", "-k" | "-f", path] => exists(path),
+            ["envoy", "-c", file] => envoy::validate(&tools::file(file)),
+            ["weir", ..] => {
+                let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+                let output = weir.args(&command[1..]).current_dir(tools::repository()).output().expect("the binary runs");
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            }
+            _ => panic!("no test runs {command:?}"),
+        }
+    }
+    for row in readme.lines().filter_map(|line| line.strip_prefix("| `")) {
+        for name in row.split('|').next().expect("a first cell").split(", ").map(|name| name.trim().trim_matches('`')) {
+            assert!(tools::repository().join("deploy").join(name).exists(), "{name}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Limits are per year, so that no window ends while a test runs; the first screen alone uses the minutes of `config/`.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::Weir;
@@ -42,6 +43,11 @@ descriptors:
 ",
 )];
 
+/// For tests that end Weir: it does not wait for clients to go elsewhere, and nobody else takes its port afterwards.
+fn at_once(port: &str) -> [(&'static str, &str); 2] {
+    [("DRAIN_DELAY", "0s"), ("GRPC_PORT", port)]
+}
+
 /// A year and a day, in seconds.
 const YEAR_AT_MOST: u64 = 366 * 86_400;
 
@@ -53,7 +59,7 @@ struct Site {
 
 /// `template` between a free port for its clients and a Weir with [`LIMITS`].
 fn site(template: &str) -> Site {
-    let weir = Weir::start(LIMITS, &[]);
+    let weir = Weir::start(LIMITS, &at_once(&ports::free().port().to_string()));
     let configuration =
         template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
     let envoy = Envoy::start(&configuration);
@@ -105,10 +111,22 @@ fn the_first_screen() {
     assert!((1..=60).contains(&reset), "{reset}");
     assert_eq!(request_from(bob, front, "/", &[]).status, 200, "another client");
 
-    let lying = |path| request_from(eve, front, path, &[("x-forwarded-for", b"10.9.8.7")]).status;
-    assert_eq!([lying("/login"), lying("/login?x=1"), lying("//login"), lying("/x/../login"), lying("/login")], [200; 5]);
-    assert_eq!([lying("/login"), lying("/login?x=2"), lying("//login"), lying("/x/../login")], [429; 4], "one limit however it is written");
-    assert_eq!(lying("/"), 200, "only the login is refused");
+    let claimed = Cell::new(0);
+    let lying = |path| {
+        claimed.set(claimed.get() + 1);
+        request_from(eve, front, path, &[("x-forwarded-for", format!("10.9.8.{}", claimed.get()).as_bytes())])
+    };
+    let limits = header(&lying("/login"), "x-ratelimit-limit");
+    for name in ["\"login\"", "\"per-client\"", "\"whole-site\""] {
+        assert!(limits.contains(name), "{limits} without {name}");
+    }
+    assert_eq!(["/login?x=1", "//login", "/x/../login", "/login"].map(|path| lying(path).status), [200; 4]);
+    assert_eq!(
+        ["/login", "/login?x=2", "//login", "/x/../login"].map(|path| lying(path).status),
+        [429; 4],
+        "one limit, however it is written"
+    );
+    assert_eq!(lying("/").status, 200, "only the login is refused");
     assert!(!envoy.log().contains("Deprecated field"), "{}", envoy.log());
 }
 
@@ -182,7 +200,8 @@ fn what_is_taken_on_the_way_in_is_given_back_at_the_end() {
 
 #[test]
 fn without_weir_the_failure_mode_decides() {
-    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &[]);
+    let port = ports::free().port().to_string();
+    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &at_once(&port));
     let open = first_screen(weir.grpc_addr());
     let closed = with(&open, "# failure_mode_deny: true", "failure_mode_deny: true");
     let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
@@ -218,6 +237,6 @@ fn health_checks_of_envoy_follow_weir() {
     assert!(site.weir.terminate().success());
     assert!(becomes(&site.envoy, 0), "it is gone");
     let again = site.weir.grpc_addr().port().to_string();
-    let _weir = Weir::start(LIMITS, &[("GRPC_PORT", &again)]);
+    let _weir = Weir::start(LIMITS, &at_once(&again));
     assert!(becomes(&site.envoy, 1), "it is back");
 }

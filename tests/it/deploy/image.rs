@@ -4,16 +4,13 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir::proto::RateLimitDescriptor;
-use weir::proto::rate_limit_response::Code;
 
 use super::{at, documents, items, kubernetes, text};
-use crate::support::ports::PATIENCE;
-use crate::support::{RedisServer, Weir, descriptor, request, tools};
+use crate::support::ports::{eventually, post};
+use crate::support::{RedisServer, Weir, tools};
 
 fn rootfs(binary: &Path, root: &Path) -> Output {
     Command::new(tools::repository().join("deploy/rootfs.sh")).arg(binary).arg(root).output().expect("rootfs.sh runs")
@@ -64,8 +61,15 @@ fn dockerfile(instruction: &str) -> &'static str {
     line.trim()
 }
 
-#[tokio::test]
-async fn the_image_serves_its_examples() {
+/// The limit that a request is decided by, and its verdict; 0 where there is none.
+fn limit(weir: &Weir, request: &Value) -> (u16, u64) {
+    let response = post(weir.http_addr(), "/json", request.to_string().as_bytes());
+    let answer: Value = serde_json::from_str(&response.body).unwrap_or_else(|error| panic!("{error} in {response:?}"));
+    (response.status, answer["statuses"][0]["currentLimit"]["requestsPerUnit"].as_u64().unwrap_or(0))
+}
+
+#[test]
+fn the_image_serves_its_examples() {
     let (folder, root) = image();
     fs::create_dir(root.join("config")).expect("a folder");
     for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
@@ -73,16 +77,18 @@ async fn the_image_serves_its_examples() {
         fs::copy(file.path(), root.join("config").join(file.file_name())).expect("copied");
     }
     assert_eq!(dockerfile("WORKDIR"), "/", "so that ./config is /config");
-    let mut weir = Weir::spawn(enter(&root), folder);
+    let mut command = enter(&root);
+    command.env("DRAIN_DELAY", "0s");
+    let mut weir = Weir::spawn(command, folder);
     assert_eq!(weir.get("/healthcheck").0, 200);
-    let response = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("remote_address", "1.2.3.4")])])).await;
-    assert!(response.expect("an answer").into_inner().statuses[0].current_limit.is_some(), "the examples are in force");
+    let client = json!({"domain": "demo", "descriptors": [{"entries": [{"key": "remote_address", "value": "1.2.3.4"}]}]});
+    assert_eq!(limit(&weir, &client), (200, 20), "the examples are in force");
     assert!(weir.terminate().success());
 }
 
 /// The pod: the image with the Deployment's settings, its ConfigMap as Kubernetes lays it out, and a Redis that is found by name.
-#[tokio::test]
-async fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
+#[test]
+fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let (folder, root) = image();
     let deployment = kubernetes::manifest("Deployment", "ratelimit");
     let container = at(&deployment, "/spec/template/spec/containers/0");
@@ -97,7 +103,7 @@ async fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let mut command = enter(&root);
     for (name, value) in kubernetes::environment(container) {
         let value = if name == "REDIS_URL" { value.replace("6379", &redis.port().to_string()) } else { value.to_owned() };
-        command.env(name, if name == "DRAIN_DELAY" { "1s" } else { &value });
+        command.env(name, if name == "DRAIN_DELAY" { "0s" } else { &value });
     }
     command.env("STORE_TIMEOUT", "10s");
     let mut weir = Weir::spawn(command, folder);
@@ -106,21 +112,12 @@ async fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     }
     assert_eq!(weir.get("/healthcheck").0, 200);
 
-    let mut client = weir.client().await;
-    let mut limit = async |hits| {
-        let login = RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(&[("path", "/login"), ("remote_address", "1.2.3.4")]) };
-        let response = client.should_rate_limit(request("ratelimit", vec![login])).await.expect("an answer").into_inner();
-        assert_eq!(response.overall_code(), Code::Ok);
-        response.statuses[0].current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit)
-    };
-    assert_eq!(limit(1).await, 5);
+    let entries = json!([{"key": "path", "value": "/login"}, {"key": "remote_address", "value": "1.2.3.4"}]);
+    assert_eq!(limit(&weir, &json!({"domain": "ratelimit", "descriptors": [{"entries": entries}]})), (200, 5));
     assert!(!redis.keys().is_empty(), "counted in the Redis of that name");
     publish(&config, "..2026_02", &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"));
-    let begin = Instant::now();
-    while limit(0).await != 50 {
-        assert!(begin.elapsed() < PATIENCE, "the new limit is not in force");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let look = json!({"domain": "ratelimit", "descriptors": [{"entries": entries, "hitsAddend": 0}]});
+    assert_eq!(eventually(|| Some(limit(&weir, &look)).filter(|limit| limit.1 != 5)), Some((200, 50)), "reloaded");
     assert!(weir.terminate().success());
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use socket2::{Domain, Socket, Type};
@@ -9,10 +10,23 @@ use socket2::{Domain, Socket, Type};
 /// Nothing that these tests wait for takes longer, on the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A loopback address that nothing listens on. Only for what cannot be told to take port 0 itself.
+/// Below the ports that the kernel gives to whoever asks for any, and to the near end of every connection: what is found free here stays
+/// free until it is used, which may be a second later and by another process.
+const OWN: std::ops::Range<u16> = 12_000..32_000;
+
+/// A loopback address that nothing listens on, no two calls the same. Only for what cannot be told to take port 0 itself, or comes back to
+/// the port that it had.
 pub fn free() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port of the loopback interface");
-    listener.local_addr().expect("a listener has an address")
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(37);
+    for _ in OWN {
+        let place = begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % OWN.len() as u32;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, OWN.start + place as u16));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+    panic!("no free port in {OWN:?}")
 }
 
 /// Between two tries of what is not there yet.

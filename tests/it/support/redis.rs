@@ -1,12 +1,13 @@
 //! A redis-server of a test's own: on a free port of the loopback, in a folder of its own, gone when it is dropped.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bb8_redis::redis::{self, Connection};
 use tempfile::TempDir;
 use weir::store::redis::{Address, Options};
+
+use super::ports;
 
 /// How long a server may take to answer its first PING.
 const STARTS_WITHIN: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ impl RedisServer {
 
     /// A port on which nothing listens, until [`RedisServer::start_again`].
     pub fn absent() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+        let port = ports::free().port();
         Self { port, folder: TempDir::new().expect("a folder"), arguments: Vec::new(), password: None, child: None }
     }
 
