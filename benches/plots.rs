@@ -84,15 +84,11 @@ pub fn picture(name: &str, kind: Kind) -> String {
     );
     for count in [0, 60, 120] {
         let dash = if count == 60 { " stroke-dasharray=\"4 3\"" } else { "" };
+        let (right, line, label, middle) = (WIDTH - 10, y(f64::from(count)), LEFT - 5, y(f64::from(count)) + 4.0);
         let _ = writeln!(
             svg,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{2:.1}\" y2=\"{2:.1}\" stroke=\"#ccc\"{dash}/><text x=\"{3}\" y=\"{4:.1}\" \
-             text-anchor=\"end\">{count}</text>",
-            WIDTH - 10,
-            0,
-            y(f64::from(count)),
-            LEFT - 5,
-            y(f64::from(count)) + 4.0
+            "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{line:.1}\" y2=\"{line:.1}\" stroke=\"#ccc\"{dash}/>\
+             <text x=\"{label}\" y=\"{middle:.1}\" text-anchor=\"end\">{count}</text>"
         );
     }
     let width = x(1.0) - x(0.0) - 0.5;
