@@ -100,3 +100,54 @@ fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
 }
 
 const HOW: &str = "write a number and a unit, such as 250ms, 10s, 1m30s or 24h";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Span = Span::from_secs(1);
+
+    fn full() -> Choice {
+        Choice {
+            kind: Some(Kind::TokenBucket),
+            burst: Some(10),
+            bucket_interval: Some(SECOND),
+            bucket_span: Some(SECOND),
+            subject_expiry: Some(SECOND),
+            max_delay: Some(SECOND),
+            count_denied: Some(true),
+        }
+    }
+
+    #[test]
+    fn a_limit_takes_the_defaults_of_its_own_algorithm() {
+        let buckets =
+            Options { bucket_interval: Some(SECOND), bucket_span: Some(SECOND), subject_expiry: Some(SECOND), ..Options::default() };
+        for (kind, options) in [
+            (Kind::FixedWindow, Options::default()),
+            (Kind::SlidingWindowLog, Options::default()),
+            (Kind::SlidingWindowCounter, Options::default()),
+            (Kind::SlidingWindowBuckets, buckets),
+            (Kind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
+            (Kind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
+        ] {
+            let expected = Options { kind, count_denied: Some(true), ..options };
+            assert_eq!(Choice { kind: Some(kind), ..Choice::default() }.over(&full()), expected);
+        }
+        assert_eq!(
+            Choice::default().over(&full()),
+            Options { kind: Kind::TokenBucket, burst: Some(10), count_denied: Some(true), ..Options::default() }
+        );
+        assert_eq!(Choice::default().over(&Choice::default()), Options::default());
+    }
+
+    #[test]
+    fn what_a_limit_says_itself_counts() {
+        let own = Choice { burst: Some(3), count_denied: Some(false), ..Choice::default() };
+        let options = own.over(&full());
+        assert_eq!((options.kind, options.burst, options.count_denied), (Kind::TokenBucket, Some(3), Some(false)));
+        // Also what does not belong to its algorithm: that is a mistake, and nothing to pass over in silence.
+        let own = Choice { kind: Some(Kind::LeakyBucket), burst: Some(3), ..Choice::default() };
+        assert_eq!(own.over(&full()).burst, Some(3));
+    }
+}
