@@ -52,6 +52,14 @@ pub struct Step {
 }
 
 impl Algorithm {
+    /// Whether an allowed check may have to be held: a shaper.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        match self {
+            Self::FixedWindow(_) => false,
+        }
+    }
+
     /// Decides `hits` (0 looks, below 0 gives back) at `at`. Total: never panics, whatever is stored and asked.
     #[must_use]
     pub fn step(&self, state: Option<State>, at: Moment, hits: i64) -> Step {

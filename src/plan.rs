@@ -2,7 +2,10 @@
 //!
 //! Everything that depends on the rules is settled here, before any store is asked; a plan without checks never leaves the process.
 
+mod group;
 mod key;
+
+pub use group::Group;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,6 +31,8 @@ pub struct Plan {
     pub unknown_domain: bool,
     /// What becomes of the other checks when one refuses.
     pub commit: Commit,
+    /// Descriptors without a check that count as quotas, and as such always pass.
+    passing_quotas: usize,
     keys: Vec<u8>,
 }
 
@@ -85,6 +90,8 @@ pub enum Slot {
 pub struct Options {
     /// Goes in front of every counter key. Holds no braces: they would move the key to another slot of a Redis Cluster.
     pub key_prefix: String,
+    /// `QUOTA_MODE`: every descriptor that is not unlimited is a quota descriptor.
+    pub quota_mode: bool,
 }
 
 impl Plan {
@@ -95,6 +102,7 @@ impl Plan {
         let mut plan = Self {
             unknown_domain: commit.is_none(),
             commit: commit.unwrap_or_default(),
+            passing_quotas: 0,
             rules: Arc::clone(rules),
             checks: SmallVec::new(),
             slots: SmallVec::new(),
@@ -102,6 +110,7 @@ impl Plan {
         };
         if plan.unknown_domain {
             plan.slots.extend(ask.descriptors().map(|_| Slot::Free));
+            plan.count_passing_quotas(options);
             return plan;
         }
         let found: SmallVec<[Option<&Limit>; 4]> =
@@ -122,7 +131,28 @@ impl Plan {
             };
             plan.slots.push(slot);
         }
+        plan.count_passing_quotas(options);
         plan
+    }
+
+    fn count_passing_quotas(&mut self, options: &Options) {
+        if options.quota_mode {
+            self.passing_quotas = self.slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
+        }
+    }
+
+    /// Whether the request is refused when each check is allowed or not: any check over its limit refuses; of quotas only all together do;
+    /// a check in shadow mode never does. Source: envoyproxy/ratelimit.
+    #[must_use]
+    pub fn refuses(&self, allowed: impl Iterator<Item = bool>) -> bool {
+        let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, false);
+        for (check, allowed) in self.checks.iter().zip(allowed) {
+            let is_over = !allowed && !check.role.shadow;
+            quotas += usize::from(check.role.quota);
+            quotas_over += usize::from(check.role.quota && is_over);
+            over |= is_over && !check.role.quota;
+        }
+        over || (quotas > 0 && quotas == quotas_over)
     }
 
     /// A plan of checks that no rules stand behind and no slot shows: for probes, and for tests of stores. Each comes with its key.
@@ -134,6 +164,7 @@ impl Plan {
             slots: SmallVec::new(),
             unknown_domain: false,
             commit: Commit::Each,
+            passing_quotas: 0,
             keys: Vec::new(),
         };
         for (key, check) in checks {
@@ -164,6 +195,7 @@ impl Plan {
         let levels = limit.map_or(&[][..], |limit| &limit.levels);
         key::write(&mut self.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
         let role = limit.map_or(Role::default(), |limit| Role { shadow: limit.shadow_mode, quota: limit.quota_mode });
+        let role = Role { quota: role.quota || options.quota_mode, ..role };
         self.checks.push(Check { key: start..self.keys.len(), algorithm, hits: ask.hits(descriptor), role });
         Slot::Checked { check: self.checks.len() - 1, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }
     }

@@ -140,6 +140,9 @@ struct AnswerFlags {
     /// Name of the header for the seconds until the reset
     #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset")]
     limit_reset_header: String,
+    /// Add a `retry-after` header to refusals
+    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, action = clap::ArgAction::Set)]
+    retry_after_header_enabled: bool,
     /// Return the request and the limits' metadata as dynamic metadata
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean, action = clap::ArgAction::Set)]
     response_dynamic_metadata: bool,
@@ -241,13 +244,13 @@ impl Settings {
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
             backend,
-            limiter: limiter::Options { store_timeout: flags.store_timeout },
+            limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
             rls: rls::Options {
-                plan: plan::Options { key_prefix: flags.cache_key_prefix },
+                plan: plan::Options { key_prefix: flags.cache_key_prefix, quota_mode: answers.quota_mode },
                 respond: rls::respond::Options {
                     shadow_mode: answers.shadow_mode,
-                    quota_mode: answers.quota_mode,
                     headers,
+                    retry_after: answers.retry_after_header_enabled,
                     dynamic_metadata: answers.response_dynamic_metadata,
                 },
             },

@@ -11,16 +11,34 @@ use std::future::Future;
 use tokio::time::Instant;
 
 use crate::plan::Plan;
+use crate::time::Span;
 use crate::verdict::Answers;
 pub use crate::verdict::StoreError;
 pub use memory::Memory;
 pub use redis::Redis;
 
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Within {
+    /// When the store has to have answered.
+    pub deadline: Instant,
+    /// How long the caller can be held after that by a shaper; a check that would have to wait longer is refused.
+    pub patience: Span,
+}
+
+impl Within {
+    /// Until `deadline`, and no holding.
+    #[must_use]
+    pub const fn until(deadline: Instant) -> Self {
+        Self { deadline, patience: Span::ZERO }
+    }
+}
+
 /// Decides checks atomically.
 pub trait Store {
-    /// Decides every check of `plan`, counting each at most once, and returns before `deadline` (or hardly after it) with one answer per
+    /// Decides every check of `plan`, counting each at most once, and returns before the deadline (or hardly after it) with one answer per
     /// check, in their order. Dropping the future is safe: what was written to the store may count all the same.
-    fn decide(&self, plan: &Plan, deadline: Instant) -> impl Future<Output = Answers> + Send;
+    fn decide(&self, plan: &Plan, within: Within) -> impl Future<Output = Answers> + Send;
 }
 
 /// The store that the settings chose; one match instead of a table of functions on the hot path.
@@ -33,10 +51,10 @@ pub enum AnyStore {
 }
 
 impl Store for AnyStore {
-    async fn decide(&self, plan: &Plan, deadline: Instant) -> Answers {
+    async fn decide(&self, plan: &Plan, within: Within) -> Answers {
         match self {
-            Self::Memory(memory) => memory.decide(plan, deadline).await,
-            Self::Redis(redis) => redis.decide(plan, deadline).await,
+            Self::Memory(memory) => memory.decide(plan, within).await,
+            Self::Redis(redis) => redis.decide(plan, within).await,
         }
     }
 }

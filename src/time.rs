@@ -6,6 +6,7 @@
 mod duration;
 
 use std::ops::Add;
+use std::time::Duration;
 
 pub use duration::NoDuration;
 
@@ -22,6 +23,9 @@ pub struct Span(u64);
 impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
+
+    /// Longer than anything lasts.
+    pub const MAX: Self = Self(u64::MAX);
 
     /// A span of whole seconds; saturates.
     #[must_use]
@@ -45,6 +49,19 @@ impl Span {
     #[must_use]
     pub const fn secs_rounded_up(self) -> u64 {
         self.0.div_ceil(MICROS_PER_SECOND)
+    }
+}
+
+impl From<Duration> for Span {
+    /// Cut to whole microseconds; saturates.
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        Self::from_micros(span.0)
     }
 }
 

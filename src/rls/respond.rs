@@ -18,10 +18,10 @@ use crate::verdict::Answers;
 pub struct Options {
     /// `SHADOW_MODE`: the overall code is always OK; the statuses tell the truth.
     pub shadow_mode: bool,
-    /// `QUOTA_MODE`: every descriptor that is not unlimited is a quota descriptor.
-    pub quota_mode: bool,
     /// `LIMIT_RESPONSE_HEADERS_ENABLED`: three headers about the limit that is nearest.
     pub headers: Option<HeaderNames>,
+    /// `RETRY_AFTER_HEADER_ENABLED`: a refusal says when to ask again.
+    pub retry_after: bool,
     /// `RESPONSE_DYNAMIC_METADATA`: what was asked, and the metadata of the limits that passed.
     pub dynamic_metadata: bool,
 }
@@ -51,18 +51,16 @@ pub struct Reply {
 /// # Errors
 /// UNAVAILABLE when a check has no verdict.
 pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<Reply, Status> {
-    let mut overall = Overall::default();
-    let mut statuses = Vec::with_capacity(plan.slots.len());
-    for slot in &plan.slots {
-        let status = status(slot, plan, answers)?;
-        overall.count(slot, plan, &status, options);
-        statuses.push(status);
-    }
-    let shadowed = overall.is_over() && options.shadow_mode;
-    let code = if overall.is_over() && !shadowed { Code::OverLimit } else { Code::Ok };
+    let statuses = plan.slots.iter().map(|slot| status(slot, plan, answers)).collect::<Result<Vec<_>, _>>()?;
+    let refused = plan.refuses(answers.checks.iter().map(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    let shadowed = refused && options.shadow_mode;
+    let code = if refused && !shadowed { Code::OverLimit } else { Code::Ok };
     let mut response = RateLimitResponse { overall_code: code.into(), statuses, ..Default::default() };
     if let Some(names) = &options.headers {
-        response.response_headers_to_add = extras::headers(plan, &response.statuses, names, options.quota_mode);
+        response.response_headers_to_add = extras::headers(plan, &response.statuses, names);
+    }
+    if options.retry_after && code == Code::OverLimit {
+        response.response_headers_to_add.push(extras::retry_after(plan, answers));
     }
     if options.dynamic_metadata {
         response.dynamic_metadata = Some(extras::dynamic_metadata(ask, plan, &response.statuses));
@@ -101,30 +99,4 @@ fn current_limit(rate: &Rate, name: Option<&str>) -> RateLimit {
 /// Envoy cuts fractions off, so they are rounded up here.
 fn whole_seconds(span: Span) -> prost_types::Duration {
     prost_types::Duration { seconds: i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX), nanos: 0 }
-}
-
-/// What the overall code is made of: any descriptor over its limit refuses; of quota descriptors only all together do.
-#[derive(Default)]
-struct Overall {
-    any_over: bool,
-    quotas: usize,
-    quotas_over: usize,
-}
-
-impl Overall {
-    fn count(&mut self, slot: &Slot, plan: &Plan, status: &DescriptorStatus, options: &Options) {
-        let over = status.code() == Code::OverLimit;
-        let quota = match slot {
-            Slot::Unlimited(_) => return,
-            Slot::Free => options.quota_mode,
-            Slot::Checked { check, .. } => options.quota_mode || plan.checks[*check].role.quota,
-        };
-        self.quotas += usize::from(quota);
-        self.quotas_over += usize::from(quota && over);
-        self.any_over |= over && !quota;
-    }
-
-    fn is_over(&self) -> bool {
-        self.any_over || (self.quotas > 0 && self.quotas == self.quotas_over)
-    }
 }

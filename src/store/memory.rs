@@ -12,12 +12,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashMap;
 use siphasher::sip128::{Hasher128, SipHasher13};
-use tokio::time::Instant;
+use smallvec::SmallVec;
 
-use super::Store;
+use super::{Store, Within};
 use crate::algorithm::{Moment, State};
-use crate::plan::{Check, Plan};
-use crate::time::{Micros, Span};
+use crate::plan::{Check, Group, Plan};
+use crate::rules::Commit;
+use crate::time::Micros;
 use crate::verdict::{Answers, Verdict};
 
 /// How the store is built.
@@ -95,25 +96,53 @@ impl Memory {
     /// Decides every check of `plan` at `at`.
     #[must_use]
     pub fn decide_at(&self, plan: &Plan, at: Moment) -> Answers {
-        Answers { now: at.now, checks: plan.checks.iter().map(|check| Ok(self.check(plan.key(check), check, at))).collect() }
+        let checks = match plan.commit {
+            Commit::Each => plan.checks.iter().map(|check| Ok(self.check(plan.key(check), check, at))).collect(),
+            Commit::AllOrNone => self.all_or_none(plan, at).into_iter().map(Ok).collect(),
+        };
+        Answers { now: at.now, checks }
     }
 
     fn check(&self, key: &[u8], check: &Check, at: Moment) -> Verdict {
         let fingerprint = self.fingerprint(key);
-        let mut shard = self.lock(fingerprint.0 as usize);
+        let mut shard = self.lock(self.place(fingerprint));
         let step = check.algorithm.step(shard.get_mut(&fingerprint).and_then(|entry| entry.state.take()), at, check.hits);
         match (step.keep_for, shard.get_mut(&fingerprint)) {
             (None, None) => {}
             (None, Some(entry)) => entry.state = step.state,
-            (Some(keep_for), Some(entry)) => *entry = Entry { state: step.state, recovers: at.now + keep_for },
-            (Some(keep_for), None) => {
-                if shard.len() >= self.0.keys_per_shard {
-                    self.make_room(&mut shard);
-                }
-                shard.insert(fingerprint, Entry { state: step.state, recovers: at.now + keep_for });
-            }
+            (Some(keep_for), _) => self.put(&mut shard, fingerprint, Entry { state: step.state, recovers: at.now + keep_for }),
         }
         step.verdict
+    }
+
+    fn put(&self, shard: &mut Shard, key: Fingerprint, entry: Entry) {
+        if let Some(known) = shard.get_mut(&key) {
+            *known = entry;
+            return;
+        }
+        if shard.len() >= self.0.keys_per_shard {
+            self.make_room(shard);
+        }
+        shard.insert(key, entry);
+    }
+
+    /// Decides all checks under the locks of all their shards, and writes only when the request is not refused.
+    fn all_or_none(&self, plan: &Plan, at: Moment) -> SmallVec<[Verdict; 4]> {
+        let keys: SmallVec<[Fingerprint; 4]> = plan.checks.iter().map(|check| self.fingerprint(plan.key(check))).collect();
+        // Always in the order of the shards, so that two requests never wait for each other.
+        let mut places: SmallVec<[usize; 4]> = keys.iter().map(|key| self.place(*key)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut shards: SmallVec<[_; 4]> = places.iter().map(|&place| self.lock(place)).collect();
+        let shard_of = |key: Fingerprint| places.binary_search(&self.place(key)).expect("every key's shard is locked");
+
+        let stored = |key| shards[shard_of(key)].get(&key).and_then(|entry| entry.state.clone());
+        let group = Group::decide(plan, at, |index| stored(keys[index]), |left, right| keys[left] == keys[right]);
+        for (index, state, keep_for) in group.writes {
+            let key = keys[index];
+            self.put(&mut shards[shard_of(key)], key, Entry { state: Some(state), recovers: at.now + keep_for });
+        }
+        group.verdicts
     }
 
     /// Drops, of a few keys, the one that recovers soonest: least is forgotten with it.
@@ -128,7 +157,7 @@ impl Memory {
 
     /// Removes what has recovered from the next shard in turn; to be called now and then. Returns how many keys went.
     pub fn sweep(&self, now: Micros) -> usize {
-        let mut shard = self.lock(self.0.next_sweep.fetch_add(1, Ordering::Relaxed));
+        let mut shard = self.lock(self.0.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards() - 1));
         let before = shard.len();
         shard.retain(|_, entry| entry.recovers > now);
         if shard.capacity() > 4 * shard.len().max(KEYS_PER_SHARD) {
@@ -157,17 +186,20 @@ impl Memory {
         Fingerprint(hash.h1, hash.h2)
     }
 
+    /// The shard that a key belongs to; their number is a power of two.
+    fn place(&self, key: Fingerprint) -> usize {
+        key.0 as usize & (self.shards() - 1)
+    }
+
     /// A step is total, so that a poisoned shard still holds whole entries.
-    fn lock(&self, index: usize) -> std::sync::MutexGuard<'_, Shard> {
-        self.0.shards[index & (self.0.shards.len() - 1)].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, place: usize) -> std::sync::MutexGuard<'_, Shard> {
+        self.0.shards[place].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store for Memory {
-    async fn decide(&self, plan: &Plan, deadline: Instant) -> Answers {
-        let patience = deadline.saturating_duration_since(Instant::now());
-        let patience = Span::from_micros(u64::try_from(patience.as_micros()).unwrap_or(u64::MAX));
-        self.decide_at(plan, Moment { now: now(), patience })
+    async fn decide(&self, plan: &Plan, within: Within) -> Answers {
+        self.decide_at(plan, Moment { now: now(), patience: within.patience })
     }
 }
 
@@ -222,6 +254,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, FixedWindow};
     use crate::plan::Role;
+    use crate::time::Span;
 
     const START: Moment = Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO };
 

@@ -24,7 +24,7 @@ use self::error::Tallies;
 use self::link::Link;
 pub use self::options::{Address, AddressError, Options, Secret};
 use self::pool::Pool;
-use super::Store;
+use super::{Store, Within};
 use crate::plan::Plan;
 use crate::time::Span;
 use crate::verdict::{Answers, StoreError};
@@ -168,11 +168,11 @@ impl Redis {
 }
 
 impl Store for Redis {
-    async fn decide(&self, plan: &Plan, deadline: Instant) -> Answers {
+    async fn decide(&self, plan: &Plan, within: Within) -> Answers {
         if plan.checks.is_empty() {
             return Answers::none();
         }
-        let answers = match self.ask(plan, deadline).await {
+        let answers = match self.ask(plan, within.deadline).await {
             Ok(answers) => answers,
             Err(error) => Answers::failed(plan.checks.len(), error),
         };

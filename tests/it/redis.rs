@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir::algorithm::{Algorithm, FixedWindow};
 use weir::plan::{Check, Plan, Role};
-use weir::store::{Redis, Store, StoreError};
+use weir::store::{Redis, Store, StoreError, Within};
 use weir::time::Span;
 use weir::verdict::{Answers, Verdict};
 
@@ -31,7 +31,7 @@ fn plan(checks: &[(&str, Check)]) -> Plan {
 }
 
 async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
-    redis.decide(&plan(checks), Instant::now() + PATIENT).await
+    redis.decide(&plan(checks), Within::until(Instant::now() + PATIENT)).await
 }
 
 async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {

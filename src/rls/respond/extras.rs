@@ -11,12 +11,14 @@ use crate::plan::{Plan, Slot};
 use crate::proto::HeaderValue;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::rules::limit::Metadata;
+use crate::time::Span;
+use crate::verdict::Answers;
 
 /// Three headers about the descriptor that has least left, the first on a tie; about the last one that refuses, when one does. None when no
 /// descriptor has a limit. Source: envoyproxy/ratelimit.
-pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &HeaderNames, quota_mode: bool) -> Vec<HeaderValue> {
+pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |slot: &Slot| match slot {
-        Slot::Checked { check, .. } => !quota_mode && !plan.checks[*check].role.quota,
+        Slot::Checked { check, .. } => !plan.checks[*check].role.quota,
         Slot::Free | Slot::Unlimited(_) => false,
     };
     let limited = || statuses.iter().filter(|status| status.current_limit.is_some());
@@ -30,6 +32,15 @@ pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &Header
         header(&names.remaining, status.limit_remaining.to_string()),
         header(&names.reset, status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds).to_string()),
     ]
+}
+
+/// When asking again makes sense: the longest wait of the limits that refuse, in whole seconds, at least one. Source: RFC 9110, section
+/// 10.2.3.
+pub(super) fn retry_after(plan: &Plan, answers: &Answers) -> HeaderValue {
+    let refusals = plan.checks.iter().zip(&answers.checks).filter(|(check, _)| !check.role.shadow);
+    let waits = refusals.filter_map(|(_, answer)| answer.ok().filter(|verdict| !verdict.allowed)).map(|verdict| verdict.until_reset());
+    let secs = waits.map(Span::secs_rounded_up).max().unwrap_or(0).max(1);
+    HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() }
 }
 
 /// What was asked, and the `metadata` of the limits that passed. Source: envoyproxy/ratelimit.
