@@ -45,6 +45,19 @@ impl Choice {
     }
 }
 
+/// Takes an option out that has no meaning for its algorithm, so that the next mistake shows; whether it was one.
+pub(super) fn leave_out(options: &mut Options, option: &str) -> bool {
+    let kind = options.kind;
+    match option {
+        "burst" if kind != Kind::TokenBucket => options.burst.take().is_some(),
+        "bucket_interval" if kind != Kind::SlidingWindowBuckets => options.bucket_interval.take().is_some(),
+        "bucket_span" if kind != Kind::SlidingWindowBuckets => options.bucket_span.take().is_some(),
+        "subject_expiry" if kind != Kind::SlidingWindowBuckets => options.subject_expiry.take().is_some(),
+        "max_delay" if kind != Kind::LeakyBucket => options.max_delay.take().is_some(),
+        _ => false,
+    }
+}
+
 /// Reads the keys of a `rate_limit` or of `defaults`; `None` when one of them is wrong, and what they say together cannot be known.
 pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Choice> {
     // Misspelled keys are reported already.

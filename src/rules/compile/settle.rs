@@ -85,26 +85,34 @@ pub(super) fn decide(problems: &mut Problems, limits: &mut [Limit], domain: &mut
         return;
     }
     let defaults = domain.defaults.choice.as_ref().map(|once| once.value).unwrap_or_default();
-    for limit in undecided {
-        match Algorithm::try_new(&limit.rate, &limit.choice.over(&defaults)) {
-            Ok(algorithm) => {
-                if let Some(decided) = limits.get_mut(limit.id.0 as usize) {
-                    decided.amount = Some(Amount { rate: limit.rate, algorithm });
+    'limits: for limit in undecided {
+        let mut options = limit.choice.over(&defaults);
+        let algorithm = loop {
+            match Algorithm::try_new(&limit.rate, &options) {
+                Ok(algorithm) => break algorithm,
+                Err(mistake) => {
+                    report(problems, &limit, &domain.defaults, &mistake);
+                    if !choice::leave_out(&mut options, mistake.option) {
+                        continue 'limits;
+                    }
                 }
             }
-            Err(mistake) => report(problems, &limit, &domain.defaults, mistake),
+        };
+        // Once a mistake is reported nobody will see this.
+        if let Some(decided) = limits.get_mut(limit.id.0 as usize) {
+            decided.amount = Some(Amount { rate: limit.rate, algorithm });
         }
     }
 }
 
-fn report(problems: &mut Problems, limit: &Undecided, defaults: &Defaults, mistake: Mistake) {
+fn report(problems: &mut Problems, limit: &Undecided, defaults: &Defaults, mistake: &Mistake) {
     let place_in = |said: &[(&'static str, Place)]| said.iter().find(|(key, _)| *key == mistake.option).map(|&(_, place)| place);
     match (place_in(&limit.said), place_in(&defaults.said)) {
-        (Some(place), _) => problems.error_in(place, mistake.what, mistake.remedy),
+        (Some(place), _) => problems.error_in(place, mistake.what.as_str(), mistake.remedy.as_str()),
         (None, Some(place)) => {
             let what = format!("{} ('{}' is the default in {})", mistake.what, mistake.option, problems.show(place));
-            problems.error_in(limit.at, what, mistake.remedy);
+            problems.error_in(limit.at, what, mistake.remedy.as_str());
         }
-        (None, None) => problems.error_in(limit.at, mistake.what, mistake.remedy),
+        (None, None) => problems.error_in(limit.at, mistake.what.as_str(), mistake.remedy.as_str()),
     }
 }
