@@ -3,8 +3,12 @@
 //! Whole microseconds everywhere, so that Rust and Lua (whose numbers are exact only below 2^53) mean the same. Nothing here reads a clock:
 //! the stores do, and pass the instant on.
 
+mod duration;
+
 use std::ops::Add;
 use std::time::Duration;
+
+pub use duration::NoDuration;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
