@@ -232,7 +232,7 @@ fn every_example_is_right_without_a_warning() {
     let limit = compiled.rules.limits().iter().find(|limit| limit.path() == "demo.remote_address").expect("it is there");
     assert_eq!(show(limit), "limit demo.remote_address: 20 per minute, name 'per-client'");
     let of_algorithms = compiled.rules.limits().iter().filter(|limit| &*limit.domain == "algorithms");
-    let kinds: HashSet<_> = of_algorithms.flat_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm))).collect();
+    let kinds: HashSet<_> = of_algorithms.filter_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm))).collect();
     assert_eq!(kinds.len(), Kind::NAMED.len(), "an example for each algorithm");
 }
 
