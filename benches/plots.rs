@@ -101,7 +101,8 @@ pub fn picture(name: &str, kind: Kind) -> String {
             if count > 0 {
                 let (top, bottom) = (y(f64::from(count + below)), y(f64::from(below)));
                 let height = bottom - top;
-                let _ = writeln!(svg, "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>");
+                let _ =
+                    writeln!(svg, "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>");
             }
         }
         within.push_back(passed);
@@ -177,7 +178,7 @@ fn admits(rate: &Rate, kind: Kind, shape: fn(usize, &mut fastrand::Rng) -> u32) 
 }
 
 #[allow(dead_code, reason = "a test includes this file for its pictures")]
-fn main() {
+pub fn main() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plots");
     for (name, kind) in Kind::NAMED {
         std::fs::write(folder.join(format!("{name}.svg")), picture(name, kind)).expect("the folder is writable");

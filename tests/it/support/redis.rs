@@ -64,6 +64,11 @@ impl RedisServer {
         }
     }
 
+    /// The number of its process.
+    pub fn process_id(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// kill -9.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -126,7 +131,6 @@ impl RedisServer {
     }
 
     /// Forgets all keys.
-    #[expect(dead_code, reason = "for tests that come")]
     pub fn flush(&self) {
         self.run::<()>(&["FLUSHALL"]);
     }
