@@ -77,6 +77,65 @@ impl Micros {
     }
 }
 
+/// The grain of an algorithm's time: a power of ten of microseconds, the coarser the larger its numbers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tick(u8);
+
+impl Tick {
+    /// One microsecond.
+    pub const FINEST: Self = Self(0);
+
+    /// 10^12 microseconds: coarser than any limit needs.
+    pub const COARSEST: Self = Self(12);
+
+    /// A tick of 10^`exponent` microseconds, at most the coarsest.
+    #[must_use]
+    pub const fn new(exponent: u8) -> Self {
+        if exponent < Self::COARSEST.0 { Self(exponent) } else { Self::COARSEST }
+    }
+
+    /// All ticks, finest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=Self::COARSEST.0).map(Self)
+    }
+
+    /// The decimal exponent.
+    #[must_use]
+    pub const fn exponent(self) -> u8 {
+        self.0
+    }
+
+    /// How many microseconds one tick is.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        10_u64.pow(self.0 as u32)
+    }
+
+    /// So many ticks; saturates.
+    #[must_use]
+    pub const fn span(self, ticks: u64) -> Span {
+        Span(ticks.saturating_mul(self.micros()))
+    }
+
+    /// The whole ticks of a span.
+    #[must_use]
+    pub const fn floor(self, span: Span) -> u64 {
+        span.0 / self.micros()
+    }
+
+    /// The ticks that a span reaches into.
+    #[must_use]
+    pub const fn ceil(self, span: Span) -> u64 {
+        span.0.div_ceil(self.micros())
+    }
+
+    /// The tick that an instant lies in. After the year 2255 it stands still, so that sums of ticks never overflow.
+    #[must_use]
+    pub fn at(self, now: Micros) -> u64 {
+        (now.0 / self.micros()).min(1 << 53)
+    }
+}
+
 /// The unit of a limit, as in `envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit`.
 ///
 /// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a year 365.

@@ -1,6 +1,6 @@
 //! `fixed_window`: so many hits in each window, windows aligned to the clock.
 //!
-//! As in envoyproxy/ratelimit, hits are counted ahead of the answer: refused hits count too. The twin is `lua/fixed_window.lua`, and for
+//! As in envoyproxy/ratelimit, hits are counted ahead of the answer: refused hits count too, unless `count_denied` is false. The twin is `lua/fixed_window.lua`, and for
 //! plain hits the `INCRBY` transaction.
 
 use super::{State, Step};
@@ -14,6 +14,8 @@ pub struct FixedWindow {
     pub limit: u32,
     /// The window's length; never zero.
     pub window: Span,
+    /// Refused hits count too.
+    pub count_denied: bool,
 }
 
 impl FixedWindow {
@@ -44,19 +46,21 @@ impl FixedWindow {
             Some(State::FixedWindow { window, count }) if window == current || window == current + 1 => (window, count),
             _ => (current, 0),
         };
-        let after = match u64::try_from(self.clamp(hits)) {
+        let asked = match u64::try_from(self.clamp(hits)) {
             Ok(taken) => before.saturating_add(taken),
             Err(_) => before.saturating_sub(hits.unsigned_abs()),
         };
+        let allowed = hits < 0 || asked <= u64::from(self.limit);
+        let after = if allowed || self.count_denied { asked } else { before };
         let keep_for = self.end(window).since(now);
-        let verdict = self.judge(window, after, now, hits);
+        let verdict = Verdict { allowed, ..self.judge(window, after, now, hits) };
         if after == before {
             return Step { verdict, state, keep_for: None };
         }
         Step { verdict, state: Some(State::FixedWindow { window, count: after }), keep_for: Some(keep_for) }
     }
 
-    /// The verdict on `hits` that brought window `number` to `after`. Giving back is always allowed.
+    /// The verdict on counted `hits` that brought window `number` to `after`. Giving back is always allowed.
     #[must_use]
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
         let limit = u64::from(self.limit);
@@ -77,7 +81,7 @@ impl FixedWindow {
 mod tests {
     use super::*;
 
-    const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Span::from_secs(60) };
+    const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Span::from_secs(60), count_denied: true };
 
     fn run(limit: FixedWindow, state: &mut Option<State>, at_secs: u64, hits: i64) -> Verdict {
         let step = limit.step(state.take(), Micros(at_secs * 1_000_000), hits);

@@ -9,7 +9,7 @@ use crate::time::{Micros, Rate, Span, Unit};
 use crate::verdict::{Answers, StoreError, Verdict, Wait};
 
 const CORE: Core = Core(0);
-const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60) });
+const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
 const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
 
 fn level(key: &str, value: Option<&str>) -> Level {

@@ -8,6 +8,8 @@
 //! shape are escaped inside its parts, and a long part is replaced by its SHA-256, marked by a character that no short part can hold. The
 //! braces are the hash tag of Redis Cluster; what stands behind them does not move the key to another slot. The store appends the window.
 
+use std::io::Write;
+
 use sha2::{Digest, Sha256};
 
 use crate::algorithm::Algorithm;
@@ -16,6 +18,10 @@ use crate::rules::limit::Level;
 
 /// The version of this format; a new one forgets all counters.
 const VERSION: &[u8] = b"w1";
+
+const NO_FAILURE: &str = "writing to a vector does not fail";
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// Longer parts are digested: twice the digest's own text, so that keys stay readable where they can.
 const LONGEST_PART: usize = 128;
@@ -48,11 +54,28 @@ pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
         }
     }
     out.push(b'}');
-    match algorithm {
+    tag(out, algorithm);
+}
+
+/// The algorithm and what gives its state a meaning: windows and ticks, but not amounts, so that a limit can be changed without forgetting.
+fn tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
+    let (name, window) = match algorithm {
         Algorithm::FixedWindow(fixed) => {
-            out.extend_from_slice(b"fw");
-            out.extend_from_slice((fixed.window.micros() / 1_000_000).to_string().as_bytes());
+            let secs = fixed.window.micros() / MICROS_PER_SECOND;
+            return write!(out, "fw{secs}").expect(NO_FAILURE);
         }
+        Algorithm::SlidingWindowLog(log) => ("sl", log.window),
+        Algorithm::SlidingWindowCounter(counter) => ("sc", counter.window),
+        Algorithm::SlidingWindowBuckets(buckets) => ("sb", buckets.window),
+        Algorithm::TokenBucket(token) => ("tb", token.window),
+        Algorithm::LeakyBucket(leaky) => ("lb", leaky.window),
+    };
+    let tick = algorithm.tick();
+    // Windows are whole seconds; at a tick above a second, they are whole ticks.
+    let secs = tick.span(window).micros() / MICROS_PER_SECOND;
+    write!(out, "{name}{secs}.{}", tick.exponent()).expect(NO_FAILURE);
+    if let Algorithm::SlidingWindowBuckets(buckets) = algorithm {
+        write!(out, ".{}x{}", buckets.interval, buckets.buckets).expect(NO_FAILURE);
     }
 }
 

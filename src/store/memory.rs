@@ -259,7 +259,7 @@ mod tests {
     const START: Moment = Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO };
 
     fn check(limit: u32, secs: u64) -> Check {
-        let fixed = FixedWindow { limit, window: Span::from_secs(secs) };
+        let fixed = FixedWindow { limit, window: Span::from_secs(secs), count_denied: true };
         Check::new(Algorithm::FixedWindow(fixed), 1, Role::default())
     }
 

@@ -46,7 +46,7 @@ fn sequence(line: &str) -> Sequence {
 #[test]
 fn the_pure_step_keeps_to_the_table() {
     for Sequence { name, limit, hits, expected } in table() {
-        let algorithm = Algorithm::FixedWindow(FixedWindow { limit, window: Span::from_secs(3_600) });
+        let algorithm = Algorithm::FixedWindow(FixedWindow { limit, window: Span::from_secs(3_600), count_denied: true });
         let mut state = None;
         for ((amount, negative), expected) in hits.into_iter().zip(expected) {
             let amount = i64::try_from(amount).unwrap_or(i64::MAX);

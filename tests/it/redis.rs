@@ -19,7 +19,7 @@ const PATIENT: Duration = Duration::from_secs(5);
 const WEEK: Span = Span::from_secs(7 * 86_400);
 
 fn fixed(limit: u32, window: Span) -> FixedWindow {
-    FixedWindow { limit, window }
+    FixedWindow { limit, window, count_denied: true }
 }
 
 fn check(limit: u32, hits: i64) -> Check {

@@ -28,7 +28,7 @@ fn key(meaning: &Meaning) -> Vec<u8> {
         })
         .collect();
     let mut out = Vec::new();
-    let fixed = FixedWindow { limit: 1, window: Span::from_secs(meaning.window_secs) };
+    let fixed = FixedWindow { limit: 1, window: Span::from_secs(meaning.window_secs), count_denied: true };
     write(&mut out, "p", &meaning.domain, &entries, &levels, &Algorithm::FixedWindow(fixed));
     out
 }

@@ -208,7 +208,7 @@ impl<'p> Batch<'p> {
     }
 
     fn window(&self, check: &Check) -> (FixedWindow, u64) {
-        let Algorithm::FixedWindow(fixed) = check.algorithm;
+        let Algorithm::FixedWindow(fixed) = check.algorithm else { unreachable!("only fixed windows are counted by commands") };
         (fixed, fixed.number(self.when.now))
     }
 
@@ -266,7 +266,7 @@ mod tests {
     const NOW: Micros = Micros(1_800_000_000_000_000);
 
     fn plan(hits: &[i64]) -> Plan {
-        let fixed = FixedWindow { limit: 10, window: Span::from_secs(60) };
+        let fixed = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
         let check = |&hits| (&b"k"[..], Check::new(Algorithm::FixedWindow(fixed), hits, Role::default()));
         Plan::of_checks(hits.iter().map(check))
     }

@@ -1,0 +1,136 @@
+//! `leaky_bucket`: a shaper. Hits leave one after the other, evenly spaced; one that would have to wait longer than `max_delay` is refused.
+//!
+//! The backlog is what has to leave before the next hit may: the time until its slot, in parts of which a hit has as many as the window has
+//! ticks and of which each tick drains as many as the limit has hits. The service holds an allowed request until its slot; here it only gets
+//! to know how long. The twin is `lua/leaky_bucket.lua`.
+
+use super::ticks::{self, Clock, Found};
+use super::{Moment, State, Step};
+use crate::time::{Span, Tick};
+use crate::verdict::Verdict;
+
+/// A rate and how long a hit may wait for its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket {
+    /// Hits per window.
+    pub limit: u32,
+    /// The window in ticks; never zero.
+    pub window: u64,
+    /// How long a hit may have to wait, in ticks; 0: the slots are strict.
+    pub max_delay: u64,
+    /// The grain of its times.
+    pub tick: Tick,
+    /// A refused hit takes its slot all the same, until the queue is one full limit longer than what is allowed.
+    pub count_denied: bool,
+}
+
+impl LeakyBucket {
+    /// The queue of these numbers. No more than 2^32 - 1 hits wait, however long `max_delay` is.
+    #[must_use]
+    pub fn new(limit: u32, max_delay: Span, window: Span, count_denied: bool) -> Self {
+        let at = |tick: Tick| {
+            let window = tick.ceil(window);
+            let longest = (u128::from(u32::MAX - 1) * u128::from(window)).checked_div(u128::from(limit)).unwrap_or(0);
+            let max_delay = tick.floor(max_delay).min(u64::try_from(longest).unwrap_or(u64::MAX));
+            Self { limit, window, max_delay, tick, count_denied }
+        };
+        at(ticks::finest(window, limit, |tick| u64::from(at(tick).capacity()) + u64::from(limit) + 2))
+    }
+
+    /// The most hits that fit into an empty queue: those whose slots are within `max_delay`.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        if self.limit == 0 {
+            return 0;
+        }
+        let waiting = u128::from(self.max_delay) * u128::from(self.limit) / u128::from(self.window);
+        u32::try_from(waiting + 1).unwrap_or(u32::MAX)
+    }
+
+    /// One check; see [`super::Algorithm::step`].
+    #[must_use]
+    pub fn step(&self, state: Option<State>, at: Moment, hits: i64) -> Step {
+        let now = self.tick.at(at.now);
+        if self.limit == 0 {
+            let nothing = Found { allowed: hits <= 0, capacity: 0, used: 0, reset: 0, retry: (hits <= 0).then_some(0) };
+            return Step { verdict: nothing.verdict(self.tick, Clock::fresh(now)), state, keep_for: None };
+        }
+        let (clock, backlog) = self.read(state.as_ref(), now);
+        let delay = self.drain(backlog);
+        let threshold = self.threshold(hits, at.patience);
+        let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
+        let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
+            let longer = backlog + taken.min(u64::from(self.capacity()) + 1) * self.window;
+            match (allowed, self.count_denied) {
+                (true, _) => longer,
+                (false, true) => longer.min(self.longest()),
+                (false, false) => backlog,
+            }
+        } else {
+            // No more is given back than what waits.
+            backlog.saturating_sub(hits.unsigned_abs().min(backlog.div_ceil(self.window)) * self.window)
+        };
+        let found = Found {
+            allowed,
+            capacity: self.capacity(),
+            used: self.used(after),
+            reset: self.drain(after),
+            retry: threshold.map(|threshold| self.drain(after.saturating_sub(threshold))),
+        };
+        let delay = if allowed && hits > 0 { self.tick.span(delay) } else { Span::ZERO };
+        let verdict = Verdict { delay, ..found.verdict(self.tick, clock) };
+        if after == backlog {
+            return Step { verdict, state, keep_for: None };
+        }
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step { verdict, state: Some(State::Queue { last: clock.now, backlog: after }), keep_for: Some(keep_for) }
+    }
+
+    /// The backlog as it is now.
+    fn read(&self, state: Option<&State>, now: u64) -> (Clock, u64) {
+        if let Some(&State::Queue { last, backlog }) = state
+            && let Some(clock) = Clock::resume(now, last, self.window)
+        {
+            let backlog = backlog.min(self.longest());
+            let drained = u64::from(self.limit) * (clock.now - last).min(self.drain(backlog));
+            return (clock, backlog.saturating_sub(drained));
+        }
+        (Clock::fresh(now), 0)
+    }
+
+    /// The longest backlog that admits so many hits; `None`: none does.
+    fn threshold(&self, hits: i64, patience: Span) -> Option<u64> {
+        let (room, limit) = (self.room(), u64::from(self.limit));
+        match u64::try_from(hits) {
+            // A look asks whether there is debt.
+            Err(_) | Ok(0) => Some(room + self.window),
+            Ok(hits) if hits > u64::from(self.capacity()) => None,
+            // The caller's patience: a longer one than max_delay is of no use.
+            Ok(hits) => Some((room - (hits - 1) * self.window).min(self.tick.floor(patience).min(self.max_delay) * limit)),
+        }
+    }
+
+    /// Hits that count: those that a new one has to wait for, and the one that is being served.
+    fn used(&self, backlog: u64) -> u64 {
+        let (room, capacity) = (self.room(), u64::from(self.capacity()));
+        match room.checked_sub(backlog) {
+            Some(left) => capacity - (left / self.window + 1),
+            None => capacity + backlog.saturating_sub(room + self.window).div_ceil(self.window),
+        }
+    }
+
+    /// What drains within the longest delay.
+    fn room(&self) -> u64 {
+        self.max_delay * u64::from(self.limit)
+    }
+
+    /// The longest backlog, debt included.
+    fn longest(&self) -> u64 {
+        self.room() + self.window + u64::from(self.limit) * self.window
+    }
+
+    /// Ticks until so many parts are drained.
+    fn drain(&self, parts: u64) -> u64 {
+        parts.div_ceil(u64::from(self.limit))
+    }
+}

@@ -1,0 +1,177 @@
+//! `sliding_window_buckets`: the hits of each small interval, in a ring.
+//!
+//! A check sums every bucket that overlaps the window, the oldest one whole: never over the limit in any window, early by at most one
+//! interval. The ring knows its last bucket, and all buckets between that one and now are cleared before it is used, so that an idle gap
+//! cannot bring an old lap back. The twin is `lua/sliding_window_buckets.lua`.
+
+use super::ticks::{self, Clock, Found};
+use super::{State, Step};
+use crate::time::{Micros, Span, Tick};
+
+/// The most buckets of a ring.
+pub const MOST_BUCKETS: u16 = 1_000;
+
+/// A limit per sliding window, and the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindowBuckets {
+    /// Hits per window.
+    pub limit: u32,
+    /// The window in ticks; never zero.
+    pub window: u64,
+    /// A bucket's length in ticks; never zero, and not above the window.
+    pub interval: u64,
+    /// How many there are: enough for the window and one interval more.
+    pub buckets: u16,
+    /// An idle key is kept for so many ticks.
+    pub expiry: u64,
+    /// The grain of its times. Nothing here is multiplied by a window, and any interval is whole microseconds: the finest will do.
+    pub tick: Tick,
+    /// A refused hit is taken as debt, of one full limit at most.
+    pub count_denied: bool,
+}
+
+/// The buckets up to the last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The number of the last bucket: of intervals since the epoch.
+    pub last: u64,
+    /// Hits of bucket `number` at `number` modulo their count.
+    pub counts: Box<[u64]>,
+}
+
+impl Ring {
+    fn new(last: u64, buckets: u16) -> Self {
+        Self { last, counts: vec![0; usize::from(buckets)].into() }
+    }
+
+    /// The hits of a bucket; none if it is not in the ring.
+    #[must_use]
+    pub fn count(&self, number: u64) -> u64 {
+        match self.last.checked_sub(number) {
+            Some(age) if age < self.counts.len() as u64 => self.counts[self.place(number)],
+            _ => 0,
+        }
+    }
+
+    /// Clears all buckets after the last one up to `number`, which becomes the last one.
+    fn advance(&mut self, number: u64) {
+        if number.saturating_sub(self.last) >= self.counts.len() as u64 {
+            self.counts.fill(0);
+        } else {
+            for cleared in self.last + 1..=number {
+                self.counts[self.place(cleared)] = 0;
+            }
+        }
+        self.last = self.last.max(number);
+    }
+
+    fn sum(&self, first: u64, last: u64) -> u64 {
+        (self.first(first)..=last.min(self.last)).fold(0, |sum, number| sum.saturating_add(self.count(number)))
+    }
+
+    /// The first bucket from `first` on that is in the ring.
+    fn first(&self, first: u64) -> u64 {
+        first.max((self.last + 1).saturating_sub(self.counts.len() as u64))
+    }
+
+    fn place(&self, number: u64) -> usize {
+        usize::try_from(number % self.counts.len() as u64).expect("less than the length")
+    }
+}
+
+impl SlidingWindowBuckets {
+    /// The buckets of these numbers. The caller has checked them.
+    #[must_use]
+    pub fn new(limit: u32, window: Span, interval: Span, buckets: u16, expiry: Span, count_denied: bool) -> Self {
+        let tick = Tick::FINEST;
+        let [window, interval, expiry] = [window, interval, expiry].map(|span| tick.ceil(span));
+        Self { limit, window, interval, buckets, expiry, tick, count_denied }
+    }
+
+    /// One check; see [`super::Algorithm::step`].
+    #[must_use]
+    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
+        let (clock, ring) = self.read(state.as_ref(), self.tick.at(now));
+        let (limit, first, last) = (u64::from(self.limit), self.first(clock.now, self.window), clock.now / self.interval);
+        let sum = ring.map_or(0, |ring| ring.sum(first, last));
+        let (allowed, taken, given) = match u64::try_from(hits) {
+            Ok(0) => (sum <= limit, 0, 0),
+            Ok(asked) if sum.saturating_add(asked) <= limit => (true, asked, 0),
+            Ok(asked) if self.count_denied => (false, asked.min(limit + 1).min((2 * limit).saturating_sub(sum)), 0),
+            Ok(_) => (false, 0, 0),
+            Err(_) => (true, 0, hits.unsigned_abs().min(sum)),
+        };
+        if taken == 0 && given == 0 {
+            return Step { verdict: self.found(ring, clock, allowed, hits).verdict(self.tick, clock), state, keep_for: None };
+        }
+        let is_known = ring.is_some();
+        let mut ring = match state {
+            Some(State::Buckets(ring)) if is_known => ring,
+            _ => Box::new(Ring::new(last, self.buckets)),
+        };
+        ring.advance(last);
+        let place = ring.place(last);
+        ring.counts[place] = ring.counts[place].saturating_add(taken);
+        let mut left = given;
+        for number in (ring.first(first)..=last).rev() {
+            let place = ring.place(number);
+            let less = left.min(ring.counts[place]);
+            ring.counts[place] -= less;
+            left -= less;
+        }
+        let verdict = self.found(Some(&ring), clock, allowed, hits).verdict(self.tick, clock);
+        let keep_for = ticks::keep_for(self.tick, &verdict).max(self.tick.span(self.expiry));
+        Step { verdict, state: Some(State::Buckets(ring)), keep_for: Some(keep_for) }
+    }
+
+    /// How many hits there were in the `interval` before `now`, as far as the ring goes back: of every bucket that overlaps it.
+    #[must_use]
+    pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
+        let (clock, ring) = self.read(state, self.tick.at(now));
+        let first = self.first(clock.now, self.tick.ceil(interval));
+        if interval == Span::ZERO { 0 } else { ring.map_or(0, |ring| ring.sum(first, clock.now / self.interval)) }
+    }
+
+    fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Ring>) {
+        let forgotten = (Clock::fresh(now), None);
+        let Some(State::Buckets(ring)) = state else { return forgotten };
+        if ring.counts.len() != usize::from(self.buckets) {
+            return forgotten;
+        }
+        // The clock is behind the last bucket only if it is so by whole buckets.
+        match ring.last.checked_sub(now / self.interval) {
+            None | Some(0) => (Clock::fresh(now), Some(ring)),
+            Some(behind) if behind <= self.window.div_ceil(self.interval) => {
+                let start = ring.last * self.interval;
+                (Clock { now: start, behind: start - now }, Some(ring))
+            }
+            Some(_) => forgotten,
+        }
+    }
+
+    /// The oldest bucket that overlaps the `span` ticks up to `now`. There is nothing before 1970.
+    const fn first(&self, now: u64, span: u64) -> u64 {
+        (now + 1).saturating_sub(span) / self.interval
+    }
+
+    fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> Found {
+        let (first, last) = (self.first(clock.now, self.window), clock.now / self.interval);
+        let used = ring.map_or(0, |ring| ring.sum(first, last));
+        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
+        let (mut reset, mut retry, mut left) = (0, 0, used);
+        if let Some(ring) = ring {
+            for number in ring.first(first)..=last.min(ring.last) {
+                let count = ring.count(number);
+                let leaves = (number + 1) * self.interval + self.window - 1 - clock.now;
+                if count > 0 {
+                    reset = leaves;
+                    if most.is_some_and(|most| left > most) {
+                        retry = leaves;
+                    }
+                    left = left.saturating_sub(count);
+                }
+            }
+        }
+        Found { allowed, capacity: self.limit, used, reset, retry: most.map(|_| retry) }
+    }
+}

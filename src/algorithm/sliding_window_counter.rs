@@ -1,0 +1,126 @@
+//! `sliding_window_counter`: the hits of the current window, and those of the one before it in proportion to how much of it is still within
+//! reach.
+//!
+//! Two numbers per key. It takes the hits of the window before as evenly spread, and is off by as much as they were not. The twin is
+//! `lua/sliding_window_counter.lua`.
+
+use super::ticks::{self, Clock, Found};
+use super::{State, Step};
+use crate::time::{Micros, Span, Tick};
+
+/// A limit per sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindowCounter {
+    /// Hits per window.
+    pub limit: u32,
+    /// The window in ticks; never zero.
+    pub window: u64,
+    /// The grain of its times.
+    pub tick: Tick,
+    /// A refused hit is taken as debt, of one full limit at most.
+    pub count_denied: bool,
+}
+
+/// The two windows at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Windows {
+    number: u64,
+    /// Ticks since the current one began.
+    elapsed: u64,
+    current: u64,
+    previous: u64,
+}
+
+impl SlidingWindowCounter {
+    /// The counter of these numbers.
+    #[must_use]
+    pub fn new(limit: u32, window: Span, count_denied: bool) -> Self {
+        // Both windows may be in debt when a limit is lowered: four limits, and the hits that are asked for.
+        let tick = ticks::finest(window, limit, |_| 3 * (u64::from(limit) + 1));
+        Self { limit, window: tick.ceil(window), tick, count_denied }
+    }
+
+    /// One check; see [`super::Algorithm::step`].
+    #[must_use]
+    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
+        let (clock, before) = self.read(state.as_ref(), self.tick.at(now));
+        let (limit, weight) = (u64::from(self.limit), self.weight(&before));
+        let mut after = before;
+        let allowed = match u64::try_from(hits) {
+            Ok(0) => weight <= limit * self.window,
+            Ok(taken) => {
+                let taken = taken.min(limit + 1);
+                let allowed = weight + taken * self.window <= limit * self.window;
+                if allowed {
+                    after.current += taken;
+                } else if self.count_denied {
+                    after.current += taken.min((2 * limit * self.window).saturating_sub(weight) / self.window);
+                }
+                allowed
+            }
+            Err(_) => {
+                let given = hits.unsigned_abs();
+                after.current = before.current.saturating_sub(given);
+                after.previous = before.previous.saturating_sub(given.saturating_sub(before.current));
+                true
+            }
+        };
+        let verdict = Found {
+            allowed,
+            capacity: self.limit,
+            used: self.weight(&after).div_ceil(self.window),
+            reset: match after {
+                Windows { current: 1.., .. } => 2 * self.window - after.elapsed,
+                Windows { previous: 1.., .. } => self.window - after.elapsed,
+                _ => 0,
+            },
+            retry: limit.checked_sub(hits.max(0).unsigned_abs()).map(|free| self.until(&after, free)),
+        }
+        .verdict(self.tick, clock);
+        if after == before {
+            return Step { verdict, state, keep_for: None };
+        }
+        let Windows { number: window, current, previous, .. } = after;
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step { verdict, state: Some(State::Counter { window, current, previous }), keep_for: Some(keep_for) }
+    }
+
+    /// The windows as they are now.
+    fn read(&self, state: Option<&State>, now: u64) -> (Clock, Windows) {
+        let (number, elapsed) = (now / self.window, now % self.window);
+        let Some(&State::Counter { window, current, previous }) = state else {
+            return (Clock::fresh(now), Windows { number, elapsed, current: 0, previous: 0 });
+        };
+        // Stored under a larger limit, there may be more.
+        let most = 2 * u64::from(self.limit);
+        let (current, previous) = (current.min(most), previous.min(most));
+        if window == number + 1 {
+            // The clock went back: on at the start of the window that it had seen.
+            let start = window * self.window;
+            return (Clock { now: start, behind: start - now }, Windows { number: window, elapsed: 0, current, previous });
+        }
+        let (current, previous) = match number.checked_sub(window) {
+            Some(0) => (current, previous),
+            Some(1) => (0, current),
+            _ => (0, 0),
+        };
+        (Clock::fresh(now), Windows { number, elapsed, current, previous })
+    }
+
+    /// Hits that count, each as many parts as the window has ticks.
+    fn weight(&self, windows: &Windows) -> u64 {
+        windows.previous * (self.window - windows.elapsed) + windows.current * self.window
+    }
+
+    /// Ticks until no more than `most` hits count.
+    fn until(&self, windows: &Windows, most: u64) -> u64 {
+        let Windows { elapsed, current, previous, .. } = *windows;
+        // How much of a window may still be within reach, that holds so many hits of which `most` may count.
+        let reach = |hits: u64, most: u64| (most * self.window).checked_div(hits).map_or(self.window, |reach| reach.min(self.window));
+        match most.checked_sub(current) {
+            Some(rest) => (self.window - reach(previous, rest)).saturating_sub(elapsed),
+            // Not within this window: it has to become the one before.
+            None => self.window - elapsed + self.window - reach(current, most),
+        }
+    }
+}
