@@ -23,10 +23,10 @@ steps[66] = function(log, t, hits, spec, key)
   end
   local over = floor((t - window + 1) / interval) - 1
   local allowed, used, newest, retry, after = log_step(log, key, bucket, over, bucket - buckets, hits, limit, count_denied)
-  local reset = newest and (newest + 1) * interval + window - 1 - t + behind or 0
+  local reset = newest and (newest + 1) * interval - t + window - 1 + behind or 0
   local extra = 0
   if not allowed then
-    extra = retry and (retry + 1) * interval + window - 1 - t + behind or -1
+    extra = retry and (retry + 1) * interval - t + window - 1 + behind or -1
   end
   if not after then
     return allowed, used, reset, extra

@@ -203,10 +203,10 @@ steps[76] = function(log, t, hits, spec, key)
   local behind = max(0, log.tip - t)
   t = t + behind
   local allowed, used, newest, retry, after = log_step(log, key, t, t - window, t - window, hits, limit, count_denied)
-  local reset = newest and newest + window - t + behind or 0
+  local reset = newest and newest - t + window + behind or 0
   local extra = 0
   if not allowed then
-    extra = retry and retry + window - t + behind or -1
+    extra = retry and retry - t + window + behind or -1
   end
   if not after then
     return allowed, used, reset, extra

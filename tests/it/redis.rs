@@ -1,6 +1,7 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
 
 mod counts;
+mod differential;
 mod failures;
 
 use std::time::Duration;

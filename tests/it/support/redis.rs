@@ -126,7 +126,6 @@ impl RedisServer {
     }
 
     /// Forgets all keys.
-    #[expect(dead_code, reason = "for tests that come")]
     pub fn flush(&self) {
         self.run::<()>(&["FLUSHALL"]);
     }
