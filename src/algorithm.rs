@@ -153,3 +153,6 @@ impl Algorithm {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

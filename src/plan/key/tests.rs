@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::FixedWindow;
-use crate::time::Span;
+use crate::algorithm::{Kind, Options};
+use crate::time::{Rate, Span, Unit};
 
 /// What a key must tell apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,16 @@ struct Meaning {
     domain: Vec<u8>,
     /// Key, value, and whether the value is a shared pattern.
     entries: Vec<(Vec<u8>, Vec<u8>, bool)>,
-    window_secs: u64,
+    window_secs: u32,
+    kind: Kind,
+    /// Of buckets.
+    interval: Option<Span>,
+}
+
+fn algorithm(meaning: &Meaning, limit: u32) -> Algorithm {
+    let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: meaning.window_secs };
+    let options = Options { kind: meaning.kind, bucket_interval: meaning.interval, ..Options::default() };
+    Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
 
 fn key(meaning: &Meaning) -> Vec<u8> {
@@ -28,8 +37,7 @@ fn key(meaning: &Meaning) -> Vec<u8> {
         })
         .collect();
     let mut out = Vec::new();
-    let fixed = FixedWindow { limit: 1, window: Span::from_secs(meaning.window_secs), count_denied: true };
-    write(&mut out, "p", &meaning.domain, &entries, &levels, &Algorithm::FixedWindow(fixed));
+    write(&mut out, "p", &meaning.domain, &entries, &levels, &algorithm(meaning, 1));
     out
 }
 
@@ -46,8 +54,14 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
 
 fn meaning() -> impl Strategy<Value = Meaning> {
     let entry = (hostile(), hostile(), prop::bool::weighted(0.2));
-    (hostile(), prop::collection::vec(entry, 0..4), prop::sample::select(vec![1_u64, 16, 60, 160]))
-        .prop_map(|(domain, entries, window_secs)| Meaning { domain, entries, window_secs })
+    let kind = prop::sample::select(Kind::NAMED.map(|(_, kind)| kind).to_vec());
+    let interval = prop::sample::select(vec![None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))]);
+    let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
+    (hostile(), prop::collection::vec(entry, 0..4), window, kind, interval).prop_map(|(domain, entries, window_secs, kind, interval)| {
+        // 1,000 buckets at most.
+        let interval = interval.filter(|_| kind == Kind::SlidingWindowBuckets && window_secs < 60);
+        Meaning { domain, entries, window_secs, kind, interval }
+    })
 }
 
 /// The same bytes with their borders moved: what separators alone would confuse.
@@ -77,8 +91,21 @@ proptest! {
         let key = key(&meaning);
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'{').count(), 1);
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'}').count(), 1);
-        let algorithm = format!("}}fw{}", meaning.window_secs);
-        prop_assert!(key.ends_with(algorithm.as_bytes()));
+        let end = key.iter().rposition(|&byte| byte == b'}').expect("a brace");
+        let mut tag_alone = Vec::new();
+        tag(&mut tag_alone, &algorithm(&meaning, 1));
+        prop_assert_eq!(&key[end + 1..], &tag_alone[..]);
+    }
+
+    /// A limit can be changed without forgetting, as long as its numbers need no other tick.
+    #[test]
+    fn the_amount_is_not_in_the_key(meaning in meaning(), limit in 0_u32..1_000) {
+        let tag_of = |limit| {
+            let mut out = Vec::new();
+            tag(&mut out, &algorithm(&meaning, limit));
+            out
+        };
+        prop_assert_eq!(tag_of(limit), tag_of(limit / 2));
     }
 }
 
@@ -88,7 +115,28 @@ fn keys_read_well_and_stay_short() {
         domain: b"shop".to_vec(),
         entries: vec![(b"user".to_vec(), b"42".to_vec(), false), (b"path".to_vec(), value.to_vec(), false)],
         window_secs: 60,
+        kind: Kind::FixedWindow,
+        interval: None,
     };
     assert_eq!(key(&meaning(b"/x?y=1")), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
     assert!(key(&meaning(&vec![0xff; 1 << 20])).len() < 128);
+}
+
+#[test]
+fn tags_tell_algorithms_windows_and_ticks() {
+    let tag_of = |kind, limit, unit, unit_multiplier, burst| {
+        let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
+        let algorithm = Algorithm::try_new(&rate, &Options { kind, burst, ..Options::default() }).expect("good options");
+        let mut out = Vec::new();
+        tag(&mut out, &algorithm);
+        String::from_utf8(out).expect("ASCII")
+    };
+    assert_eq!(tag_of(Kind::FixedWindow, 5, Unit::Minute, 1, None), "fw60");
+    assert_eq!(tag_of(Kind::SlidingWindowLog, 5, Unit::Minute, 1, None), "sl60.0");
+    assert_eq!(tag_of(Kind::SlidingWindowCounter, 5, Unit::Minute, 1, None), "sc60.0");
+    assert_eq!(tag_of(Kind::SlidingWindowCounter, u32::MAX, Unit::Day, 1, None), "sc86400.6");
+    assert_eq!(tag_of(Kind::SlidingWindowBuckets, 5, Unit::Minute, 1, None), "sb60.0.1000000x61");
+    assert_eq!(tag_of(Kind::TokenBucket, 5, Unit::Minute, 1, Some(10)), "tb60.0");
+    assert_eq!(tag_of(Kind::TokenBucket, u32::MAX, Unit::Year, 100, Some(10)), "tb3153600000.10");
+    assert_eq!(tag_of(Kind::LeakyBucket, 5, Unit::Second, 30, None), "lb30.0");
 }

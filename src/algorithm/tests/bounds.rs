@@ -1,0 +1,101 @@
+//! Any numbers at all: no panic, and nothing that Lua could not count.
+
+use std::collections::VecDeque;
+
+use super::super::sliding_window_buckets::Ring;
+use super::super::sliding_window_log::{Entry, Log};
+use super::super::ticks::EXACT;
+use super::*;
+use crate::time::LONGEST_WINDOW;
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 53), START - 100..START + 100, any::<u64>(), 0_u64..100_000]
+}
+
+fn state() -> impl Strategy<Value = Option<State>> {
+    let ring = (number(), prop::collection::vec(number(), 0..120)).prop_map(|(last, counts)| Ring { last, counts: counts.into() });
+    let entry = (number(), number()).prop_map(|(tick, total)| Entry { tick, total });
+    let log = (number(), prop::collection::vec(entry, 0..9)).prop_map(|(before, entries)| Log { before, entries: VecDeque::from(entries) });
+    prop_oneof![
+        Just(None),
+        (number(), number()).prop_map(|(window, count)| Some(State::FixedWindow { window, count })),
+        (number(), number(), number()).prop_map(|(window, current, previous)| Some(State::Counter { window, current, previous })),
+        (number(), any::<i64>()).prop_map(|(last, level)| Some(State::Tokens { last, level })),
+        (number(), number()).prop_map(|(last, backlog)| Some(State::Queue { last, backlog })),
+        ring.prop_map(|ring| Some(State::Buckets(Box::new(ring)))),
+        log.prop_map(|log| Some(State::Log(Box::new(log)))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30_000))]
+
+    #[test]
+    fn nothing_panics(algorithm in algorithm(any::<bool>(), &[]), state in state(), now in number(), patience in number(), hits in any::<i64>()) {
+        let moment = Moment { now: Micros(now), patience: Span::from_micros(patience) };
+        for hits in [hits, 0, 1, -1, hits % 1_000, i64::MIN, i64::MAX, i64::from(algorithm.capacity()), i64::from(algorithm.capacity()) + 1] {
+            let step = algorithm.step(state.clone(), moment, hits);
+            prop_assert!(step.verdict.remaining <= algorithm.capacity());
+            prop_assert!(hits >= 0 || step.verdict.allowed);
+            let again = algorithm.step(step.state, moment, hits);
+            prop_assert!(again.verdict.remaining <= algorithm.capacity());
+        }
+    }
+
+    #[test]
+    fn every_product_is_exact_in_lua(limit in amount(), burst in amount(), secs in 1_u32..=3_153_600_000, delay in any::<u64>()) {
+        for secs in [secs, secs % 100_000 + 1, 1, 3_153_600_000] {
+            check_products(limit, burst, secs, Span::from_micros(delay % 3_153_600_000_000_000))?;
+        }
+    }
+}
+
+/// The largest intermediate values of the steps, from their formulas.
+fn check_products(limit: u32, burst: u32, secs: u32, delay: Span) -> Result<(), TestCaseError> {
+    let window_span = Span::from_secs(u64::from(secs));
+    let below = |what: &str, value: u128| {
+        prop_assert!(value < u128::from(EXACT), "{} {}", what, value);
+        Ok(())
+    };
+    let grain = |tick: Tick, window: u64| {
+        // Whole seconds are exact below a second's tick; above it the window is off by little.
+        prop_assert!(tick.micros() > 1_000_000 || tick.span(window) == window_span);
+        prop_assert!(tick == Tick::FINEST || window >= 30_000, "{:?} {}", tick, window);
+        Ok(())
+    };
+    if let Algorithm::TokenBucket(token) = made(Kind::TokenBucket, limit, secs, true, burst, Span::ZERO) {
+        let (rate, window, burst) = (u128::from(token.limit), u128::from(token.window), u128::from(token.burst));
+        below("level - cost", burst * window + (burst + 1) * window)?;
+        below("refill", 2 * burst * window + rate)?;
+        grain(token.tick, token.window)?;
+    }
+    if let Algorithm::SlidingWindowCounter(counter) = made(Kind::SlidingWindowCounter, limit, secs, true, burst, Span::ZERO) {
+        let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
+        below("weight + hits", 4 * rate * window + (rate + 1) * window)?;
+        grain(counter.tick, counter.window)?;
+    }
+    if let Algorithm::LeakyBucket(leaky) = made(Kind::LeakyBucket, limit, secs, true, burst, delay) {
+        let (rate, window, room) =
+            (u128::from(leaky.limit), u128::from(leaky.window), u128::from(leaky.max_delay) * u128::from(leaky.limit));
+        let longest = room + window + rate * window;
+        below("backlog + hits", longest + (u128::from(leaky.capacity()) + 1) * window)?;
+        below("drain", longest + rate)?;
+        grain(leaky.tick, leaky.window)?;
+        prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
+        let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
+        prop_assert!(
+            !is_cut || leaky.limit == 0 || leaky.capacity() > u32::MAX - 2 - leaky.limit / 30_000,
+            "only what would be 2^32 hits is cut"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn instants_and_the_longest_spans_are_exact_in_lua() {
+    let year_2100 = 4_102_444_800_000_000_u64;
+    let (window, interval) = (LONGEST_WINDOW.micros(), LONGEST_WINDOW.micros() / 999);
+    assert!(year_2100 + window + interval < EXACT);
+    assert_eq!(Tick::all().count(), 13);
+    assert_eq!(Tick::new(200), Tick::COARSEST);
+}

@@ -1,0 +1,100 @@
+//! Options that do not belong to an algorithm, or are out of its bounds.
+
+use super::*;
+
+fn mistake(limit: u32, options: Options) -> (&'static str, String) {
+    let rate = Rate { requests_per_unit: limit, unit: Unit::Minute, unit_multiplier: 1 };
+    let mistake = Algorithm::try_new(&rate, &options).expect_err("a mistake");
+    assert!(!mistake.what.is_empty() && !mistake.remedy.is_empty());
+    (mistake.option, format!("{}: {}", mistake.what, mistake.remedy))
+}
+
+const BUCKETS: Options = Options {
+    kind: Kind::SlidingWindowBuckets,
+    burst: None,
+    bucket_interval: None,
+    bucket_span: None,
+    subject_expiry: None,
+    max_delay: None,
+    count_denied: None,
+};
+
+#[test]
+fn an_option_belongs_to_one_algorithm() {
+    let second = Some(Span::from_secs(1));
+    for (name, kind) in Kind::NAMED {
+        let none = Options { kind, ..Options::default() };
+        let given = [
+            ("burst", Kind::TokenBucket, Options { burst: Some(1), ..none }),
+            ("bucket_interval", Kind::SlidingWindowBuckets, Options { bucket_interval: second, ..none }),
+            ("bucket_span", Kind::SlidingWindowBuckets, Options { bucket_span: second, ..none }),
+            ("subject_expiry", Kind::SlidingWindowBuckets, Options { subject_expiry: second, ..none }),
+            ("max_delay", Kind::LeakyBucket, Options { max_delay: second, ..none }),
+        ];
+        for (option, owner, options) in given {
+            if owner != kind {
+                let (place, text) = mistake(5, options);
+                assert_eq!(place, option);
+                assert_eq!(text, format!("'{option}' has no meaning for a {name}: remove it, or write 'algorithm: {}'", owner.name()));
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_out_of_bounds_are_told() {
+    let secs = |secs| Some(Span::from_secs(secs));
+    let told = [
+        (mistake(5, Options { kind: Kind::TokenBucket, burst: Some(0), ..Options::default() }), "burst", "0 tokens"),
+        (mistake(100_001, Options { kind: Kind::SlidingWindowLog, ..Options::default() }), "algorithm", "sliding_window_buckets"),
+        (mistake(5, Options { kind: Kind::LeakyBucket, max_delay: secs(3_153_600_001), ..Options::default() }), "max_delay", "100 years"),
+        (mistake(5, Options { bucket_interval: secs(0), ..BUCKETS }), "bucket_interval", "is 0"),
+        (mistake(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
+        (mistake(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
+        (mistake(5, Options { bucket_interval: secs(5), subject_expiry: secs(64), ..BUCKETS }), "subject_expiry", "write 65s or more"),
+        (mistake(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..BUCKETS }), "bucket_interval", "write 60061us or more"),
+        (mistake(5, Options { bucket_interval: secs(1), bucket_span: secs(1_001), ..BUCKETS }), "bucket_interval", "write 1001ms or more"),
+        (mistake(5, Options { bucket_span: secs(1_001), ..BUCKETS }), "bucket_span", "write 1000s or less"),
+        (mistake(5, Options { bucket_interval: secs(1), bucket_span: secs(99_999), ..BUCKETS }), "bucket_span", "write 1000s or less"),
+    ];
+    for ((option, text), expected_option, part) in told {
+        assert_eq!(option, expected_option, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+    let rate = Rate { requests_per_unit: 1, unit: Unit::Year, unit_multiplier: 101 };
+    assert_eq!(Algorithm::try_new(&rate, &Options::default()).expect_err("too long").option, "unit_multiplier");
+}
+
+#[test]
+fn what_the_remedies_say_is_accepted() {
+    let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+    let secs = |secs| Some(Span::from_secs(secs));
+    for options in [
+        Options { bucket_interval: secs(60), ..BUCKETS },
+        Options { bucket_interval: secs(5), bucket_span: secs(65), subject_expiry: secs(65), ..BUCKETS },
+        Options { bucket_interval: Some(Span::from_micros(60_061)), ..BUCKETS },
+        Options { bucket_interval: Some(Span::from_micros(1_001_000)), bucket_span: secs(1_001), ..BUCKETS },
+        Options { bucket_span: secs(1_000), ..BUCKETS },
+        Options { kind: Kind::LeakyBucket, max_delay: secs(3_153_600_000), ..Options::default() },
+    ] {
+        assert!(Algorithm::try_new(&rate, &options).is_ok(), "{options:?}");
+    }
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+    let default = |kind| Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("good defaults");
+    assert!(matches!(default(Kind::FixedWindow), Algorithm::FixedWindow(FixedWindow { count_denied: true, .. })));
+    assert!(matches!(default(Kind::TokenBucket), Algorithm::TokenBucket(TokenBucket { burst: 5, count_denied: false, .. })));
+    assert!(matches!(default(Kind::LeakyBucket), Algorithm::LeakyBucket(LeakyBucket { max_delay: 0, .. })));
+    let Algorithm::SlidingWindowBuckets(buckets) = default(Kind::SlidingWindowBuckets) else { panic!("buckets") };
+    assert_eq!((buckets.interval, buckets.buckets, buckets.expiry), (1_000_000, 61, 61_000_000));
+    assert!(!default(Kind::LeakyBucket).holds());
+    for (_, kind) in Kind::NAMED {
+        let zero =
+            Algorithm::try_new(&Rate { requests_per_unit: 0, ..rate }, &Options { kind, ..Options::default() }).expect("a limit of 0");
+        assert_eq!(zero.capacity(), 0);
+        assert_eq!(zero.step(None, at(START), 1).verdict.retry_after, Wait::Never);
+    }
+}
