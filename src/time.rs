@@ -3,8 +3,12 @@
 //! Whole microseconds everywhere, so that Rust and Lua (whose numbers are exact only below 2^53) mean the same. Nothing here reads a clock:
 //! the stores do, and pass the instant on.
 
+mod duration;
+
 use std::ops::Add;
 use std::time::Duration;
+
+pub use duration::NoDuration;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -236,5 +240,35 @@ impl Rate {
     pub fn window(&self) -> Option<Span> {
         let window = Span::from_secs(self.unit.secs().checked_mul(u64::from(self.unit_multiplier))?);
         (Span::ZERO < window && window <= LONGEST_WINDOW).then_some(window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_because_readers_cut_them() {
+        for (micros, secs) in [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(Span::from_micros(micros).secs_rounded_up(), secs, "{micros}");
+        }
+    }
+
+    #[test]
+    fn units_keep_their_numbers_and_names() {
+        for (name, unit) in Unit::NAMED {
+            assert_eq!(Unit::named(&name.to_uppercase()), Some(unit));
+            assert_eq!(Unit::from_number(u64::try_from(unit.number()).expect("above 0")), Some(unit));
+            assert_eq!(unit.name(), name);
+        }
+        assert_eq!((Unit::from_number(0), Unit::from_number(8)), (None, None));
+    }
+
+    #[test]
+    fn windows_last_from_a_second_to_a_hundred_years() {
+        let window = |unit, unit_multiplier| Rate { requests_per_unit: 1, unit, unit_multiplier }.window();
+        assert_eq!(window(Unit::Second, 30), Some(Span::from_secs(30)));
+        assert_eq!(window(Unit::Year, 100), Some(LONGEST_WINDOW));
+        assert_eq!((window(Unit::Year, 101), window(Unit::Day, 0), window(Unit::Year, u32::MAX)), (None, None, None));
     }
 }

@@ -4,10 +4,12 @@
 //! so once. What envoyproxy/ratelimit refuses is refused; what it silently ignores is a warning. Nothing in here reads files or the clock:
 //! the caller brings the texts, sorted by name, and their order is the order of wildcards in a domain that several of them share.
 
+mod choice;
 mod descriptor;
 mod fields;
 mod problem;
 mod rate;
+mod settle;
 
 use hashbrown::{HashMap, HashSet};
 
@@ -18,6 +20,7 @@ use descriptor::Siblings;
 use fields::{Fields, Room};
 use problem::{Place, Problems, quoted};
 pub use problem::{Problem, Severity};
+use settle::{Defaults, Once, Undecided};
 
 /// How to compile.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,14 +60,18 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         compiler.problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
-    for domain in domains.values() {
+    for domain in domains.values_mut() {
         check_replaced(&mut compiler.problems, domain);
+        settle::decide(&mut compiler.problems, &mut compiler.limits, domain);
     }
     let (refused, problems) = compiler.problems.finish(options.strict);
     if refused {
         return Err(problems);
     }
-    let compiled = |domain: Domain| super::Domain { tree: domain.siblings.tree, commit: Commit::Each };
+    let compiled = |domain: Domain| super::Domain {
+        tree: domain.siblings.tree,
+        commit: domain.commit.map_or_else(Commit::default, |commit| commit.value),
+    };
     let domains = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), compiled(domain))).collect();
     Ok(Compiled { rules: Rules::new(domains, compiler.limits), warnings: problems })
 }
@@ -87,11 +94,24 @@ struct Domain {
     names: HashSet<Box<str>>,
     /// The names that `replaces` asks for: a later file may hold them.
     replaced: Vec<(Place, Box<str>)>,
+    commit: Option<Once<Commit>>,
+    defaults: Defaults,
+    /// The limits whose algorithm depends on the defaults, which a later file may hold.
+    undecided: Vec<Undecided>,
 }
 
 impl Domain {
     fn new(name: &str, first: Place) -> Self {
-        Self { name: name.into(), first, siblings: Siblings::default(), names: HashSet::new(), replaced: Vec::new() }
+        Self {
+            name: name.into(),
+            first,
+            siblings: Siblings::default(),
+            names: HashSet::new(),
+            replaced: Vec::new(),
+            commit: None,
+            defaults: Defaults::default(),
+            undecided: Vec::new(),
+        }
     }
 }
 
@@ -122,11 +142,13 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
             _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, place)),
         },
     };
+    settle::read(&mut compiler.problems, &fields, domain);
     if let Some(list) = fields.get("descriptors") {
         let mut siblings = std::mem::take(&mut domain.siblings);
         descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
         domain.siblings = siblings;
     }
+    settle::decide(&mut compiler.problems, &mut compiler.limits, &mut scratch);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";

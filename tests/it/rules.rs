@@ -9,10 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use weir::algorithm::Algorithm;
 use weir::ask::Entry;
 use weir::rules::compile::{Compiled, Options, Severity, SourceText, compile};
-use weir::rules::limit::Limit;
-use weir::rules::{Found, Rules};
+use weir::rules::limit::{Amount, Limit};
+use weir::rules::{Commit, Found, Rules};
+use weir::time::Tick;
 
 mod bombs;
 
@@ -42,6 +44,34 @@ fn rules_of(yaml: &str) -> Rules {
     compiled.unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0])).rules
 }
 
+/// The algorithm with its numbers, as far as they are not those of a limit that says nothing; durations in milliseconds.
+fn show_algorithm(amount: &Amount) -> String {
+    let window = amount.rate.window().expect("a compiled rate");
+    let ms = |tick: Tick, ticks: u64| format!("{} ms", ticks as f64 * tick.micros() as f64 / 1_000.0);
+    let (mut line, rate, (limit, of_window), count_denied) = match amount.algorithm {
+        Algorithm::FixedWindow(it) => {
+            let denied = (!it.count_denied).then_some(", denied hits are not counted");
+            assert_eq!((it.limit, it.window), (amount.rate.requests_per_unit, window));
+            return denied.unwrap_or_default().to_owned();
+        }
+        Algorithm::SlidingWindowLog(it) => (", sliding_window_log".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
+        Algorithm::SlidingWindowCounter(it) => (", sliding_window_counter".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
+        Algorithm::SlidingWindowBuckets(it) => {
+            let (interval, expiry) = (ms(it.tick, it.interval), ms(it.tick, it.expiry));
+            let line = format!(", sliding_window_buckets of {interval} x {}, expiry {expiry}", it.buckets);
+            (line, it.tick, (it.limit, it.window), it.count_denied)
+        }
+        Algorithm::TokenBucket(it) => (format!(", token_bucket with burst {}", it.burst), it.tick, (it.limit, it.window), it.count_denied),
+        Algorithm::LeakyBucket(it) => {
+            (format!(", leaky_bucket with max_delay {}", ms(it.tick, it.max_delay)), it.tick, (it.limit, it.window), it.count_denied)
+        }
+    };
+    assert_eq!(limit, amount.rate.requests_per_unit);
+    assert_eq!(of_window, window.micros().div_ceil(rate.micros()), "the window in ticks");
+    line += if count_denied { ", denied hits are counted" } else { "" };
+    line
+}
+
 /// A limit on one line, with everything that it says.
 fn show(limit: &Limit) -> String {
     let mut line = format!("limit {}: ", limit.path());
@@ -55,6 +85,7 @@ fn show(limit: &Limit) -> String {
             }
         }
     }
+    line.extend(limit.amount.map(|amount| show_algorithm(&amount)));
     let flags = [("shadow", limit.shadow_mode), ("quota", limit.quota_mode), ("detailed", limit.detailed_metric)];
     line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {flag}")));
     for level in &limit.levels {
@@ -70,7 +101,12 @@ fn show(limit: &Limit) -> String {
 fn outcome(files: &[SourceText], options: &Options) -> String {
     let (problems, limits) = match compile(files, options) {
         Ok(Compiled { rules, warnings }) if rules.limits().is_empty() => (warnings, vec!["no limits".to_owned()]),
-        Ok(Compiled { rules, warnings }) => (warnings, rules.limits().iter().map(show).collect()),
+        Ok(Compiled { rules, warnings }) => {
+            let mut domains: Vec<_> = rules.domains().filter(|domain| rules.commit(domain) == Some(Commit::AllOrNone)).collect();
+            domains.sort_unstable();
+            let commits = domains.into_iter().map(|domain| format!("domain {}: all or none", String::from_utf8_lossy(domain)));
+            (warnings, commits.chain(rules.limits().iter().map(show)).collect())
+        }
         Err(problems) => (problems, vec!["refused".to_owned()]),
     };
     problems.iter().map(ToString::to_string).chain(limits).fold(String::new(), |text, line| text + &line + "\n")

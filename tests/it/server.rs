@@ -15,7 +15,8 @@ use weir::server::{self, GrpcHealth, Options, Services, Workers};
 
 use crate::support::{Client, descriptor, request};
 
-/// Panics when the message holds `panic`, waits a second when it holds `wait`, else answers nothing much.
+/// Panics when the message holds `panic`, waits a second when it holds `wait`, stops its whole thread for a moment when it holds `stall`, else
+/// answers nothing much.
 struct Fragile;
 
 #[tonic::async_trait]
@@ -23,6 +24,9 @@ impl RateLimitService for Fragile {
     async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<RateLimitResponse>, Status> {
         let message = String::from_utf8_lossy(&request.get_ref().0).into_owned();
         assert!(!message.contains("panic"), "asked to");
+        if message.contains("stall") {
+            std::thread::sleep(Duration::from_millis(300));
+        }
         if message.contains("wait") {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -113,6 +117,9 @@ async fn bursts_of_resets_do_not_end_the_connection() {
     let server = Server::start(Options::default());
     let client = server.client().await;
     for _ in 0..5 {
+        let mut stalling = client.clone();
+        let stall = tokio::spawn(async move { stalling.should_rate_limit(ask("stall")).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
         let burst: Vec<_> = (0..200)
             .map(|_| {
                 let mut client = client.clone();
@@ -122,6 +129,7 @@ async fn bursts_of_resets_do_not_end_the_connection() {
         for call in burst {
             assert!(call.await.expect("no panic").is_err(), "timed out, and reset");
         }
+        stall.await.expect("no panic").expect("answered on the same connection");
     }
     let mut client = client;
     client.should_rate_limit(ask("x")).await.expect("the same connection goes on");

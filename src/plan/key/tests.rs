@@ -82,6 +82,11 @@ proptest! {
     #[test]
     fn keys_are_equal_only_for_the_same_meaning(left in meaning(), right in meaning(), by in any::<usize>()) {
         prop_assert_eq!(left == right, key(&left) == key(&right), "{:?} {:?}", left, right);
+        let mut toggled = left.clone();
+        if let Some((_, _, share_threshold)) = toggled.entries.first_mut() {
+            *share_threshold = !*share_threshold;
+        }
+        prop_assert_eq!(left == toggled, key(&left) == key(&toggled), "a pattern and the same text: {:?}", left);
         let moved = moved(&left, by);
         prop_assert_eq!(left == moved, key(&left) == key(&moved), "{:?} {:?}", left, moved);
     }

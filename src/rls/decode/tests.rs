@@ -40,6 +40,16 @@ fn each_refusal_names_its_field() {
 }
 
 #[test]
+fn text_need_not_be_utf8() {
+    // domain ff, one descriptor with the entry (fe, fd).
+    let message = b"\x0a\x01\xff\x12\x08\x0a\x06\x0a\x01\xfe\x12\x01\xfd";
+    let ask = decode(message).expect("a request");
+    assert_eq!(ask.domain, b"\xff");
+    let (_, entries) = ask.descriptors().next().expect("one descriptor");
+    assert_eq!(entries, [Entry { key: b"\xfe", value: b"\xfd" }]);
+}
+
+#[test]
 fn all_units_are_taken() {
     for unit in 1..=7 {
         let bytes = request("d", vec![limited(unit, Some(2))]).encode_to_vec();

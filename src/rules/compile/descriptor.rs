@@ -6,9 +6,9 @@ use hashbrown::hash_map::Entry;
 use super::fields::{self, Fields, Room};
 use super::problem::{Place, quoted};
 use super::rate::{self, RateLimit};
+use super::settle::Undecided;
 use super::{Compiler, Domain};
-use crate::algorithm::{self, Algorithm};
-use crate::rules::limit::{Amount, Level, Limit, LimitId};
+use crate::rules::limit::{Level, Limit, LimitId};
 use crate::rules::source::{Kind, Node, Sort};
 use crate::rules::tree::{Branch, Tree};
 
@@ -122,16 +122,13 @@ fn add_limit(
             None
         }
     });
-    let RateLimit { amount, name, replaces } = rate_limit?;
+    let RateLimit { amount, at, said, name, replaces } = rate_limit?;
     if let Some(name) = name {
         domain.names.insert(name.into());
     }
     domain.replaced.extend(replaces.iter().map(|&(at, name)| (problems.here(at), name.into())));
     // Names count even when the amount is wrong, so that one mistake is not told as two.
-    let amount = match amount.ok()? {
-        Some(rate) => Some(Amount { rate, algorithm: Algorithm::try_new(&rate, &algorithm::Options::default()).ok()? }),
-        None => None,
-    };
+    let amount = amount.ok()?;
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
@@ -141,12 +138,17 @@ fn add_limit(
     }
     let id = LimitId(u32::try_from(compiler.limits.len()).ok()?);
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
+    if let Some((rate, choice)) = amount {
+        let said = said.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
+        domain.undecided.push(Undecided { id, rate, choice, at: problems.here(at), said });
+    }
     compiler.limits.push(Limit {
         id,
         domain: domain.name.clone(),
         levels: path.into(),
         name: name.map(Into::into),
-        amount,
+        // Where there is one, it follows when all files of the domain are read.
+        amount: None,
         shadow_mode,
         quota_mode,
         detailed_metric,

@@ -4,7 +4,7 @@
 //! change, such a key is a warning here, and what that service refuses inside of what it ignores is refused as well.
 
 use super::problem::{Problems, quoted};
-use crate::rules::source::{Kind, Node, Sort};
+use crate::rules::source::{Kind, Node, Position, Sort};
 
 /// A kind of map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,7 @@ pub(super) enum Room {
     Descriptor,
     RateLimit,
     Replaced,
+    Defaults,
 }
 
 impl Room {
@@ -22,6 +23,7 @@ impl Room {
             Self::Descriptor => "in a descriptor",
             Self::RateLimit => "in rate_limit",
             Self::Replaced => "in an entry of replaces",
+            Self::Defaults => "in defaults",
         }
     }
 
@@ -31,7 +33,7 @@ impl Room {
 }
 
 /// All keys, with the maps that they belong to.
-const KEYS: [(&str, &[Room]); 17] = [
+const KEYS: [(&str, &[Room]); 26] = [
     ("domain", &[Room::Root]),
     ("key", &[Room::Descriptor]),
     ("value", &[Room::Descriptor]),
@@ -49,10 +51,30 @@ const KEYS: [(&str, &[Room]); 17] = [
     ("unlimited", &[Room::RateLimit]),
     ("name", &[Room::RateLimit, Room::Replaced]),
     ("replaces", &[Room::RateLimit]),
+    ("algorithm", &[Room::RateLimit, Room::Defaults]),
+    ("burst", &[Room::RateLimit, Room::Defaults]),
+    ("bucket_interval", &[Room::RateLimit, Room::Defaults]),
+    ("bucket_span", &[Room::RateLimit, Room::Defaults]),
+    ("subject_expiry", &[Room::RateLimit, Room::Defaults]),
+    ("max_delay", &[Room::RateLimit, Room::Defaults]),
+    ("count_denied", &[Room::RateLimit, Room::Defaults]),
+    ("defaults", &[Room::Root]),
+    ("commit", &[Room::Root]),
 ];
 
 /// Keys that Weir adds. The Go service refuses them everywhere, so that nothing is tolerated for its sake.
-const OWN_KEYS: [&str; 1] = ["unit_multiplier"];
+const OWN_KEYS: [&str; 10] = [
+    "unit_multiplier",
+    "algorithm",
+    "burst",
+    "bucket_interval",
+    "bucket_span",
+    "subject_expiry",
+    "max_delay",
+    "count_denied",
+    "defaults",
+    "commit",
+];
 
 /// The keys of a map that belong into it.
 pub(super) struct Fields<'n> {
@@ -76,6 +98,11 @@ impl<'n> Fields<'n> {
     /// Whether a misspelled key was probably meant to be this one.
     pub(super) fn meant(&self, key: &str) -> bool {
         self.meant.contains(&key)
+    }
+
+    /// The keys that were found, with their places. Nulls are among them.
+    pub(super) fn places(&self) -> impl Iterator<Item = (&'static str, Position)> {
+        self.found.iter().map(|&(key, node)| (key, node.at))
     }
 
     /// Where to report that a key has no value: at the key's null, or at the map.
@@ -103,7 +130,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, room: Room) -> O
                 let what = format!("'{known}' has no meaning {}", room.name());
                 let places: Vec<&str> = rooms.iter().map(|room| room.name()).collect();
                 let remedy = format!("it belongs {}", places.join(" or "));
-                if OWN_KEYS.contains(known) {
+                if OWN_KEYS.contains(known) || room == Room::Defaults {
                     problems.error_at(key, what, remedy);
                 } else {
                     problems.warning(key.at, what + " and is ignored", remedy);
@@ -124,6 +151,7 @@ const fn place_of(room: Room) -> &'static str {
         Room::Descriptor => "in the list of descriptors",
         Room::RateLimit => "under rate_limit",
         Room::Replaced => "in the list of replaces",
+        Room::Defaults => "under defaults",
     }
 }
 
@@ -133,6 +161,7 @@ const fn remedy_for_map(room: Room) -> &'static str {
         Room::Descriptor => "begin each descriptor with '- key: '",
         Room::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
         Room::Replaced => "write '- name: ' and the name of a limit",
+        Room::Defaults => "write 'algorithm: ' and its options below it",
     }
 }
 
@@ -236,11 +265,31 @@ pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Op
     }
 }
 
+/// What stands for one of these names; `None`, with an error, when it is none of them. `sort` says what kind of thing they name.
+pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, sort: &str, named: &[(&'static str, T)]) -> Option<T> {
+    let found = named.iter().find(|(name, _)| *name == text).map(|&(_, value)| value);
+    if found.is_none() {
+        let near = nearest(text, named.iter().map(|&(name, _)| name));
+        let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
+        problems.error_at(node, format!("{} is no {sort}", quoted(text)), remedy);
+    }
+    found
+}
+
+/// The remedy that names them all.
+pub(super) fn list<T>(named: &[(&'static str, T)]) -> String {
+    format!("write one of {}", named.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", "))
+}
+
 /// The value of a switch; false when it is absent or wrong.
 pub(super) fn switch(problems: &mut Problems, fields: &Fields<'_>, key: &str) -> bool {
-    let Some(node) = fields.get(key) else { return false };
-    if let Some(switch) = node.read::<bool>() {
-        return switch;
+    fields.get(key).and_then(|node| bool(problems, node, key)).unwrap_or(false)
+}
+
+/// A bool; `None`, with an error, when it is something else.
+pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bool> {
+    if let Some(bool) = node.read::<bool>() {
+        return Some(bool);
     }
     let (what, remedy) = match (node.sort(), node.text()) {
         (Sort::Text, Some(text)) if matches!(text, "true" | "false") => {
@@ -252,7 +301,7 @@ pub(super) fn switch(problems: &mut Problems, fields: &Fields<'_>, key: &str) ->
         (sort, _) => (format!("'{key}' is {} and not a bool", sort.name()), format!("write '{key}: true' or '{key}: false'")),
     };
     problems.error_at(node, what, remedy);
-    false
+    None
 }
 
 /// A whole number from 0 to 2^32-1; `None`, with an error, when it is something else.
@@ -269,7 +318,8 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
     let (what, remedy) = match node.sort() {
         Sort::Int if text.starts_with('-') => (format!("'{key}' is {} and cannot be negative", quoted(text)), "leave the minus out".into()),
         Sort::Int | Sort::Huge => {
-            (format!("'{key}' is {} and too large", quoted(text)), format!("write at most {} (2^32-1), or a longer unit", u32::MAX))
+            let longer_unit = if key == "burst" { "" } else { ", or a longer unit" };
+            (format!("'{key}' is {} and too large", quoted(text)), format!("write at most {} (2^32-1){longer_unit}", u32::MAX))
         }
         Sort::Float => {
             let remedy = format!("write a number from 0 to {} without fraction or exponent", u32::MAX);
@@ -301,7 +351,8 @@ mod tests {
             ("Domain", Some("domain")),
             ("vlaue", Some("value")),
             ("shadow-mode", Some("shadow_mode")),
-            ("burst", None),
+            ("brust", Some("burst")),
+            ("Algorithms", Some("algorithm")),
             ("x", None),
         ] {
             assert_eq!(nearest(wrong, KEYS.iter().map(|&(key, _)| key)), right, "{wrong}");

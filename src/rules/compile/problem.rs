@@ -111,6 +111,11 @@ impl Problems {
         self.add(place, Severity::Warning, what.into(), remedy.into());
     }
 
+    /// Something that makes its file unusable, in any file.
+    pub(super) fn error_in(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(place, Severity::Error, what.into(), remedy.into());
+    }
+
     /// Whether the current file has so many problems that another one would only be counted: its words need not be found.
     pub(super) fn is_full(&self) -> bool {
         self.files.last().is_some_and(|file| file.found >= MOST_PER_FILE)

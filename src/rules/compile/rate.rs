@@ -1,5 +1,6 @@
 //! The `rate_limit` of a descriptor.
 
+use super::choice::{self, Choice};
 use super::fields::{self, Fields, Room};
 use super::problem::{Problems, quoted};
 use crate::rules::source::{Kind, Node, Position, Sort};
@@ -8,7 +9,11 @@ use crate::time::{Rate, Unit};
 /// What a `rate_limit` says.
 pub(super) struct RateLimit<'n> {
     /// `None` = unlimited.
-    pub(super) amount: Result<Option<Rate>, Wrong>,
+    pub(super) amount: Result<Option<(Rate, Choice)>, Wrong>,
+    /// Where it stands.
+    pub(super) at: Position,
+    /// Its keys with the places of their values, for mistakes that show when the algorithm is made.
+    pub(super) said: Vec<(&'static str, Position)>,
     pub(super) name: Option<&'n str>,
     /// Names of other limits, with their places.
     pub(super) replaces: Vec<(Position, &'n str)>,
@@ -27,9 +32,11 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
         unlimited(problems, &fields);
         Ok(None)
     } else {
-        rate(problems, &fields).map(Some).ok_or(Wrong)
+        // Both are read whatever the other one gives: all problems are found at once.
+        let (rate, choice) = (rate(problems, &fields), choice::read(problems, &fields));
+        rate.and_then(|rate| Some(Some((rate, choice?)))).ok_or(Wrong)
     };
-    Some(RateLimit { amount, name, replaces })
+    Some(RateLimit { amount, at: node.at, said: fields.places().collect(), name, replaces })
 }
 
 /// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one that it does not.
@@ -43,8 +50,10 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
             problems.warning(node.at, "an unlimited limit has no unit; it is ignored", "remove 'unit'");
         }
     }
-    if let Some(node) = fields.get("unit_multiplier") {
-        problems.error_at(node, "an unlimited limit has no unit_multiplier", "remove 'unit_multiplier', or remove 'unlimited'");
+    for key in ["unit_multiplier"].iter().chain(&choice::KEYS) {
+        if let Some(node) = fields.get(key) {
+            problems.error_at(node, format!("an unlimited limit has no {key}"), format!("remove '{key}', or remove 'unlimited'"));
+        }
     }
     if let Some(node) = fields.get("requests_per_unit")
         && fields::number(problems, node, "requests_per_unit").is_some()
@@ -84,22 +93,16 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
 }
 
 fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
-    let names = || Unit::NAMED.iter().map(|&(name, _)| name);
-    let all = || format!("write one of {}", names().collect::<Vec<_>>().join(", "));
     let node = fields.get("unit");
     let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
         if !fields.meant("unit") {
-            problems.error_at(node.unwrap_or_else(|| fields.lack("unit")), "the rate_limit has no unit", all());
+            problems.error_at(node.unwrap_or_else(|| fields.lack("unit")), "the rate_limit has no unit", fields::list(&Unit::NAMED));
         }
         return None;
     };
     let text = fields::text(problems, node, "unit")?;
-    let unit = Unit::named(text);
-    if unit.is_none() {
-        let remedy = fields::nearest(text, names()).map_or_else(all, |near| format!("write '{near}'"));
-        problems.error_at(node, format!("{} is no unit", quoted(text)), remedy);
-    }
-    unit
+    // In any letter case.
+    Unit::named(text).or_else(|| fields::one_of(problems, node, text, "unit", &Unit::NAMED))
 }
 
 fn replaces<'n>(problems: &mut Problems, fields: &Fields<'n>, own_name: Option<&str>) -> Vec<(Position, &'n str)> {

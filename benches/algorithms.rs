@@ -1,0 +1,147 @@
+//! What a decision costs: every algorithm, in memory and in Redis.
+//!
+//! `cargo bench --bench algorithms` prints the table that the README shows. The figures are CPU time of the process that decides, not wall
+//! time, taken in rounds that go through all rows in turn; a row shows the median. They compare rows of one run on one machine, and nothing
+//! else. Redis is a real redis-server of its own on the loopback, without persistence.
+
+use std::fmt::Write;
+use std::fs;
+
+use tokio::time::{Duration, Instant};
+use weir::algorithm::{Algorithm, Kind, Moment, Options};
+use weir::plan::{Check, Plan, Role};
+use weir::store::{Memory, Redis, Store, Within, memory};
+use weir::time::{Rate, Span, Unit};
+
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../tests/it/support"]
+mod support {
+    pub mod ports;
+    pub mod redis;
+}
+
+use support::redis::RedisServer;
+
+const KEYS: usize = 20_000;
+const ROUNDS: usize = 5;
+
+/// Decisions in memory per round and row.
+const IN_MEMORY: usize = 400_000;
+
+/// Decisions in Redis per round and row.
+const IN_REDIS: usize = 40_000;
+
+const BATCHES: [usize; 3] = [1, 16, 64];
+
+fn algorithms() -> Vec<(&'static str, Algorithm)> {
+    let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
+    let build = |&(name, kind): &(&'static str, Kind)| {
+        let options = Options { kind, ..Options::default() };
+        (name, Algorithm::try_new(&rate, &options).expect("options that belong together"))
+    };
+    Kind::NAMED.iter().map(build).collect()
+}
+
+/// A plan of `batch` checks on keys that go round.
+fn plan(algorithm: Algorithm, batch: usize, first: usize) -> Plan {
+    let keys: Vec<String> = (0..batch).map(|offset| format!("w1{{bench|user={}}}x", (first + offset) % KEYS)).collect();
+    Plan::of_checks(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Role::default()))))
+}
+
+/// CPU time of a process so far, in microseconds. The kernel counts it in ticks of 10 ms.
+fn cpu_micros(process: &str) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in brackets").split_whitespace().collect();
+    let ticks = |index: usize| fields[index].parse::<f64>().expect("ticks");
+    (ticks(11) + ticks(12)) * 10_000.0
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1_024.0
+}
+
+fn in_memory(algorithm: Algorithm) -> f64 {
+    let memory = Memory::new(memory::Options::default());
+    let plans: Vec<Plan> = (0..KEYS).map(|key| plan(algorithm, 1, key)).collect();
+    let begin = cpu_micros("self");
+    for index in 0..IN_MEMORY {
+        let at = Moment { now: memory::now(), patience: Span::ZERO };
+        std::hint::black_box(memory.decide_at(&plans[index % KEYS], at));
+    }
+    (cpu_micros("self") - begin) / IN_MEMORY as f64
+}
+
+/// Bytes of this process per key, with a single hit each.
+fn memory_bytes(algorithm: Algorithm) -> f64 {
+    const MANY: usize = 400_000;
+    let memory = Memory::new(memory::Options { max_keys: 4 * MANY });
+    let begin = resident();
+    for key in 0..MANY {
+        let name = format!("w1{{bench|user={key}}}x");
+        let plan = Plan::of_checks([(name.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
+        let _ = memory.decide_at(&plan, Moment { now: memory::now(), patience: Span::ZERO });
+    }
+    (resident() - begin) / MANY as f64
+}
+
+/// CPU time of redis-server per decision, in batches of `batch`.
+async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, batch: usize) -> f64 {
+    server.flush();
+    let process = server.process_id().to_string();
+    let begin = cpu_micros(&process);
+    for index in (0..IN_REDIS).step_by(batch) {
+        let within = Within::until(Instant::now() + Duration::from_secs(10));
+        let answers = redis.decide(&plan(algorithm, batch, index), within).await;
+        assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+    }
+    (cpu_micros(&process) - begin) / IN_REDIS as f64
+}
+
+/// Bytes of Redis per key, with a single hit each.
+async fn redis_bytes(server: &RedisServer, redis: &Redis, algorithm: Algorithm) -> f64 {
+    server.flush();
+    let used = || {
+        let info: String = server.run(&["INFO", "memory"]);
+        info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a size").trim().parse::<f64>().expect("a number")
+    };
+    let begin = used();
+    for first in (0..KEYS).step_by(64) {
+        let _ = redis.decide(&plan(algorithm, 64.min(KEYS - first), first), Within::until(Instant::now() + Duration::from_secs(10))).await;
+    }
+    (used() - begin) / KEYS as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let server = RedisServer::start();
+    runtime.block_on(async {
+        let redis = Redis::connect_lazily(server.options());
+        let rows = algorithms();
+        let mut cells: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 1 + BATCHES.len()]; rows.len()];
+        for round in 0..ROUNDS {
+            for (row, &(name, algorithm)) in rows.iter().enumerate() {
+                eprintln!("round {} of {ROUNDS}: {name}", round + 1);
+                cells[row][0].push(in_memory(algorithm));
+                for (column, &batch) in BATCHES.iter().enumerate() {
+                    cells[row][1 + column].push(in_redis(&server, &redis, algorithm, batch).await);
+                }
+            }
+        }
+        let mut table = "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a key in memory | in Redis |\n".to_owned();
+        table += "|---|---|---|---|---|---|---|\n";
+        for ((name, algorithm), cells) in rows.iter().zip(cells) {
+            let micros: Vec<String> = cells.into_iter().map(|values| format!("{:.2} µs", median(values))).collect();
+            let bytes = (memory_bytes(*algorithm), redis_bytes(&server, &redis, *algorithm).await);
+            let _ = writeln!(table, "| `{name}` | {} | {:.0} | {:.0} |", micros.join(" | "), bytes.0, bytes.1);
+        }
+        println!("{table}");
+    });
+}

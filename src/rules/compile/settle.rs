@@ -1,0 +1,118 @@
+//! What holds for a whole domain, `commit` and `defaults`, and the algorithms of its limits, which wait for it.
+//!
+//! Files that share a domain share these too, wherever they stand, so that the order of files does not matter: algorithms are made when all
+//! of them are read.
+
+use super::Domain;
+use super::choice::{self, Choice};
+use super::fields::{self, Fields, Room};
+use super::problem::{Place, Problems};
+use crate::algorithm::{Algorithm, Mistake};
+use crate::rules::Commit;
+use crate::rules::limit::{Amount, Limit, LimitId};
+use crate::time::Rate;
+
+/// The names that files use.
+const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
+
+/// What a domain says once, or several times in the same way.
+pub(super) struct Once<T> {
+    pub(super) value: T,
+    first: Place,
+}
+
+/// The `defaults` of a domain.
+#[derive(Default)]
+pub(super) struct Defaults {
+    choice: Option<Once<Choice>>,
+    /// The places of all that they say.
+    said: Vec<(&'static str, Place)>,
+    /// They are wrong, and it is reported.
+    is_wrong: bool,
+}
+
+/// A limit without its algorithm.
+pub(super) struct Undecided {
+    pub(super) id: LimitId,
+    pub(super) rate: Rate,
+    pub(super) choice: Choice,
+    /// The `rate_limit`.
+    pub(super) at: Place,
+    /// The keys of the `rate_limit` with their values' places.
+    pub(super) said: Vec<(&'static str, Place)>,
+}
+
+/// Reads what a file says about its whole domain.
+pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Domain) {
+    if let Some(node) = fields.get("commit")
+        && let Some(text) = fields::text(problems, node, "commit")
+        && let Some(commit) = fields::one_of(problems, node, text, "value of 'commit'", &COMMITS)
+    {
+        let place = problems.here(node.at);
+        agree(problems, &mut domain.commit, "commit", Once { value: commit, first: place });
+    }
+    domain.defaults.is_wrong |= fields.meant("defaults");
+    let Some(node) = fields.get("defaults") else { return };
+    let said = fields::read(problems, node, Room::Defaults);
+    let Some((said, choice)) = said.and_then(|said| choice::read(problems, &said).map(|choice| (said, choice))) else {
+        domain.defaults.is_wrong = true;
+        return;
+    };
+    let place = problems.here(node.at);
+    domain.defaults.said.extend(said.places().map(|(key, at)| (key, problems.here(at))));
+    domain.defaults.is_wrong |= !agree(problems, &mut domain.defaults.choice, "defaults", Once { value: choice, first: place });
+}
+
+/// Two files of one domain may say the same; whether they do.
+fn agree<T: PartialEq>(problems: &mut Problems, known: &mut Option<Once<T>>, key: &str, said: Once<T>) -> bool {
+    match known {
+        None => *known = Some(said),
+        Some(known) if known.value == said.value => {}
+        Some(known) => {
+            let what = format!("'{key}' is not the one that {} gives to the same domain", problems.show(known.first));
+            problems.error_in(said.first, what, "write the same in both files, or in one of them only");
+            return false;
+        }
+    }
+    true
+}
+
+/// Gives every limit of the domain its algorithm, or reports why there is none.
+pub(super) fn decide(problems: &mut Problems, limits: &mut [Limit], domain: &mut Domain) {
+    let undecided = std::mem::take(&mut domain.undecided);
+    if domain.defaults.is_wrong {
+        // What the limits mean is not known; half of it would be told as mistakes of theirs.
+        return;
+    }
+    let defaults = domain.defaults.choice.as_ref().map(|once| once.value).unwrap_or_default();
+    'limits: for limit in undecided {
+        let mut options = limit.choice.over(&defaults);
+        let algorithm = loop {
+            match Algorithm::try_new(&limit.rate, &options) {
+                Ok(algorithm) => break algorithm,
+                Err(mistake) => {
+                    report(problems, &limit, &domain.defaults, &mistake);
+                    if !choice::leave_out(&mut options, mistake.option) {
+                        continue 'limits;
+                    }
+                }
+            }
+        };
+        // Once a mistake is reported nobody will see this.
+        if let Some(decided) = limits.get_mut(limit.id.0 as usize) {
+            decided.amount = Some(Amount { rate: limit.rate, algorithm });
+        }
+    }
+}
+
+fn report(problems: &mut Problems, limit: &Undecided, defaults: &Defaults, mistake: &Mistake) {
+    let place_in = |said: &[(&'static str, Place)]| said.iter().find(|(key, _)| *key == mistake.option).map(|&(_, place)| place);
+    match (place_in(&limit.said), place_in(&defaults.said)) {
+        (Some(place), _) => problems.error_in(place, mistake.what.as_str(), mistake.remedy.as_str()),
+        (None, Some(place)) => {
+            let what = format!("{} ('{}' is the default in {})", mistake.what, mistake.option, problems.show(place));
+            problems.error_in(limit.at, what, mistake.remedy.as_str());
+        }
+        (None, None) => problems.error_in(limit.at, mistake.what.as_str(), mistake.remedy.as_str()),
+    }
+}
