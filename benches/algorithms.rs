@@ -135,7 +135,8 @@ fn main() {
                 }
             }
         }
-        let mut table = "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a key in memory | in Redis |\n".to_owned();
+        let mut table =
+            "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a key in memory | in Redis |\n".to_owned();
         table += "|---|---|---|---|---|---|---|\n";
         for ((name, algorithm), cells) in rows.iter().zip(cells) {
             let micros: Vec<String> = cells.into_iter().map(|values| format!("{:.2} µs", median(values))).collect();

@@ -101,7 +101,8 @@ pub fn picture(name: &str, kind: Kind) -> String {
             if count > 0 {
                 let (top, bottom) = (y(f64::from(count + below)), y(f64::from(below)));
                 let height = bottom - top;
-                let _ = writeln!(svg, "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>");
+                let _ =
+                    writeln!(svg, "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>");
             }
         }
         within.push_back(passed);

@@ -4,7 +4,8 @@ steps[70] = function(text, _, hits, spec)
   local limit, count_denied, keep = unpack('<ddd', spec, 19)
   local count = 0
   if text then
-    count = match(text, '^%d+$') and tonumber(text)
+    -- Redis counts to 19 digits.
+    count = #text < 20 and match(text, '^%d+$') and tonumber(text)
     if not count then
       return nil, NO_COUNTER
     end

@@ -3,6 +3,7 @@
 mod counts;
 mod differential;
 mod failures;
+mod scripts;
 
 use std::time::Duration;
 

@@ -80,6 +80,8 @@ struct Source {
     kinds: Vec<Kind>,
     scene: usize,
     limits: Vec<Algorithm>,
+    /// In small steps and with few hits at once, so that much comes together under a key.
+    is_steady: bool,
     now: u64,
     /// What the last refused check was told to wait.
     last_wait: u64,
@@ -87,8 +89,15 @@ struct Source {
 
 impl Source {
     fn new(kinds: &[Kind], seed: u64) -> Self {
-        let mut source =
-            Self { random: fastrand::Rng::with_seed(seed), kinds: kinds.to_vec(), scene: 0, limits: Vec::new(), now: START, last_wait: 0 };
+        let mut source = Self {
+            random: fastrand::Rng::with_seed(seed),
+            kinds: kinds.to_vec(),
+            scene: 0,
+            limits: Vec::new(),
+            is_steady: false,
+            now: START,
+            last_wait: 0,
+        };
         source.next_scene();
         source
     }
@@ -96,7 +105,8 @@ impl Source {
     fn next_scene(&mut self) {
         self.scene += 1;
         self.now = START;
-        self.limits = (0..4).map(|_| self.limit(None)).collect();
+        self.is_steady = self.random.u8(..4) == 0;
+        self.limits = (0..if self.is_steady { 1 } else { 4 }).map(|_| self.limit(None)).collect();
     }
 
     /// A limit, or the same one with another amount.
@@ -109,6 +119,7 @@ impl Source {
                 1 => u32::MAX - random.u32(0..3),
                 2 => random.u32(..),
                 3 => random.u32(..100_001),
+                _ if self.is_steady => random.u32(20..2_000),
                 _ => random.u32(1..30),
             };
             let (unit, unit_multiplier) = match random.u8(..8) {
@@ -144,6 +155,10 @@ impl Source {
         let (window, tick) = (stored::window(&limit), limit.tick().micros());
         let near = |at: u64, random: &mut fastrand::Rng| (at + random.u64(..3) * tick).saturating_sub(tick) + random.u64(..2);
         let now = self.now;
+        if self.is_steady && random.u8(..64) > 0 {
+            self.now = now + random.u64(..=window / 512 + 1);
+            return Micros(self.now.min(END));
+        }
         self.now = match random.u8(..32) {
             0..8 => now,
             8..14 => now + random.u64(..=tick),
@@ -168,6 +183,9 @@ impl Source {
     fn hits(&mut self, limit: &Algorithm) -> i64 {
         let random = &mut self.random;
         let capacity = i64::from(limit.capacity());
+        if self.is_steady && random.u8(..16) > 0 {
+            return random.i64(-2..6);
+        }
         match random.u8(..24) {
             0..3 => 0,
             3 => i64::MAX,
@@ -188,7 +206,7 @@ impl Source {
             let limit = self.limits[self.random.usize(..self.limits.len())];
             let limit = if self.random.u8(..10) == 0 { self.other_amount(limit) } else { limit };
             let role = Role { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
-            let key = format!("{}.{}.{}", self.scene, self.random.u8(..2), stored::tag(&limit));
+            let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored::tag(&limit));
             checks.push((key, Check::new(limit, self.hits(&limit), role)));
         }
         let mut plan = Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
@@ -324,7 +342,10 @@ fn run(kinds: &[Kind]) {
     while done < operations {
         if batches >= PER_SCENE {
             source.next_scene();
-            server.assert_every_key_expires();
+            // A limit of nothing leaves nothing.
+            if !server.keys().is_empty() {
+                server.assert_every_key_expires();
+            }
             server.flush();
             model.clear();
             batches = 0;
