@@ -1,6 +1,7 @@
 //! The process: build everything, run, drain, stop.
 //!
-//! One control thread does everything that must never stall a request: accepting, HTTP, reloading, sweeping, signals. The workers answer.
+//! One control thread accepts, serves HTTP, sweeps and hears signals; files have a thread of their own, and what takes long (a scrape, a large
+//! JSON) runs beside it. The workers answer.
 
 mod stores;
 
@@ -22,16 +23,19 @@ use crate::health::Health;
 use crate::http::{self, Pages};
 use crate::limiter::Limiter;
 use crate::live::{Live, files};
-use crate::metrics::{Core, Metrics};
+use crate::metrics::{Core, Metrics, Sample};
 use crate::rls::Rls;
 use crate::rules::compile::Problem;
-use crate::server::{self, GrpcHealth, Services, Workers};
+use crate::server::{self, Budget, GrpcHealth, Services, Workers};
 use crate::settings::Settings;
 use crate::telemetry;
 use stores::Stores;
 
 /// Time for what is in flight when the process ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
+
+/// Problems of the first files that are logged.
+const MOST_LOGGED: usize = 50;
 
 /// Why the process cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -68,12 +72,17 @@ fn lines(problems: &[Problem]) -> String {
 /// # Errors
 /// [`StartError`]; once it serves, nothing ends it but a signal.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
-    telemetry::init(&settings.log_level, settings.log_format)?;
-    Builder::new_current_thread().enable_all().build()?.block_on(run(settings))
+    // Held to the end: what was logged last is still written.
+    let logs = telemetry::init(&settings.log_level, settings.log_format)?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(run(settings, &logs));
+    // Nothing is waited for any more, whatever a thread is still at.
+    runtime.shutdown_background();
+    ended
 }
 
 #[expect(clippy::disallowed_methods, reason = "the control thread's own tasks, all of which end below")]
-async fn run(settings: Settings) -> Result<(), StartError> {
+async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartError> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -84,6 +93,9 @@ async fn run(settings: Settings) -> Result<(), StartError> {
     let health = Health::new(settings.needs_a_domain);
     let watched = first_load(&settings, &live, &health)?;
     let stores = Stores::new(settings.backend.clone(), &metrics);
+    let dropped = logs.dropped();
+    let help = "Lines of the log that nobody read in time.";
+    metrics.register(Box::new(move || vec![Sample::counter("weir_log_lines_dropped_total", help, Vec::new(), dropped())]));
 
     let grpc = open("grpc", settings.grpc)?;
     let http = open("http", settings.http)?;
@@ -94,8 +106,8 @@ async fn run(settings: Settings) -> Result<(), StartError> {
         move |core| Rls::new(Arc::clone(&live), Limiter::new(stores.connect(), limiter), Arc::clone(&metrics), core, options.clone())
     };
     let services = {
-        let (new_rls, grpc_health, metrics) = (new_rls.clone(), grpc_health.clone(), Arc::clone(&metrics));
-        move |worker| Services::new(new_rls(Core(worker)), grpc_health.clone(), Arc::clone(&metrics))
+        let (new_rls, grpc_health, budget, metrics) = (new_rls.clone(), grpc_health.clone(), Budget::default(), Arc::clone(&metrics));
+        move |worker| Services::new(new_rls(Core(worker)), grpc_health.clone(), budget.clone(), Arc::clone(&metrics))
     };
     let workers = Arc::new(Workers::start(settings.workers, settings.server, services)?);
 
@@ -106,21 +118,24 @@ async fn run(settings: Settings) -> Result<(), StartError> {
         async move { rls.answer(&frame, &MetadataMap::new()).await.map(|response| response.encode_to_vec().into()) }
     };
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
-    let background = [
-        tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone())),
-        tokio::spawn(http::serve(http, pages, stopping.clone())),
-        tokio::spawn(tell_health(health.clone(), grpc_health)),
-        tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics), health.clone())),
-        tokio::spawn(stores.sweep()),
-    ];
+    tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));
+    tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics), health.clone()));
+    tokio::spawn(stores.sweep());
+    let telling = tokio::spawn(tell_health(health.clone(), grpc_health.clone()));
+    let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
+
     until_told_to_stop(&settings, &health).await;
     stop.send_replace(true);
-    let drained = tokio::task::spawn_blocking(move || workers.drain(LAST_REQUESTS));
+    telling.abort();
+    let drained = async {
+        end_watches(grpc_health).await;
+        let workers = tokio::task::spawn_blocking(move || workers.drain(LAST_REQUESTS));
+        let _ = tokio::join!(workers, tokio::time::timeout(LAST_REQUESTS, pages));
+    };
     tokio::select! {
-        _ = drained => tracing::info!("weir stopped"),
+        () = drained => tracing::info!("weir stopped"),
         () = told_to_stop() => tracing::warn!("told to stop again: requests in flight are cut off"),
     }
-    background.iter().for_each(tokio::task::JoinHandle::abort);
     Ok(())
 }
 
@@ -129,9 +144,13 @@ fn first_load(settings: &Settings, live: &Arc<Live>, health: &Health) -> Result<
     match files::load_once(live, &settings.files, health) {
         Ok(watched) => Ok(watched),
         Err((problems, watched)) if settings.start_without_limits => {
-            for problem in problems {
+            for problem in problems.iter().take(MOST_LOGGED) {
                 tracing::error!("{problem}");
             }
+            tracing::error!(
+                problems = problems.len(),
+                "there are no limits yet: every request is answered UNAVAILABLE until the files can be used"
+            );
             Ok(watched)
         }
         Err((problems, _)) => Err(StartError::Limits(problems)),
@@ -170,7 +189,16 @@ async fn tell_health(health: Health, grpc_health: GrpcHealth) {
     }
 }
 
-/// After SIGTERM clients get time to notice; a person at a terminal (SIGINT) does not want to wait, nor does a second signal.
+/// A stream that watches health never ends by itself; forgetting the services ends it, after it has been told that they are not serving.
+async fn end_watches(mut grpc_health: GrpcHealth) {
+    for service in ["", "ratelimit"] {
+        grpc_health.set_service_status(service, ServingStatus::NotServing).await;
+        grpc_health.clear_service_status(service).await;
+    }
+}
+
+/// After SIGTERM (and SIGHUP, as in envoyproxy/ratelimit) clients get time to notice; a person at a terminal (SIGINT) does not want to wait,
+/// nor does a second signal.
 async fn until_told_to_stop(settings: &Settings, health: &Health) {
     let patient = told_to_stop_patiently().await;
     health.drain();
@@ -185,12 +213,14 @@ async fn until_told_to_stop(settings: &Settings, health: &Health) {
 }
 
 async fn told_to_stop_patiently() -> bool {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
         tracing::error!("signals cannot be received; only SIGKILL ends this process");
         return std::future::pending().await;
     };
     tokio::select! {
         _ = terminate.recv() => true,
+        _ = hang_up.recv() => true,
         _ = interrupt.recv() => false,
     }
 }

@@ -5,6 +5,7 @@
 
 mod json;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -21,16 +22,19 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use crate::health::Health;
 use crate::metrics::Metrics;
 
-/// Open connections; one more is closed at once, so that a probe fails fast and does not hang.
+/// Open connections; for one more the oldest is closed, so that those who only hold one cannot keep a probe out.
 const MOST_CONNECTIONS: usize = 512;
+
+/// JSON requests that are read at a time; each may need many times its own size.
+const MOST_READ_AT_A_TIME: usize = 2;
 
 /// The largest body, as for a message over gRPC.
 const MOST_BODY_BYTES: usize = 4 << 20;
@@ -39,7 +43,7 @@ const MOST_BODY_BYTES: usize = 4 << 20;
 const MOST_HEAD_BYTES: usize = 64 << 10;
 
 /// Time for a request's head, and for what stays open between two requests.
-const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time for a request's body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
@@ -68,6 +72,7 @@ pub struct Pages {
     metrics: Arc<Metrics>,
     health: Health,
     scrape: Mutex<()>,
+    reading: Semaphore,
     decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
 }
 
@@ -84,7 +89,13 @@ impl Pages {
         D: Fn(Bytes) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
     {
-        Self { metrics, health, scrape: Mutex::new(()), decide: Box::new(move |request| Box::pin(decide(request))) }
+        Self {
+            metrics,
+            health,
+            scrape: Mutex::new(()),
+            reading: Semaphore::new(MOST_READ_AT_A_TIME),
+            decide: Box::new(move |request| Box::pin(decide(request))),
+        }
     }
 
     async fn page(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -123,7 +134,11 @@ impl Pages {
             Ok(body) => body,
             Err(refused) => return refused,
         };
-        let request = match json::request(&body) {
+        let request = {
+            let _place = self.reading.acquire().await;
+            tokio::task::spawn_blocking(move || json::request(&body)).await.unwrap_or_else(|error| Err(error.to_string()))
+        };
+        let request = match request {
             Ok(request) => request,
             Err(error) => return failed(StatusCode::BAD_REQUEST, &format!("the body is no RateLimitRequest in JSON: {error}")),
         };
@@ -181,13 +196,18 @@ fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>
 pub async fn serve(listener: TcpListener, pages: Pages, mut stop: watch::Receiver<bool>) {
     let pages = Arc::new(pages);
     let mut connections = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if connections.len() < MOST_CONNECTIONS => {
-                    connections.spawn(connection(stream, Arc::clone(&pages), stop.clone()));
+                Ok((stream, _)) => {
+                    oldest_first.retain(|connection| !connection.is_finished());
+                    if oldest_first.len() >= MOST_CONNECTIONS && let Some(oldest) = oldest_first.pop_front() {
+                        pages.metrics.connection_refused();
+                        oldest.abort();
+                    }
+                    oldest_first.push_back(connections.spawn(connection(stream, Arc::clone(&pages), stop.clone())));
                 }
-                Ok(_) => pages.metrics.connection_refused(),
                 Err(error) => {
                     tracing::warn!(%error, "an HTTP connection cannot be accepted");
                     sleep(AFTER_ACCEPT_ERROR).await;

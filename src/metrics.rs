@@ -31,8 +31,8 @@ use process::Process;
 /// Unknown domains that get a series of their own; a domain comes from Envoy's configuration, but nothing forces it to.
 const MOST_UNKNOWN_DOMAINS: usize = 100;
 
-/// Series whose names depend on requests, at most. At 10,000 a scrape has a few megabytes.
-const MOST_DYNAMIC_SERIES: usize = 10_000;
+/// Names that depend on requests, at most. Each has a series in five families: at 2,000 a scrape has some three megabytes.
+const MOST_DYNAMIC_SERIES: usize = 2_000;
 
 /// Samples that another part of the process gives when it is scraped.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
@@ -88,8 +88,13 @@ impl Metrics {
         })
     }
 
-    /// A request was answered with `status`. UNAVAILABLE and DEADLINE_EXCEEDED count as the store's errors (`err_type="redis_error"`, whatever
-    /// the store), any other code but OK as the service's.
+    /// A request has no answer: because of its store (`err_type="redis_error"`, whatever the store), or for any other reason
+    /// (`err_type="service_error"`).
+    pub fn failed(&self, core: Core, by_store: bool) {
+        self.process.count(core, if by_store { process::Count::StoreFailed } else { process::Count::ServiceFailed });
+    }
+
+    /// A request over gRPC was answered with `code`.
     pub fn request(&self, core: Core, status: Code, took: Duration) {
         self.process.request(core, status, took);
     }

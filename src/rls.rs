@@ -4,6 +4,7 @@
 
 pub mod codec;
 pub mod decode;
+mod failure;
 pub mod respond;
 mod timeout;
 
@@ -20,6 +21,7 @@ use crate::plan::{self, Plan};
 use crate::proto::{RateLimitResponse, RateLimitService};
 use codec::Frame;
 use decode::decode;
+use failure::Failure;
 use respond::respond;
 
 /// How requests are read and answered.
@@ -48,18 +50,25 @@ impl Rls {
         Self { live, limiter, metrics, core, options }
     }
 
-    /// Decides one encoded request.
+    /// Decides one encoded request, and counts it when it fails.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a message that is malformed or asks for something impossible; UNAVAILABLE when there are no rules yet or the
     /// store gives no answer in time.
     pub async fn answer(&self, frame: &[u8], metadata: &MetadataMap) -> Result<RateLimitResponse, Status> {
+        self.decide(frame, metadata).await.map_err(|failure| {
+            self.metrics.failed(self.core, matches!(failure, Failure::Store(_)));
+            failure.into()
+        })
+    }
+
+    async fn decide(&self, frame: &[u8], metadata: &MetadataMap) -> Result<RateLimitResponse, Failure> {
         let ask = decode(frame)?;
-        let live = self.live.load().ok_or_else(|| Status::unavailable("no rate limit configuration loaded"))?;
+        let live = self.live.load().ok_or(Failure::NoRules)?;
         let plan = Plan::new(&live.rules, &ask, &self.options.plan);
         let answers = self.limiter.decide(&plan, timeout::grpc_timeout(metadata)).await;
         live.tallies.observe(self.core, ask.domain, &plan, &answers);
-        let reply = respond(&ask, &plan, &answers, &self.options.respond)?;
+        let reply = respond(&ask, &plan, &answers, &self.options.respond).map_err(Failure::Store)?;
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
         }

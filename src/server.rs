@@ -3,6 +3,7 @@
 //! Measured, that is half the CPU per request of a work-stealing runtime, and a client with few connections still uses all cores. hyper's
 //! HTTP/2 drives the generated service directly; there is no router in between. Limits that HTTP/2 needs are all written out here.
 
+mod body;
 mod connection;
 mod dispatch;
 mod worker;
@@ -15,8 +16,10 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::metrics::Metrics;
+pub use body::Budget;
 pub use dispatch::{GrpcHealth, Services};
 pub use worker::{Job, Workers};
 
@@ -57,6 +60,9 @@ const BACKLOG: i32 = 1_024;
 /// Pause after an error of accept: most often there are no file descriptors left, and asking again at once would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Between two lines about it in the log.
+const WARNING_PAUSE: Duration = Duration::from_secs(1);
+
 /// Opens a listening socket. An IPv6 address takes IPv4 connections too; two processes cannot share a port without noticing.
 ///
 /// # Errors
@@ -82,6 +88,7 @@ pub async fn accept(
     mut stop: watch::Receiver<bool>,
 ) {
     let free = Arc::new(Semaphore::new(options.max_connections));
+    let mut last_warning = None::<Instant>;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -93,7 +100,10 @@ pub async fn accept(
                 Err(_) => metrics.connection_refused(),
             },
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if last_warning.is_none_or(|last| last.elapsed() > WARNING_PAUSE) {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    last_warning = Some(Instant::now());
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

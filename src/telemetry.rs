@@ -6,6 +6,7 @@ mod lines;
 
 use std::io::IsTerminal;
 
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
@@ -33,21 +34,43 @@ pub enum Error {
     Twice,
 }
 
+/// The logs of a process, written by a thread of their own: a reader of stderr that stalls must not stall a request. When it does not keep
+/// up, lines are dropped and counted. Dropping this writes what is left.
+#[derive(Debug)]
+pub struct Logs {
+    _writer: WorkerGuard,
+    dropped: ErrorCounter,
+}
+
+impl Logs {
+    /// Lines that were dropped so far, for metrics.
+    #[must_use]
+    pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let dropped = self.dropped.clone();
+        move || dropped.dropped_lines() as u64
+    }
+}
+
+/// Lines that wait for the reader of stderr at most.
+const MOST_WAITING: usize = 8_192;
+
 /// Starts the logs of the process. `level` is a level in any letter case (also envoyproxy/ratelimit's: warning, fatal, panic), or a list of
 /// targets with levels; empty means info.
 ///
 /// # Errors
 /// [`Error`].
-pub fn init(level: &str, format: Format) -> Result<(), Error> {
+pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     let filter = filter(level)?;
+    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MOST_WAITING).finish(std::io::stderr());
+    let logs_of_process = Logs { _writer: guard, dropped: writer.error_counter() };
     // An error while writing would go to stderr again, and printing there panics when it is closed.
-    let lines = layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let lines = layer().with_writer(writer).log_internal_errors(false);
     let logs = tracing_subscriber::registry().with(filter);
     let started = match format {
         Format::Text => logs.with(lines.event_format(Text { colours: std::io::stderr().is_terminal() })).try_init(),
         Format::Json => logs.with(lines.event_format(Json)).try_init(),
     };
-    started.map_err(|_| Error::Twice)
+    started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 
 /// A bare level above info is Weir's own: what HTTP/2 and the runtime have to say at `debug` would bury it.

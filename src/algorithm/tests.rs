@@ -258,9 +258,13 @@ proptest! {
     fn a_clock_that_goes_back_neither_locks_nor_opens(
         algorithm in algorithm(any::<bool>(), &[]), acts in acts(act()), back in prop_oneof![0_u64..40, any::<u64>()],
     ) {
-        // When the state was written last: from there on a clock may be behind.
-        let mut written = START;
-        let (state, now) = run(&algorithm, &acts, |_, now, _, step| written = if step.keep_for.is_some() { now } else { written });
+        // From the last write on, or from the last hit, a clock may be behind.
+        let (mut written, mut taken) = (START, START);
+        let (state, now) = run(&algorithm, &acts, |_, now, hits, step| {
+            if step.keep_for.is_some() {
+                (written, taken) = (now, if hits > 0 { now } else { taken });
+            }
+        });
         let fill = |mut state: Option<State>, now: u64| {
             let fits = look(&algorithm, state.as_ref(), now).remaining;
             if fits > 0 {
@@ -269,7 +273,7 @@ proptest! {
             (state, u64::from(fits))
         };
         let (state, first) = fill(state, now);
-        let written = if first > 0 { now } else { written };
+        let (written, taken) = if first > 0 { (now, now) } else { (written, taken) };
         let then = now - (window(&algorithm).micros() / 16).saturating_mul(back).min(now);
         let (_, second) = fill(state.clone(), then);
         let capacity = u64::from(algorithm.capacity());
@@ -286,7 +290,7 @@ proptest! {
                 Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter(_) => window(&algorithm).micros(),
                 _ => 0,
             };
-            let (before, after) = (longest(written).micros(), longest(then).micros());
+            let (before, after) = (longest(written).max(longest(taken)).micros(), longest(then).micros());
             prop_assert!(after <= before.saturating_add(window(&algorithm).micros() + extra), "one window at most: {} {}", before, after);
             let refused = algorithm.step(state.clone(), at(then), 1);
             if !refused.verdict.allowed {

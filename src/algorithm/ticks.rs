@@ -57,7 +57,7 @@ pub(super) struct Found {
     pub(super) capacity: u32,
     pub(super) used: u64,
     pub(super) reset: u64,
-    /// `None`: never.
+    /// `None`: never. Of no meaning when allowed.
     pub(super) retry: Option<u64>,
 }
 
@@ -68,7 +68,11 @@ impl Found {
             remaining: u32::try_from(u64::from(self.capacity).saturating_sub(self.used)).unwrap_or(u32::MAX),
             used: self.used,
             reset_after: tick.span(clock.wait(self.reset)),
-            retry_after: self.retry.map_or(Wait::Never, |ticks| Wait::For(tick.span(clock.wait(ticks)))),
+            retry_after: match self.retry {
+                _ if self.allowed => Wait::For(Span::ZERO),
+                Some(ticks) => Wait::For(tick.span(clock.wait(ticks))),
+                None => Wait::Never,
+            },
             delay: Span::ZERO,
         }
     }

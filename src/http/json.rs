@@ -41,11 +41,32 @@ pub(super) enum Overall {
 /// # Errors
 /// What is wrong with the JSON and where, in one line.
 pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
+    if objects(json) > MOST_OBJECTS {
+        return Err(format!("more than {MOST_OBJECTS} objects; a request has 256 descriptors of 64 entries at most"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     let message = DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
     let message = message.and_then(|message| reader.end().map(|()| message)).map_err(|error| error.to_string())?;
     Ok(message.encode_to_vec().into())
+}
+
+/// Every object of a request becomes a message with a map of fields, which needs a hundred times the room of its two brackets.
+const MOST_OBJECTS: usize = 256 * (64 + 4);
+
+/// Counts opening brackets outside of text.
+fn objects(json: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (0, false, false);
+    for &byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'{' if !in_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// The JSON of an encoded `RateLimitResponse`, and what it says.
@@ -100,6 +121,10 @@ mod tests {
             let error = request(json).unwrap_err();
             assert!(error.contains(what), "{error}");
         }
+        let many = format!(r#"{{"descriptors": [{}{{}}]}}"#, "{},".repeat(100_000));
+        assert!(request(many.as_bytes()).unwrap_err().contains("objects"));
+        let text = format!(r#"{{"domain": "{}\""}}"#, "{".repeat(100_000));
+        assert!(request(text.as_bytes()).is_ok(), "brackets in text are text");
         assert!(request(&b"[".repeat(100_000)).is_err());
         assert!(request(&br#"{"descriptors":"#.repeat(100_000)).is_err());
     }

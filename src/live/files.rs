@@ -78,7 +78,7 @@ struct Unread {
 /// Reads all files of one moment: if one changes meanwhile, all are read again.
 ///
 /// # Errors
-/// What stands in the way: a path that does not exist, a file that may not be read, is too long, or keeps changing.
+/// What stands in the way: a path that does not exist or holds no files, a file that may not be read, is too long, or keeps changing.
 pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
     try_read(options).map_err(|unread| unread.problems)
 }
@@ -91,6 +91,12 @@ fn try_read(options: &Options) -> Result<Read, Unread> {
         let fingerprint = found.fingerprint();
         if !found.problems.is_empty() {
             return Err(Unread { problems: found.problems, refused: Some(fingerprint) });
+        }
+        // No limits at all are far more often an accident than a wish: a wrong path, a volume that is not there.
+        if found.files.is_empty() {
+            let remedy = "put a file here; to limit nothing, one with a domain and no descriptors";
+            let problems = vec![scan::problem(&options.path, "there are no files of limits".to_owned(), remedy)];
+            return Err(Unread { problems, refused: Some(fingerprint) });
         }
         let texts = read_all(&found.files);
         if look().fingerprint() == fingerprint {
@@ -125,8 +131,6 @@ fn read_one(file: &Found) -> io::Result<Vec<u8>> {
 }
 
 /// Loads the first rules.
-///
-/// A folder without files is allowed, with a warning: nothing is limited until there is one.
 ///
 /// # Errors
 /// All problems of all files, counted and remembered, but not logged; with the other half the folder can be watched all the same.
@@ -179,7 +183,7 @@ fn look(live: &Live, options: &Options, health: &Health, debounce: &mut Debounce
     let loaded = match try_read(options) {
         Ok(read) => {
             debounce.tried(Some(read.fingerprint));
-            not_emptied(live, options, &read.texts).and_then(|()| put_in_force(live, options, health, &read.texts))
+            put_in_force(live, options, health, &read.texts)
         }
         Err(unread) => {
             debounce.tried(unread.refused);
@@ -191,16 +195,6 @@ fn look(live: &Live, options: &Options, health: &Health, debounce: &mut Debounce
     }
 }
 
-/// Taking all limits away at once is far more often an accident than a wish.
-fn not_emptied(live: &Live, options: &Options, texts: &[SourceText]) -> Result<(), Vec<Problem>> {
-    let had_limits = live.load().is_some_and(|snapshot| snapshot.rules.domains().next().is_some());
-    if !texts.is_empty() || !had_limits {
-        return Ok(());
-    }
-    let remedy = "put the files back; to limit nothing, leave a file with a domain and no descriptors";
-    Err(vec![scan::problem(&options.path, "there are no files any more".to_owned(), remedy)])
-}
-
 fn put_in_force(live: &Live, options: &Options, health: &Health, texts: &[SourceText]) -> Result<(), Vec<Problem>> {
     let compiled = compile(texts, &options.compile)?;
     for warning in &compiled.warnings {
@@ -209,9 +203,6 @@ fn put_in_force(live: &Live, options: &Options, health: &Health, texts: &[Source
     let snapshot = live.replace(compiled.rules);
     let domains = snapshot.rules.domains().count();
     health.rules_loaded(domains > 0);
-    if texts.is_empty() {
-        tracing::warn!(path = %options.path.display(), "there are no files of limits: nothing is limited");
-    }
     let (files, limits, generation) = (texts.len(), snapshot.rules.limits().len(), snapshot.generation);
     tracing::info!(files, domains, limits, generation, "limits loaded");
     Ok(())

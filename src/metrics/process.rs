@@ -82,11 +82,6 @@ impl Process {
 
     pub(super) fn request(&self, core: Core, status: Code, took: Duration) {
         self.codes.add(core, status as usize, 1);
-        match status {
-            Code::Ok => {}
-            Code::Unavailable | Code::DeadlineExceeded => self.count(core, Count::StoreFailed),
-            _ => self.count(core, Count::ServiceFailed),
-        }
         let secs = took.as_secs_f64();
         self.times.add(core, BOUNDS.partition_point(|&bound| bound < secs), 1);
         self.times.add(core, BUCKETS, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));

@@ -189,6 +189,8 @@ fn requests_are_counted_by_code_and_timed() {
     for (core, code, micros) in [(0, Code::Ok, 50), (1, Code::Ok, 51), (0, Code::InvalidArgument, 10), (1, Code::Unavailable, 2_000_000)] {
         metrics.request(Core(core), code, Duration::from_micros(micros));
     }
+    metrics.failed(Core(1), true);
+    metrics.failed(Core(0), false);
     let text = metrics.encode();
     let method = "grpc_method=\"ShouldRateLimit\"";
     assert_eq!(value(&text, &format!("ratelimit_service_total_requests{{{method}}}")), Some(4.0));

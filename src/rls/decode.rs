@@ -5,8 +5,6 @@
 
 mod wire;
 
-use tonic::Status;
-
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::time::{Rate, Unit};
 use wire::{Fields, Malformed, Value};
@@ -18,7 +16,7 @@ const MOST_DESCRIPTORS: usize = 256;
 const MOST_ENTRIES: usize = 64;
 
 /// Why a message cannot be decided.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Not a protobuf message of this type.
     #[error("malformed RateLimitRequest: {field}: {reason}")]
@@ -59,12 +57,6 @@ pub enum Refusal {
         /// The number that was sent.
         multiplier: u32,
     },
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        Self::invalid_argument(refusal.to_string())
-    }
 }
 
 /// Reads a `RateLimitRequest`.

@@ -4,14 +4,12 @@
 
 mod extras;
 
-use tonic::Status;
-
 use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::RateLimitResponse;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::time::{Rate, Span};
-use crate::verdict::Answers;
+use crate::verdict::{Answers, StoreError};
 
 /// What goes into answers besides the verdicts; names are those of the settings.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +47,8 @@ pub struct Reply {
 /// Makes the answer.
 ///
 /// # Errors
-/// UNAVAILABLE when a check has no verdict.
-pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<Reply, Status> {
+/// The store's, when a check has no verdict.
+pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<Reply, StoreError> {
     let statuses = plan.slots.iter().map(|slot| status(slot, plan, answers)).collect::<Result<Vec<_>, _>>()?;
     let refused = plan.refuses(answers.checks.iter().map(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
     let shadowed = refused && options.shadow_mode;
@@ -68,13 +66,13 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options)
     Ok(Reply { response, shadowed })
 }
 
-fn status(slot: &Slot, plan: &Plan, answers: &Answers) -> Result<DescriptorStatus, Status> {
+fn status(slot: &Slot, plan: &Plan, answers: &Answers) -> Result<DescriptorStatus, StoreError> {
     let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
     match slot {
         Slot::Free => Ok(ok),
         Slot::Unlimited(_) => Ok(DescriptorStatus { limit_remaining: u32::MAX, ..ok }),
         Slot::Checked { check, limit, rate, .. } => {
-            let verdict = answers.checks[*check].map_err(|error| Status::unavailable(format!("rate limit store: {error}")))?;
+            let verdict = answers.checks[*check]?;
             let refused = !verdict.allowed && !plan.checks[*check].role.shadow;
             Ok(DescriptorStatus {
                 code: if refused { Code::OverLimit } else { Code::Ok }.into(),

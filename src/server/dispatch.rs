@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use http::{Request, Response};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use tonic::Status;
 use tonic::body::Body;
@@ -14,6 +15,7 @@ use tonic::codegen::Service;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
+use super::body::{self, Budget};
 use crate::metrics::Metrics;
 use crate::proto::{self, RateLimitService, RateLimitServiceServer};
 
@@ -31,6 +33,7 @@ pub struct Services<T> {
     health: SideService,
     reflection: SideService,
     reflection_alpha: SideService,
+    budget: Budget,
     metrics: Arc<Metrics>,
 }
 
@@ -41,6 +44,7 @@ impl<T> Clone for Services<T> {
             health: Arc::clone(&self.health),
             reflection: Arc::clone(&self.reflection),
             reflection_alpha: Arc::clone(&self.reflection_alpha),
+            budget: self.budget.clone(),
             metrics: Arc::clone(&self.metrics),
         }
     }
@@ -53,9 +57,9 @@ impl<T> std::fmt::Debug for Services<T> {
 }
 
 impl<T: RateLimitService> Services<T> {
-    /// Rate limits by `limits`, with health and reflection beside them.
+    /// Rate limits by `limits`, with health and reflection beside them. All services of a process share one `budget`.
     #[must_use]
-    pub fn new(limits: T, health: GrpcHealth, metrics: Arc<Metrics>) -> Self {
+    pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
         let health = HealthServer::new(HealthService::from_health_reporter(health));
         let describe = || {
             tonic_reflection::server::Builder::configure()
@@ -67,6 +71,7 @@ impl<T: RateLimitService> Services<T> {
             health: side_service(health),
             reflection: side_service(describe().build_v1().expect("build.rs made the descriptors")),
             reflection_alpha: side_service(describe().build_v1alpha().expect("build.rs made the descriptors")),
+            budget,
             metrics,
         }
     }
@@ -74,7 +79,16 @@ impl<T: RateLimitService> Services<T> {
     fn route(&self, request: Request<Incoming>) -> Answer {
         let service = request.uri().path().strip_prefix('/').and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);
         match service {
-            proto::SERVICE_NAME => self.limits.clone().call(request),
+            proto::SERVICE_NAME => {
+                let (mut limits, budget) = (self.limits.clone(), self.budget.clone());
+                Box::pin(async move {
+                    let (head, body) = request.into_parts();
+                    match body::read(body, &budget).await {
+                        Ok(message) => limits.call(Request::from_parts(head, Full::new(message.bytes.clone()))).await,
+                        Err(status) => Ok(status.into_http()),
+                    }
+                })
+            }
             "grpc.health.v1.Health" => (self.health)(request),
             "grpc.reflection.v1.ServerReflection" => (self.reflection)(request),
             "grpc.reflection.v1alpha.ServerReflection" => (self.reflection_alpha)(request),

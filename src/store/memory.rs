@@ -24,7 +24,7 @@ use crate::verdict::{Answers, Verdict};
 /// How the store is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Keys that it holds at most, give or take what chance puts into one shard. A key costs about 50 bytes.
+    /// Keys that it holds at most, give or take what chance puts into one shard. A key costs about 100 bytes.
     pub max_keys: usize,
 }
 

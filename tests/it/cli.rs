@@ -135,11 +135,54 @@ async fn hit_prints_what_was_decided() {
 
 #[tokio::test]
 async fn the_process_ends_when_told_to() {
-    let mut weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "300ms")]);
+    let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "300ms")]);
     let client = &mut weir.client().await;
     weir.signal("TERM");
     weir.wait_for_log("unhealthy from now on").await;
     assert_eq!(weir.get("/healthcheck").0, 500);
     client.should_rate_limit(support::request("demo", vec![support::descriptor(&[("a", "b")])])).await.expect("still served");
-    assert!(weir.wait().success(), "although a connection is open");
+    assert!(ends_soon(weir).await, "although a connection is open");
+}
+
+/// A stream that watches health never ends by itself; it must not hold the process up.
+#[tokio::test]
+async fn a_watched_process_ends_too() {
+    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "0s")]);
+    let channel =
+        tonic::transport::Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("a URI").connect().await.expect("weir");
+    let mut watch = HealthClient::new(channel).watch(HealthCheckRequest::default()).await.expect("a stream").into_inner();
+    assert_eq!(watch.message().await.expect("an answer").expect("one").status, 1, "SERVING");
+    let silent = std::net::TcpStream::connect(weir.grpc_addr()).expect("a connection that says nothing");
+    weir.signal("HUP");
+    let mut last = 1;
+    while let Ok(Some(answer)) = watch.message().await {
+        last = answer.status;
+    }
+    assert_eq!(last, 2, "NOT_SERVING, and then the end");
+    assert!(ends_soon(weir).await, "nobody was waited for");
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_second_signal_cuts_off_what_is_in_flight() {
+    let weir = Weir::start(support::DEMO, &[]);
+    // A request that never arrives whole keeps its connection busy.
+    let mut busy = std::net::TcpStream::connect(weir.http_addr()).expect("a connection");
+    std::io::Write::write_all(&mut busy, b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").expect("half a request");
+    weir.signal("TERM");
+    weir.wait_for_log("unhealthy from now on").await;
+    weir.signal("TERM");
+    weir.wait_for_log("draining").await;
+    weir.signal("TERM");
+    weir.wait_for_log("cut off").await;
+    assert!(ends_soon(weir).await, "nobody was waited for");
+}
+
+/// Whether it ends well before the ten seconds that it may wait for requests. The clients of the test go on meanwhile, so that they hear that
+/// it ends.
+async fn ends_soon(mut weir: Weir) -> bool {
+    let began = std::time::Instant::now();
+    let ended = tokio::task::spawn_blocking(move || weir.wait()).await.expect("no panic");
+    ended.success() && began.elapsed() < std::time::Duration::from_secs(6)
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests have their own clocks, tasks and waits")]
 #![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
 
+mod algorithms;
 mod cli;
 mod concurrency;
 mod deploy;

@@ -4,12 +4,14 @@
 //! in its first line where there are any, then one line per problem as a user sees it, then, when the files can be used, one per limit.
 //! `matching/NAME.yaml` stands beside `NAME.table`, whose lines are `key=value, key=value -> path of the limit, or none`.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use weir::algorithm::Algorithm;
+use weir::algorithm::{Algorithm, Kind};
 use weir::ask::Entry;
 use weir::rules::compile::{Compiled, Options, Severity, SourceText, compile};
 use weir::rules::limit::{Amount, Limit};
@@ -229,6 +231,9 @@ fn every_example_is_right_without_a_warning() {
     assert_eq!(found(&[("generic_key", "whole-site")]), "demo.generic_key_whole-site");
     let limit = compiled.rules.limits().iter().find(|limit| limit.path() == "demo.remote_address").expect("it is there");
     assert_eq!(show(limit), "limit demo.remote_address: 20 per minute, name 'per-client'");
+    let of_algorithms = compiled.rules.limits().iter().filter(|limit| &*limit.domain == "algorithms");
+    let kinds: HashSet<_> = of_algorithms.filter_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm))).collect();
+    assert_eq!(kinds.len(), Kind::NAMED.len(), "an example for each algorithm");
 }
 
 #[test]

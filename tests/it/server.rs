@@ -11,7 +11,7 @@ use tonic::{Code, Request, Response, Status};
 use weir::metrics::Metrics;
 use weir::proto::{RateLimitResponse, RateLimitService};
 use weir::rls::codec::Frame;
-use weir::server::{self, GrpcHealth, Options, Services, Workers};
+use weir::server::{self, Budget, GrpcHealth, Options, Services, Workers};
 
 use crate::support::{Client, descriptor, request};
 
@@ -43,11 +43,15 @@ struct Server {
 
 impl Server {
     fn start(options: Options) -> Self {
+        Self::start_with(options, Budget::default())
+    }
+
+    fn start_with(options: Options, budget: Budget) -> Self {
         let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
         let address = listener.local_addr().expect("an address");
         let metrics = Metrics::new(1, 0.8);
         let shared = Arc::clone(&metrics);
-        let services = move |_| Services::new(Fragile, GrpcHealth::new(), Arc::clone(&shared));
+        let services = move |_| Services::new(Fragile, GrpcHealth::new(), budget.clone(), Arc::clone(&shared));
         let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(server::accept(listener, Arc::clone(&workers), options, Arc::clone(&metrics), stopping));
@@ -161,4 +165,39 @@ async fn draining_waits_for_what_is_in_flight() {
     tokio::task::spawn_blocking(move || workers.drain(Duration::from_secs(10))).await.expect("drained");
     call.await.expect("no panic").expect("answered before the end");
     assert!(client.should_rate_limit(ask("x")).await.is_err(), "nobody is left");
+}
+
+/// Half a message, announced as a whole one and never ended.
+#[tokio::test]
+async fn a_message_that_does_not_arrive_is_given_up() {
+    let mut budget = Budget::default();
+    budget.arrives_within = Duration::from_millis(200);
+    let server = Server::start_with(Options::default(), budget);
+    let channel = tonic::transport::Channel::from_shared(format!("http://{}", server.address)).expect("a URI").connect().await;
+    let mut channel = channel.expect("a connection");
+    let half = http_body_util::StreamBody::new(futures_util::StreamExt::chain(
+        futures_util::stream::once(std::future::ready(Ok::<_, Status>(hyper::body::Frame::data(bytes::Bytes::from_static(
+            b"\0\0\0\0\x10half",
+        ))))),
+        futures_util::stream::pending(),
+    ));
+    let asked = http::Request::post(format!("http://{}/{}/ShouldRateLimit", server.address, weir::proto::SERVICE_NAME))
+        .header("content-type", "application/grpc")
+        .body(tonic::body::Body::new(half))
+        .expect("a request");
+    std::future::poll_fn(|context| tonic::codegen::Service::poll_ready(&mut channel, context)).await.expect("ready");
+    let answer = tonic::codegen::Service::call(&mut channel, asked);
+    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("given up in time").expect("an answer");
+    assert_eq!(answer.headers().get("grpc-status").map(|status| status.as_bytes()), Some(&b"4"[..]), "DEADLINE_EXCEEDED");
+    server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
+}
+
+#[tokio::test]
+async fn large_messages_arrive_whole() {
+    let server = Server::start(Options::default());
+    let mut client = server.client().await;
+    client.should_rate_limit(ask(&"x".repeat(3 << 20))).await.expect("3 MiB");
+    let status = client.should_rate_limit(ask(&"x".repeat(5 << 20))).await.expect_err("more than 4 MiB");
+    assert_eq!(status.code(), Code::OutOfRange);
+    client.should_rate_limit(ask("x")).await.expect("the connection goes on");
 }

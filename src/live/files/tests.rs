@@ -139,7 +139,7 @@ fn a_mistake_changes_nothing_and_is_counted_once() {
 fn a_folder_that_vanishes_or_is_emptied_changes_nothing() {
     let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
     fs::remove_file(watching.path("a.yaml")).unwrap();
-    watching.until_refused("no files any more");
+    watching.until_refused("no files of limits");
     fs::remove_dir(watching.folder.path()).unwrap();
     watching.until_refused("cannot be read");
     assert_eq!(watching.domains(), ["one"]);
@@ -149,13 +149,12 @@ fn a_folder_that_vanishes_or_is_emptied_changes_nothing() {
 }
 
 #[test]
-fn an_empty_folder_is_a_start_without_limits() {
-    let watching = watching(|_| {});
-    assert_eq!(watching.domains(), [""; 0]);
-    assert!(!watching.health.is_serving(), "it waits for a domain");
-    fs::write(watching.path("a.yaml"), limits("one")).unwrap();
-    watching.until_domains(&["one"]);
-    watching.until(|watching| watching.health.is_serving());
+fn a_folder_without_files_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let problems = read(&options(folder.path())).unwrap_err();
+    assert!(problems[0].to_string().contains("there are no files of limits"), "{}", problems[0]);
+    fs::write(folder.path().join("a.yaml"), limits("one")).unwrap();
+    assert_eq!(read(&options(folder.path())).unwrap().texts.len(), 1);
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! `tests/vectors/algorithms/*.txt`: what hits do to each algorithm, written from its definition; here on the pure step.
+
+use weir::algorithm::{Algorithm, Kind, Moment, Options, State};
+use weir::time::{Micros, Rate, Span, Unit};
+use weir::verdict::{Verdict, Wait};
+
+/// Where every line begins: a minute, an hour and a day begin here.
+const START: u64 = 1_800_057_600_000_000;
+
+/// One line of a table: a key of its own.
+pub struct Sequence {
+    pub name: String,
+    pub algorithm: Algorithm,
+    pub asks: Vec<Ask>,
+}
+
+/// One check of a line, and what it says.
+pub struct Ask {
+    pub at: Moment,
+    pub hits: i64,
+    pub expected: Expected,
+}
+
+/// What a line says of a verdict; `None` where it says nothing.
+#[derive(Debug)]
+pub struct Expected {
+    allowed: bool,
+    remaining: u32,
+    used: Option<u64>,
+    retry: Option<Wait>,
+    reset: Option<Span>,
+    delay: Option<Span>,
+}
+
+impl Expected {
+    /// Compares; `what` names the check.
+    pub fn compare(&self, verdict: &Verdict, what: &str) {
+        assert_eq!((verdict.allowed, verdict.remaining), (self.allowed, self.remaining), "{what}: {verdict:?}");
+        assert_eq!(self.used.unwrap_or(verdict.used), verdict.used, "{what}: used");
+        assert_eq!(self.retry.unwrap_or(verdict.retry_after), verdict.retry_after, "{what}: retry");
+        assert_eq!(self.reset.unwrap_or(verdict.reset_after), verdict.reset_after, "{what}: reset");
+        assert_eq!(self.delay.unwrap_or_default(), verdict.delay, "{what}: delay");
+    }
+}
+
+/// All lines of all tables.
+pub fn tables() -> Vec<Sequence> {
+    let table = |kind, text: &str| {
+        text.lines()
+            .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+            .map(move |line| sequence(kind, line))
+            .collect::<Vec<_>>()
+    };
+    let sequences: Vec<Sequence> = [
+        table(Kind::FixedWindow, include_str!("../vectors/algorithms/fixed_window.txt")),
+        table(Kind::SlidingWindowLog, include_str!("../vectors/algorithms/sliding_window_log.txt")),
+        table(Kind::SlidingWindowCounter, include_str!("../vectors/algorithms/sliding_window_counter.txt")),
+        table(Kind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
+        table(Kind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
+        table(Kind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
+    ]
+    .into_iter()
+    .flat_map(|table| {
+        assert!(table.len() >= 6, "a table was not read");
+        table
+    })
+    .collect();
+    sequences
+}
+
+fn sequence(kind: Kind, line: &str) -> Sequence {
+    let [name, limit, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
+    let mut words = limit.split_whitespace();
+    let (requests, window) = words.next().and_then(|rate| rate.split_once('/')).expect("a rate");
+    let multiplier: u64 = window.strip_suffix('s').expect("seconds").parse().expect("a window");
+    let (unit, unit_multiplier) =
+        if multiplier.is_multiple_of(31_536_000) { (Unit::Year, multiplier / 31_536_000) } else { (Unit::Second, multiplier) };
+    let rate = Rate {
+        requests_per_unit: requests.parse().expect("a limit"),
+        unit,
+        unit_multiplier: unit_multiplier.try_into().expect("a window"),
+    };
+    let mut options = Options { kind, ..Options::default() };
+    let mut patience = Span::from_secs(3_600);
+    for word in words {
+        match word.split_once('=').expect("an option") {
+            ("burst", burst) => options.burst = Some(burst.parse().expect("a number")),
+            ("bucket_interval", text) => options.bucket_interval = Some(span(text)),
+            ("bucket_span", text) => options.bucket_span = Some(span(text)),
+            ("max_delay", text) => options.max_delay = Some(span(text)),
+            ("patience", text) => patience = span(text),
+            ("count_denied", text) => options.count_denied = Some(text == "true"),
+            (other, _) => panic!("no option: {other}"),
+        }
+    }
+    let algorithm = Algorithm::try_new(&rate, &options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"));
+    let mut expected = expected.split(',').map(|text| answer(text.trim()));
+    let mut now = START;
+    let mut asks = Vec::new();
+    for word in hits.split_whitespace() {
+        match word.strip_prefix('@') {
+            Some(time) => now = START.checked_add_signed(micros(time)).expect("a time"),
+            None => asks.push(Ask {
+                at: Moment { now: Micros(now), patience },
+                hits: if word == "max" { i64::MAX } else { word.parse().expect("hits") },
+                expected: expected.next().unwrap_or_else(|| panic!("as many answers as hits: {line}")),
+            }),
+        }
+    }
+    assert!(expected.next().is_none() && !asks.is_empty(), "as many answers as hits: {line}");
+    Sequence { name: format!("{kind:?}: {name}"), algorithm, asks }
+}
+
+fn answer(text: &str) -> Expected {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [word, remaining, fields @ ..] = &words[..] else { panic!("a word and a number: {text}") };
+    assert!(["ok", "over"].contains(word), "{text}");
+    let mut expected = Expected {
+        allowed: *word == "ok",
+        remaining: remaining.parse().expect("a number"),
+        used: None,
+        retry: None,
+        reset: None,
+        delay: None,
+    };
+    for field in fields.chunks(2) {
+        match field {
+            ["used", used] => expected.used = Some(used.parse().expect("a number")),
+            ["retry", "never"] => expected.retry = Some(Wait::Never),
+            ["retry", time] => expected.retry = Some(Wait::For(span(time))),
+            ["reset", time] => expected.reset = Some(span(time)),
+            ["delay", time] => expected.delay = Some(span(time)),
+            _ => panic!("no answer: {text}"),
+        }
+    }
+    expected
+}
+
+fn span(text: &str) -> Span {
+    Span::from_micros(micros(text).try_into().expect("no time below zero"))
+}
+
+/// Seconds with up to six decimals.
+fn micros(text: &str) -> i64 {
+    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    sign * format!("{whole}{part:0<6}").parse::<i64>().unwrap_or_else(|_| panic!("seconds: {text}"))
+}
+
+#[test]
+fn the_pure_steps_keep_to_the_tables() {
+    for Sequence { name, algorithm, asks } in tables() {
+        let mut state: Option<State> = None;
+        for (index, Ask { at, hits, expected }) in asks.into_iter().enumerate() {
+            let step = algorithm.step(state, at, hits);
+            expected.compare(&step.verdict, &format!("{name}, check {}", index + 1));
+            state = step.state;
+        }
+    }
+}
