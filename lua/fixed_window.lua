@@ -1,45 +1,26 @@
--- Gives hits of fixed windows back. The twin is src/algorithm/fixed_window.rs; plain hits and looks go as INCRBY and GET, without a script.
---
--- KEYS are counters, each the count of one window as a whole number. ARGV[1] is the deadline in microseconds of this server's clock; then
--- follow, for each key, the hits to give back and the seconds that a key without an expiry is kept for (there should be none: a counter is
--- made together with its expiry, and giving back does not change it).
---
--- The reply is TIME's seconds and microseconds, then one text for each key: the count that is left, or an error as its own command would
--- have put it, so that a key that holds something else spoils only its own answer. After the deadline nothing is given back, because the
--- caller has been told something else already.
---
--- Lua's numbers are exact only below 2^53, so counts are compared as numbers but written as the text that they came in.
-
-local function give_back(key, hits, keep_secs)
-  local stored = redis.pcall('GET', key)
-  if not stored then
-    return '0'
+-- fixed_window: the count of one window as a whole number, the same that INCRBY counts. The twin is src/algorithm/fixed_window.rs.
+-- The window is part of the key; its number and the times of the answer are the caller's business, who sends for how long to keep it.
+steps[70] = function(text, _, hits, spec)
+  local limit, count_denied, keep = unpack('<ddd', spec, 19)
+  local count = 0
+  if text then
+    -- Redis counts to 19 digits.
+    count = #text < 20 and match(text, '^%d+$') and tonumber(text)
+    if not count then
+      return nil, NO_COUNTER
+    end
+    -- INCRBY counts further than Lua; so far over every limit the difference means nothing.
+    count = min(count, MOST)
   end
-  if type(stored) == 'table' then
-    return stored.err
+  local after, allowed = max(0, min(count + hits, MOST)), true
+  if hits >= 0 then
+    allowed = after <= limit
+    if not allowed and count_denied == 0 then
+      after = count
+    end
   end
-  if not string.match(stored, '^%d+$') then
-    return 'ERR value is not an integer or out of range'
+  if after == count then
+    return allowed, after, 0, 0
   end
-  -- Never below zero: no more is given back than what is there.
-  local less = hits
-  if tonumber(hits) >= tonumber(stored) then
-    less = stored
-  end
-  local left = redis.pcall('DECRBY', key, less)
-  if type(left) == 'table' then
-    return left.err
-  end
-  if redis.call('TTL', key) == -1 then
-    redis.call('EXPIRE', key, keep_secs)
-  end
-  return string.format('%.0f', left)
+  return allowed, after, 0, 0, format('%.0f', after), keep
 end
-
-local time = redis.call('TIME')
-local is_late = time[1] * 1000000 + time[2] > tonumber(ARGV[1])
-local reply = { time[1], time[2] }
-for index, key in ipairs(KEYS) do
-  reply[index + 2] = is_late and 'LATE' or give_back(key, ARGV[2 * index], ARGV[2 * index + 1])
-end
-return reply

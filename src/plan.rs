@@ -155,6 +155,12 @@ impl Plan {
         over || (quotas > 0 && quotas == quotas_over)
     }
 
+    /// Descriptors without a check that count as quotas, and as such always pass.
+    #[must_use]
+    pub const fn passing_quotas(&self) -> usize {
+        self.passing_quotas
+    }
+
     /// A plan of checks that no rules stand behind and no slot shows: for probes, and for tests of stores. Each comes with its key.
     #[must_use]
     pub fn of_checks<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {

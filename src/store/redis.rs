@@ -1,10 +1,11 @@
 //! The Redis store: counters that all replicas share, each plan decided in one trip.
 //!
 //! `options` says where Redis is, `pool` keeps connections and knows when there are none to be had, `link` is one connection, `batch` is what
-//! goes over it and how the replies are read, `clock` numbers the windows by Redis's own time, `script` holds what runs inside Redis, and
-//! `error` names what goes wrong and says whether it ran. A check is never sent twice unless the first time provably did not run.
+//! goes over it and how the replies are read, `clock` numbers the windows by Redis's own time, `script` holds what runs inside Redis, `call`
+//! is one call of that, and `error` names what goes wrong and says whether it ran. A check is never sent twice unless the first time provably did not run.
 
 mod batch;
+mod call;
 mod clock;
 mod error;
 mod link;
@@ -18,7 +19,8 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use self::batch::{Batch, SLACK, When};
+use self::batch::{Batch, SLACK};
+pub use self::call::{Call, Named, When};
 use self::clock::Clock;
 use self::error::Tallies;
 use self::link::Link;
@@ -131,9 +133,10 @@ impl Redis {
         self.shared.connections()
     }
 
-    async fn ask(&self, plan: &Plan, deadline: Instant) -> Result<Answers, StoreError> {
+    async fn ask(&self, plan: &Plan, within: Within) -> Result<Answers, StoreError> {
+        let deadline = within.deadline;
         let mut link = self.pool.get_or_init(|| Pool::new(&self.shared)).link(deadline).await?;
-        let batch = Batch::new(plan, self.when(deadline)?, self.shared.options.expiry_jitter_secs);
+        let batch = Batch::new(plan, self.when(within)?, self.shared.options.expiry_jitter_secs);
         let mut answers = Answers::failed(plan.checks.len(), StoreError::Unknown(error::PROTOCOL));
         self.send(&mut link, &batch, deadline, &mut answers).await;
         if let Some(again) = batch.without_script(&answers) {
@@ -158,12 +161,12 @@ impl Redis {
         }
     }
 
-    fn when(&self, deadline: Instant) -> Result<When, StoreError> {
+    fn when(&self, within: Within) -> Result<When, StoreError> {
         let at = Instant::now();
         // Every handshake sets the clock, so that whoever has a link can read it, unless the clock stands before 1970.
         let now = self.shared.clock.read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
-        let left = u64::try_from(deadline.saturating_duration_since(at).as_micros()).unwrap_or(u64::MAX);
-        Ok(When { now, deadline: now + Span::from_micros(left) + SLACK })
+        let left = u64::try_from(within.deadline.saturating_duration_since(at).as_micros()).unwrap_or(u64::MAX);
+        Ok(When { now, deadline: now + Span::from_micros(left) + SLACK, patience: within.patience })
     }
 }
 
@@ -172,7 +175,7 @@ impl Store for Redis {
         if plan.checks.is_empty() {
             return Answers::none();
         }
-        let answers = match self.ask(plan, within.deadline).await {
+        let answers = match self.ask(plan, within).await {
             Ok(answers) => answers,
             Err(error) => Answers::failed(plan.checks.len(), error),
         };

@@ -1,7 +1,9 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
 
 mod counts;
+mod differential;
 mod failures;
+mod scripts;
 
 use std::time::Duration;
 

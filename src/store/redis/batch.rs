@@ -1,20 +1,20 @@
 //! What is sent to Redis for the checks of a plan, and what its replies mean.
 //!
-//! Hits and looks of fixed windows go as one transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE` or `GET`, `EXEC`), give-backs as a script;
-//! runs of the one and of the other keep the order of the checks. Reads replies strictly: what is not exactly an answer to what was asked
-//! is no answer, and nothing is ever counted as allowed without one.
+//! Hits and looks of fixed windows that count what they refuse go as one transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE` or `GET`,
+//! `EXEC`), all else as calls of the script; runs of the one and of the other keep the order of the checks. Reads replies strictly: what is
+//! not exactly an answer to what was asked is no answer, and nothing is ever counted as allowed without one.
 
-use std::io::Write;
 use std::ops::Range;
 
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
+use super::call::{Call, Named, When, longest_jitter, write_key};
 use super::error;
 use super::link::{Outgoing, time, whole};
-use super::script;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::{Check, Plan};
+use crate::rules::Commit;
 use crate::time::{Micros, Span};
 use crate::verdict::{Answers, StoreError, Verdict};
 
@@ -33,14 +33,6 @@ pub(super) struct Batch<'p> {
     runs: SmallVec<[Run; 1]>,
 }
 
-/// By Redis's clock.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct When {
-    pub(super) now: Micros,
-    /// After it scripts count nothing.
-    pub(super) deadline: Micros,
-}
-
 /// Checks next to each other that take the same way.
 #[derive(Clone, Debug)]
 struct Run {
@@ -51,8 +43,7 @@ struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Transaction,
-    ScriptByHash,
-    ScriptByText,
+    Script(Named),
 }
 
 impl<'p> Batch<'p> {
@@ -60,7 +51,7 @@ impl<'p> Batch<'p> {
     pub(super) fn new(plan: &'p Plan, when: When, expiry_jitter_secs: u32) -> Self {
         let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
         for (index, check) in plan.checks.iter().enumerate() {
-            let way = if check.hits < 0 { Way::ScriptByHash } else { Way::Transaction };
+            let way = if counted(plan, check).is_some() { Way::Transaction } else { Way::Script(Named::ByHash) };
             match runs.last_mut() {
                 Some(run) if run.way == way => run.checks.end = index + 1,
                 _ => runs.push(Run { way, checks: index..index + 1 }),
@@ -72,34 +63,38 @@ impl<'p> Batch<'p> {
     /// What has to be sent again because Redis did not know the script: with its text this time.
     pub(super) fn without_script(&self, answers: &Answers) -> Option<Self> {
         let lacking = Err(StoreError::NotExecuted(error::NO_SCRIPT));
-        let runs: SmallVec<[Run; 1]> = self
-            .runs
-            .iter()
-            .filter(|run| run.way == Way::ScriptByHash && answers.checks[run.checks.start] == lacking)
-            .map(|run| Run { way: Way::ScriptByText, ..run.clone() })
-            .collect();
+        let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
+        for run in &self.runs {
+            if run.way == Way::Script(Named::ByHash) && answers.checks[run.checks.start] == lacking {
+                // Once it has come, Redis knows it.
+                let named = if runs.is_empty() { Named::ByText } else { Named::ByHash };
+                runs.push(Run { way: Way::Script(named), ..run.clone() });
+            }
+        }
         (!runs.is_empty()).then_some(Self { runs, ..*self })
     }
 
     /// Packs the commands.
     pub(super) fn write(&self, out: &mut Outgoing) {
-        let mut key = Vec::new();
         for run in &self.runs {
             match run.way {
-                Way::Transaction => self.write_transaction(run, &mut key, out),
-                Way::ScriptByHash | Way::ScriptByText => self.write_script(run, &mut key, out),
+                Way::Transaction => self.write_transaction(run, out),
+                Way::Script(named) => {
+                    self.call(run).write(named, out.begin());
+                    out.end();
+                }
             }
         }
     }
 
-    fn write_transaction(&self, run: &Run, key: &mut Vec<u8>, out: &mut Outgoing) {
+    fn write_transaction(&self, run: &Run, out: &mut Outgoing) {
+        let mut key = Vec::new();
         out.command("MULTI");
         out.end();
         out.command("TIME");
         out.end();
-        for check in &self.plan.checks[run.checks.clone()] {
-            let (fixed, number) = self.window(check);
-            self.write_key(check, number, key);
+        for (check, fixed) in self.counted(run) {
+            write_key(self.plan, check, self.when.now, &mut key);
             if check.hits == 0 {
                 out.command("GET").arg(&key[..]);
                 out.end();
@@ -107,7 +102,7 @@ impl<'p> Batch<'p> {
                 // A key that holds something else gets an expiry all the same: under our names it can only be an accident, and ends so.
                 out.command("INCRBY").arg(&key[..]).arg(fixed.clamp(check.hits));
                 out.end();
-                out.command("EXPIRE").arg(&key[..]).arg(self.keep_secs(&fixed, number));
+                out.command("EXPIRE").arg(&key[..]).arg(self.keep_secs(fixed));
                 out.end();
             }
         }
@@ -115,25 +110,14 @@ impl<'p> Batch<'p> {
         out.end();
     }
 
-    fn write_script(&self, run: &Run, key: &mut Vec<u8>, out: &mut Outgoing) {
-        let checks = &self.plan.checks[run.checks.clone()];
-        let command = match run.way {
-            Way::ScriptByText => out.command("EVAL").arg(script::FIXED_WINDOW.text),
-            _ => out.command("EVALSHA").arg(&script::FIXED_WINDOW.hash),
-        };
-        command.arg(checks.len());
-        for check in checks {
-            self.write_key(check, self.window(check).1, key);
-            command.arg(&key[..]);
-        }
-        command.arg(self.when.deadline.0);
-        for check in checks {
-            let (fixed, number) = self.window(check);
-            // Redis counts to i64::MAX; more cannot be stored, so more cannot be given back.
-            let hits = check.hits.unsigned_abs().min(i64::MAX.unsigned_abs());
-            command.arg(hits).arg(self.keep_secs(&fixed, number));
-        }
-        out.end();
+    fn call(&self, run: &Run) -> Call<'_> {
+        let (checks, jitter_secs) = (run.checks.clone(), self.expiry_jitter_secs);
+        Call { plan: self.plan, checks, when: self.when, is_time_given: false, jitter_secs }
+    }
+
+    /// The checks of a transaction.
+    fn counted(&self, run: &Run) -> impl Iterator<Item = (&Check, &FixedWindow)> {
+        self.plan.checks[run.checks.clone()].iter().filter_map(|check| Some((check, counted(self.plan, check)?)))
     }
 
     /// The answers to the checks of this batch, written to their places.
@@ -141,11 +125,11 @@ impl<'p> Batch<'p> {
         for run in &self.runs {
             let (own, rest) = replies.split_at(self.commands(run).min(replies.len()));
             replies = rest;
-            let checks = &self.plan.checks[run.checks.clone()];
             let places = &mut answers.checks[run.checks.clone()];
-            let outcome = match run.way {
-                Way::Transaction => executed(own).and_then(|values| self.read_transaction(checks, values, places)),
-                Way::ScriptByHash | Way::ScriptByText => self.read_script(checks, own, places),
+            let outcome = match (run.way, own) {
+                (Way::Transaction, _) => executed(own).and_then(|values| self.read_transaction(run, values, places)),
+                (Way::Script(_), [reply]) => self.call(run).read(reply, places),
+                (Way::Script(_), _) => Err(StoreError::Unknown(error::PROTOCOL)),
             };
             match outcome {
                 Ok(now) => answers.now = answers.now.max(now),
@@ -165,14 +149,14 @@ impl<'p> Batch<'p> {
         match run.way {
             // MULTI, TIME, EXEC; GET for a look, INCRBY and EXPIRE for hits.
             Way::Transaction => self.plan.checks[run.checks.clone()].iter().fold(3, |sum, check| sum + commands_in_transaction(check)),
-            Way::ScriptByHash | Way::ScriptByText => 1,
+            Way::Script(_) => 1,
         }
     }
 
-    fn read_transaction(&self, checks: &[Check], values: &[Value], places: &mut [Answer]) -> Result<Micros, StoreError> {
+    fn read_transaction(&self, run: &Run, values: &[Value], places: &mut [Answer]) -> Result<Micros, StoreError> {
         let now = values.first().and_then(time).ok_or(StoreError::Unknown(error::PROTOCOL))?;
         let mut values = &values[1..];
-        for (check, place) in checks.iter().zip(places) {
+        for ((check, fixed), place) in self.counted(run).zip(places) {
             let (value, rest) = values.split_first().ok_or(StoreError::Unknown(error::PROTOCOL))?;
             // The reply to EXPIRE tells nothing: the key is there, the line before made it.
             values = &rest[commands_in_transaction(check) - 1..];
@@ -184,53 +168,26 @@ impl<'p> Batch<'p> {
                 },
                 value => whole(value).ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
             }
-            .map(|count| self.judge(check, count, now));
+            .map(|count| fixed.judge(fixed.number(self.when.now), count, now, check.hits));
         }
         Ok(now)
     }
 
-    fn read_script(&self, checks: &[Check], replies: &[Value], places: &mut [Answer]) -> Result<Micros, StoreError> {
-        let values = match replies {
-            [Value::Array(values)] if values.len() == 2 + checks.len() => values,
-            [Value::ServerError(error)] => return Err(error::classify(error).error()),
-            _ => return Err(StoreError::Unknown(error::PROTOCOL)),
-        };
-        let now = time(&replies[0]).ok_or(StoreError::Unknown(error::PROTOCOL))?;
-        for ((check, value), place) in checks.iter().zip(&values[2..]).zip(places) {
-            *place = match (whole(value), value) {
-                (Some(number), _) => count(number),
-                (None, Value::BulkString(text)) => Err(error::classify_line(&String::from_utf8_lossy(text)).error()),
-                _ => Err(StoreError::Unknown(error::PROTOCOL)),
-            }
-            .map(|count| self.judge(check, count, now));
-        }
-        Ok(now)
-    }
-
-    fn window(&self, check: &Check) -> (FixedWindow, u64) {
-        let Algorithm::FixedWindow(fixed) = check.algorithm else { unreachable!("only fixed windows are counted by commands") };
-        (fixed, fixed.number(self.when.now))
-    }
-
-    fn judge(&self, check: &Check, count: u64, now: Micros) -> Verdict {
-        let (fixed, number) = self.window(check);
-        fixed.judge(number, count, now, check.hits)
-    }
-
-    fn write_key(&self, check: &Check, number: u64, key: &mut Vec<u8>) {
-        key.clear();
-        key.extend_from_slice(self.plan.key(check));
-        write!(key, ":{number}").expect("writing to a vector does not fail");
-    }
-
-    fn keep_secs(&self, fixed: &FixedWindow, number: u64) -> u64 {
-        let left = fixed.end(number).since(self.when.now).secs_rounded_up();
-        let jitter = u64::from(self.expiry_jitter_secs).min(fixed.window.secs_rounded_up());
-        left + GRACE_SECS + fastrand::u64(..=jitter)
+    fn keep_secs(&self, fixed: &FixedWindow) -> u64 {
+        let left = fixed.end(fixed.number(self.when.now)).since(self.when.now).secs_rounded_up();
+        left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.expiry_jitter_secs))
     }
 }
 
 type Answer = Result<Verdict, StoreError>;
+
+/// The window of a check that a transaction can decide: one that counts ahead of the answer, for itself alone.
+fn counted<'c>(plan: &Plan, check: &'c Check) -> Option<&'c FixedWindow> {
+    match &check.algorithm {
+        Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && plan.commit == Commit::Each => Some(fixed),
+        _ => None,
+    }
+}
 
 fn commands_in_transaction(check: &Check) -> usize {
     if check.hits == 0 { 1 } else { 2 }
@@ -272,7 +229,7 @@ mod tests {
     }
 
     fn batch(plan: &Plan) -> Batch<'_> {
-        Batch::new(plan, When { now: NOW, deadline: NOW }, 0)
+        Batch::new(plan, When { now: NOW, deadline: NOW, patience: Span::ZERO }, 0)
     }
 
     /// Reads replies that stand here as lines: what is between two bars is one reply.
@@ -291,7 +248,8 @@ mod tests {
     fn a_whole_transaction_is_read() {
         let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*4 {TIME} :7 :1 $1 9");
         assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)]);
-        let mixed = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|*3 $10 1800000000 $1 0 $1 4|+OK|+QUEUED|+QUEUED|*2 {TIME} $-1");
+        let mixed =
+            format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|*6 $10 1800000000 $1 0 :1 :4 :0 :0|+OK|+QUEUED|+QUEUED|*2 {TIME} $-1");
         assert_eq!(read(&[1, -3, 0], &mixed), [Ok(7), Ok(4), Ok(0)]);
     }
 
@@ -312,7 +270,16 @@ mod tests {
         ] {
             assert_eq!(read(&[1], &replies), unknown, "{replies}");
         }
-        for replies in ["*2 $1 1 $1 0", "*3 $1 x $1 0 $1 4", "$1 4", "*3 $1 1 $1 0 *0"] {
+        for replies in [
+            "*2 $1 1 $1 0",
+            "*6 $1 x $1 0 :1 :4 :0 :0",
+            "*6 $1 1 $1 0 :2 :4 :0 :0",
+            "*6 $1 1 $1 0 :1 :-4 :0 :0",
+            "*7 $1 1 $1 0 :1 :4 :0 :0 :0",
+            "*5 $1 1 $1 0 :1 :4 :0",
+            "$1 4",
+            "*3 $1 1 $1 0 *0",
+        ] {
             assert_eq!(read(&[-1], replies), unknown, "{replies}");
         }
     }
@@ -341,9 +308,9 @@ mod tests {
     fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
         let plan = plan(&[1]);
         for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
-            let batch = Batch::new(&plan, When { now: NOW, deadline: NOW }, jitter);
-            let (fixed, number) = batch.window(&plan.checks[0]);
-            let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(&fixed, number)).collect();
+            let batch = Batch::new(&plan, When { now: NOW, deadline: NOW, patience: Span::ZERO }, jitter);
+            let fixed = counted(&plan, &plan.checks[0]).expect("it takes the transaction");
+            let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(fixed)).collect();
             assert_eq!((lives.iter().min(), lives.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
         }
     }

@@ -42,6 +42,9 @@ pub(super) const RANGE: &str = "range";
 /// A counter is at the most that Redis counts to; means "over the limit" and leaves this room as a verdict.
 pub(super) const OVERFLOW: &str = "overflow";
 
+const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, \
+                       EVALSHA and EVAL on the keys of Weir";
+
 const SERVER_ERROR: &str = "server_error";
 
 /// One kind of error.
@@ -77,7 +80,7 @@ const fn breaking(mut kind: Kind) -> Kind {
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first line that fits counts.
-static KINDS: [Kind; 36] = [
+static KINDS: [Kind; 37] = [
     // What a server says.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
@@ -91,13 +94,9 @@ static KINDS: [Kind; 36] = [
     breaking(kind("WRONGPASS", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
     breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
     kind("ERR", "invalid password", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
-    kind(
-        "NOPERM",
-        "",
-        "noperm",
-        NotExecuted,
-        "the Redis user may not run MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, EVALSHA and EVAL on these keys",
-    ),
+    kind("NOPERM", "", "noperm", NotExecuted, MAY_NOT),
+    // From inside of a script, which may have written with a command that it may use.
+    kind("ERR", "executing the script can't", "noperm", Unknown, MAY_NOT),
     kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs"),
     kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
     kind("ERR", "DB index", DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),

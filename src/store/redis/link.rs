@@ -226,8 +226,13 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// Begins a command; arguments may follow, then [`Outgoing::end`].
     pub(super) fn command<T: ToRedisArgs>(&mut self, name: T) -> &mut Cmd {
+        self.begin().arg(name)
+    }
+
+    /// Begins a command whose name is to follow.
+    pub(super) fn begin(&mut self) -> &mut Cmd {
         self.command.clear();
-        self.command.arg(name)
+        &mut self.command
     }
 
     /// Packs the command that was begun last.

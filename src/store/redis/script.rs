@@ -1,28 +1,29 @@
-//! The scripts that run inside Redis: their text, and the name under which Redis keeps them.
+//! The script that runs inside Redis: its text, and the name under which Redis keeps it.
 //!
-//! A script is asked for by its SHA-1, and sent whole only when Redis does not know it. Nothing of a request is ever part of a script's text:
-//! Redis keeps every different text.
+//! All of `lua/` is one text. It is asked for by its SHA-1, and sent whole only when Redis does not know it. Nothing of a request is ever
+//! part of it: Redis keeps every different text.
 
 use std::sync::LazyLock;
 
 use sha1::{Digest, Sha1};
 
-/// A script.
-#[derive(Debug)]
-pub(super) struct Script {
-    pub(super) text: &'static str,
-    /// SHA-1 in hexadecimal digits, as EVALSHA takes it.
-    pub(super) hash: String,
-}
+/// The frame first, because the algorithms enter themselves into its tables; last of all it is run.
+pub(super) const TEXT: &str = concat!(
+    include_str!("../../../lua/frame.lua"),
+    include_str!("../../../lua/fixed_window.lua"),
+    include_str!("../../../lua/sliding_window_log.lua"),
+    include_str!("../../../lua/sliding_window_counter.lua"),
+    include_str!("../../../lua/sliding_window_buckets.lua"),
+    include_str!("../../../lua/token_bucket.lua"),
+    include_str!("../../../lua/leaky_bucket.lua"),
+    "return decide()\n",
+);
 
-/// Gives back hits of fixed windows; see the file for arguments and reply.
-pub(super) static FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/fixed_window.lua")));
+/// SHA-1 of the text in hexadecimal digits, as EVALSHA takes it.
+pub(super) static HASH: LazyLock<String> = LazyLock::new(|| hash(TEXT));
 
-impl Script {
-    fn new(text: &'static str) -> Self {
-        let hash = Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { text, hash }
-    }
+fn hash(text: &str) -> String {
+    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -32,6 +33,6 @@ mod tests {
     #[test]
     fn the_hash_is_redis_s() {
         // SCRIPT LOAD "return 1" answers this.
-        assert_eq!(Script::new("return 1").hash, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+        assert_eq!(hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }

@@ -1,0 +1,223 @@
+//! One call of the script: how the checks of a request are told to it, and what its reply means.
+//!
+//! The twin of `lua/frame.lua`, which describes both. Everything that an algorithm needs goes along as packed numbers, because that is what
+//! Lua reads fastest; Lua decides, and answers in ticks.
+
+use std::ops::Range;
+
+use bb8_redis::redis::{Cmd, Value};
+
+use super::link::{time, whole};
+use super::{error, script};
+use crate::algorithm::{Algorithm, FixedWindow};
+use crate::plan::{Check, Plan};
+use crate::rules::Commit;
+use crate::time::{Micros, Span};
+use crate::verdict::{StoreError, Verdict, Wait};
+
+/// Whole numbers up to this one are exact in Lua.
+const MOST: i64 = (1 << 53) - 1;
+
+/// Values of a reply before those of the checks: the two of TIME.
+const TIME: usize = 2;
+
+/// By Redis's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct When {
+    /// What it shows, by estimate.
+    pub now: Micros,
+    /// After it nothing is counted.
+    pub deadline: Micros,
+    /// How long the caller can be held by a shaper.
+    pub patience: Span,
+}
+
+/// A call that decides some checks of a plan.
+#[derive(Clone, Debug)]
+pub struct Call<'p> {
+    /// What they are part of.
+    pub plan: &'p Plan,
+    /// Which ones; a plan that commits all or none goes whole.
+    pub checks: Range<usize>,
+    /// When.
+    pub when: When,
+    /// Redis takes `when.now` for its clock, keeps keys for years, and says for how long each had to be kept. For tests.
+    pub is_time_given: bool,
+    /// Counters of fixed windows live for a random time of at most so many seconds longer.
+    pub jitter_secs: u32,
+}
+
+/// How the script is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// As Redis knows it.
+    ByHash,
+    /// For a Redis that does not.
+    ByText,
+}
+
+impl Call<'_> {
+    /// Packs the whole command.
+    #[must_use]
+    pub fn command(&self, named: Named) -> Cmd {
+        let mut command = Cmd::new();
+        self.write(named, &mut command);
+        command
+    }
+
+    /// Packs the whole command into an empty one.
+    pub(super) fn write(&self, named: Named, command: &mut Cmd) {
+        match named {
+            Named::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
+            Named::ByText => command.arg("EVAL").arg(script::TEXT),
+        };
+        let checks = &self.plan.checks[self.checks.clone()];
+        command.arg(checks.len());
+        let mut bytes = Vec::new();
+        for check in checks {
+            write_key(self.plan, check, self.when.now, &mut bytes);
+            command.arg(&bytes[..]);
+        }
+        match self.is_time_given {
+            true => command.arg(self.when.now.0),
+            false => command.arg(""),
+        };
+        let is_whole = u64::from(self.plan.commit == Commit::AllOrNone);
+        let deadline = self.when.deadline.0.min(MOST.unsigned_abs());
+        bytes.clear();
+        pack(&mut bytes, &[is_whole, checks.len() as u64, self.plan.passing_quotas() as u64, deadline]);
+        command.arg(&bytes[..]);
+        for check in checks {
+            self.describe(check, &mut bytes);
+            command.arg(&bytes[..]);
+        }
+    }
+
+    /// What the script is told of a check.
+    fn describe(&self, check: &Check, out: &mut Vec<u8>) {
+        let hits = check.hits.clamp(-MOST, i64::from(check.algorithm.capacity()) + 1);
+        out.clear();
+        out.extend([code(&check.algorithm), u8::from(check.role.quota) + 2 * u8::from(check.role.shadow)]);
+        out.extend((hits as f64).to_le_bytes());
+        pack(out, &[check.algorithm.tick().micros()]);
+        match &check.algorithm {
+            Algorithm::FixedWindow(fixed) => {
+                let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
+                let keep = fixed.end(fixed.number(self.when.now)).since(self.when.now).micros() + jitter;
+                pack(out, &[fixed.limit.into(), fixed.count_denied.into(), keep]);
+            }
+            Algorithm::SlidingWindowLog(log) => pack(out, &[log.limit.into(), log.window, log.count_denied.into()]),
+            Algorithm::SlidingWindowCounter(counter) => pack(out, &[counter.limit.into(), counter.window, counter.count_denied.into()]),
+            Algorithm::SlidingWindowBuckets(buckets) => pack(
+                out,
+                &[
+                    buckets.limit.into(),
+                    buckets.window,
+                    buckets.count_denied.into(),
+                    buckets.interval,
+                    buckets.buckets.into(),
+                    buckets.expiry,
+                ],
+            ),
+            Algorithm::TokenBucket(token) => {
+                pack(out, &[token.limit.into(), token.window, token.burst.into(), token.count_denied.into()]);
+            }
+            Algorithm::LeakyBucket(leaky) => {
+                let patience = leaky.tick.floor(self.when.patience).min(leaky.max_delay);
+                pack(out, &[leaky.limit.into(), leaky.window, leaky.max_delay, leaky.count_denied.into(), patience]);
+            }
+        }
+    }
+
+    /// Reads the reply: each check's answer goes to its place. Returns Redis's time.
+    ///
+    /// # Errors
+    /// What made the whole call fail.
+    pub fn read(&self, reply: &Value, places: &mut [Result<Verdict, StoreError>]) -> Result<Micros, StoreError> {
+        let (now, rows) = self.rows(reply)?;
+        for ((check, row), place) in self.plan.checks[self.checks.clone()].iter().zip(rows).zip(places) {
+            *place = self.verdict(check, row, now);
+        }
+        Ok(now)
+    }
+
+    /// For how long each check's state had to be kept, where it changed; of a call at a given time.
+    #[must_use]
+    pub fn kept(&self, reply: &Value) -> Vec<Option<Span>> {
+        let Ok((_, rows)) = self.rows(reply) else { return Vec::new() };
+        let checks = &self.plan.checks[self.checks.clone()];
+        let kept = |(check, row): (&Check, &[Value])| {
+            let ticks = u64::try_from(row.get(4).and_then(whole)?).ok()?;
+            Some(check.algorithm.tick().span(ticks))
+        };
+        checks.iter().zip(rows).map(kept).collect()
+    }
+
+    fn rows<'v>(&self, reply: &'v Value) -> Result<(Micros, std::slice::ChunksExact<'v, Value>), StoreError> {
+        let width = if self.is_time_given { 5 } else { 4 };
+        match reply {
+            Value::Array(values) if values.len() == TIME + width * self.checks.len() => {
+                let now = time(reply).ok_or(StoreError::Unknown(error::PROTOCOL))?;
+                Ok((now, values[TIME..].chunks_exact(width)))
+            }
+            Value::ServerError(error) => Err(error::classify(error).error()),
+            _ => Err(StoreError::Unknown(error::PROTOCOL)),
+        }
+    }
+
+    fn verdict(&self, check: &Check, row: &[Value], now: Micros) -> Result<Verdict, StoreError> {
+        let strange = StoreError::Unknown(error::PROTOCOL);
+        let [outcome, used, reset, extra, ..] = row else { return Err(strange) };
+        let allowed = match outcome {
+            Value::Int(1) => true,
+            Value::Int(0) => false,
+            Value::BulkString(text) => return Err(error::classify_line(&String::from_utf8_lossy(text)).error()),
+            _ => return Err(strange),
+        };
+        let number = |value| whole(value).and_then(|number| u64::try_from(number).ok()).ok_or(strange);
+        let (used, reset) = (number(used)?, number(reset)?);
+        if let Algorithm::FixedWindow(fixed) = &check.algorithm {
+            return Ok(Verdict { allowed, ..fixed.judge(fixed.number(self.when.now), used, now, check.hits) });
+        }
+        let tick = check.algorithm.tick();
+        let (retry_after, delay) = match (allowed, extra) {
+            (true, extra) => (Wait::For(Span::ZERO), tick.span(number(extra)?)),
+            (false, Value::Int(-1)) => (Wait::Never, Span::ZERO),
+            (false, extra) => (Wait::For(tick.span(number(extra)?)), Span::ZERO),
+        };
+        let remaining = u32::try_from(u64::from(check.algorithm.capacity()).saturating_sub(used)).unwrap_or(u32::MAX);
+        Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay })
+    }
+}
+
+/// Writes the key of a check as it stands in Redis. The counter of a fixed window is named for the window that `now` lies in.
+pub(super) fn write_key(plan: &Plan, check: &Check, now: Micros, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(plan.key(check));
+    if let Algorithm::FixedWindow(fixed) = &check.algorithm {
+        out.push(b':');
+        out.extend_from_slice(fixed.number(now).to_string().as_bytes());
+    }
+}
+
+/// Seconds by which keys of a window may live longer at most, so that they do not all expire together.
+pub(super) fn longest_jitter(fixed: &FixedWindow, jitter_secs: u32) -> u64 {
+    u64::from(jitter_secs).min(fixed.window.secs_rounded_up())
+}
+
+/// The algorithm's letter: the number under which its step stands in `lua/`.
+const fn code(algorithm: &Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::FixedWindow(_) => b'F',
+        Algorithm::SlidingWindowLog(_) => b'L',
+        Algorithm::SlidingWindowCounter(_) => b'C',
+        Algorithm::SlidingWindowBuckets(_) => b'B',
+        Algorithm::TokenBucket(_) => b'T',
+        Algorithm::LeakyBucket(_) => b'Q',
+    }
+}
+
+/// Numbers as `struct.unpack('<d...')` reads them; all are below 2^53.
+fn pack(out: &mut Vec<u8>, numbers: &[u64]) {
+    out.extend(numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()));
+}

@@ -1,0 +1,110 @@
+//! What stands in Redis under a key, as something to compare.
+
+use weir::algorithm::{Algorithm, State};
+use weir::plan::{Check, Plan};
+use weir::time::Micros;
+
+/// A state without what a store may keep as it likes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Stored {
+    Text(String),
+    /// The newest tick or bucket, and the hits of each tick or bucket that has any.
+    Log(Option<u64>, Vec<(u64, u64)>),
+    Nothing(Vec<u8>),
+}
+
+/// The window in microseconds.
+pub fn window(limit: &Algorithm) -> u64 {
+    let tick = limit.tick().micros();
+    match limit {
+        Algorithm::FixedWindow(fixed) => fixed.window.micros(),
+        Algorithm::SlidingWindowLog(log) => log.window * tick,
+        Algorithm::SlidingWindowCounter(counter) => counter.window * tick,
+        Algorithm::SlidingWindowBuckets(buckets) => buckets.window * tick,
+        Algorithm::TokenBucket(token) => token.window * tick,
+        Algorithm::LeakyBucket(leaky) => leaky.window * tick,
+    }
+}
+
+/// What tells the keys of two limits apart.
+pub fn tag(limit: &Algorithm) -> String {
+    let name = match limit {
+        Algorithm::FixedWindow(_) => "fw".to_owned(),
+        Algorithm::SlidingWindowLog(_) => "sl".to_owned(),
+        Algorithm::SlidingWindowCounter(_) => "sc".to_owned(),
+        Algorithm::SlidingWindowBuckets(buckets) => format!("sb{}x{}", buckets.interval, buckets.buckets),
+        Algorithm::TokenBucket(_) => "tb".to_owned(),
+        Algorithm::LeakyBucket(_) => "lb".to_owned(),
+    };
+    format!("{name}.{}.{}", window(limit), limit.tick().micros())
+}
+
+/// The key as it stands in Redis.
+pub fn key(plan: &Plan, check: &Check, now: Micros) -> Vec<u8> {
+    let mut key = plan.key(check).to_vec();
+    if let Algorithm::FixedWindow(fixed) = &check.algorithm {
+        key.extend(format!(":{}", fixed.number(now)).into_bytes());
+    }
+    key
+}
+
+pub fn of_state(state: &State) -> Stored {
+    match state {
+        State::FixedWindow { count, .. } => Stored::Text(count.to_string()),
+        State::Tokens { last, level } => Stored::Text(format!("{last} {level}")),
+        State::Queue { last, backlog } => Stored::Text(format!("{last} {backlog}")),
+        State::Counter { window, current, previous } => Stored::Text(format!("{window} {current} {previous}")),
+        State::Log(log) => {
+            let mut before = log.before;
+            let own = |entry: &weir::algorithm::sliding_window_log::Entry| {
+                let own = entry.total - before;
+                before = entry.total;
+                (entry.tick, own)
+            };
+            Stored::Log(log.entries.back().map(|entry| entry.tick), log.entries.iter().map(own).collect())
+        }
+        State::Buckets(ring) => {
+            let oldest = (ring.last + 1).saturating_sub(ring.counts.len() as u64);
+            let counts = (oldest..=ring.last).map(|number| (number, ring.count(number))).filter(|&(_, count)| count > 0).collect();
+            Stored::Log(Some(ring.last), counts)
+        }
+    }
+}
+
+/// Reads what is stored; `like` says what it should be.
+pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
+    match (std::str::from_utf8(text), like) {
+        (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Nothing(text.to_vec())),
+        (Ok(text), _) => Stored::Text(text.to_owned()),
+        _ => Stored::Nothing(text.to_vec()),
+    }
+}
+
+/// As `lua/sliding_window_log.lua` describes it.
+fn of_log(text: &[u8]) -> Option<Stored> {
+    let number =
+        |start: usize, size: usize| Some(text.get(start..start + size)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)));
+    let (first, last, room) = (number(1, 4)?, number(5, 4)?, number(9, 4)?);
+    let (newest, tip, base, total) = (number(13, 7)?, number(20, 7)?, number(27, 6)?, number(33, 6)?);
+    let cells = text.len().checked_sub(39)? as u64;
+    // A cell of buckets counts to 2^48, one of a log to 2^24.
+    let size = if room > 0 { cells / room } else { 0 };
+    let modulus = if size == 13 { 1 << 48 } else { 1 << 24 };
+    if text.first() != Some(&1) || size * room != cells || !matches!(size, 10 | 13) || first > last || last > room {
+        return None;
+    }
+    let mut entries = Vec::new();
+    let mut before = base;
+    for index in first..last {
+        let start = 39 + (index * size) as usize;
+        let (tick, sum) = (number(start, 7)?, number(start + 7, size as usize - 7)?);
+        entries.push((tick, (sum + modulus - before) % modulus));
+        before = sum;
+    }
+    let own = (total + modulus - before) % modulus;
+    if own > 0 {
+        entries.push((tip, own));
+    }
+    let newest = if size == 13 { Some(newest) } else { entries.last().map(|&(tick, _)| tick) };
+    Some(Stored::Log(newest, entries))
+}

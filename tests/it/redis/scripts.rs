@@ -1,0 +1,303 @@
+//! What the script promises beside its arithmetic: keys that cannot be read, groups, lost scripts, late calls, and many clients at once.
+
+use std::sync::Arc;
+
+use bb8_redis::redis::cmd;
+use weir::algorithm::{self, Kind};
+use weir::rules::Commit;
+use weir::store::redis::{Call, Named, Shared, When};
+use weir::time::{Micros, Rate, Unit};
+use weir::verdict::Wait;
+
+use super::*;
+use crate::support::redis::RedisServer;
+
+/// Each algorithm with so many hits per hour, which nothing gives back before a test is over.
+fn each(limit: u32) -> Vec<(&'static str, Algorithm)> {
+    let rate = Rate { requests_per_unit: limit, unit: Unit::Year, unit_multiplier: 1 };
+    let make = |&(name, kind): &(&'static str, Kind)| {
+        // A shaper admits its whole limit at once only to who can wait.
+        let max_delay = (kind == Kind::LeakyBucket).then(|| Span::from_secs(u64::from(limit - 1) * 365 * 86_400 / u64::from(limit) + 60));
+        let options = algorithm::Options { kind, max_delay, count_denied: Some(false), ..Default::default() };
+        (name, Algorithm::try_new(&rate, &options).expect("a good limit"))
+    };
+    Kind::NAMED.iter().map(make).collect()
+}
+
+fn asked(algorithm: Algorithm, hits: i64) -> Check {
+    Check::new(algorithm, hits, Role::default())
+}
+
+async fn decide(redis: &Redis, plan: &Plan) -> Answers {
+    redis.decide(plan, Within { deadline: Instant::now() + PATIENT, patience: Span::MAX }).await
+}
+
+fn whole(checks: &[(&str, Check)]) -> Plan {
+    let mut plan = plan(checks);
+    plan.commit = Commit::AllOrNone;
+    plan
+}
+
+fn used(answers: &Answers) -> Vec<Result<(bool, u64), StoreError>> {
+    answers.checks.iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))).collect()
+}
+
+/// The key of a check as it stands in Redis.
+fn stored_as(key: &str, algorithm: &Algorithm, answers: &Answers) -> String {
+    match algorithm {
+        Algorithm::FixedWindow(fixed) => format!("{key}:{}", fixed.number(answers.now)),
+        _ => key.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let now = decide(&redis, &plan(&[("now", check(1, 0))])).await;
+    let mut spoilt = 0;
+    for (name, algorithm) in each(10) {
+        let bad = stored_as(&format!("{name}-bad"), &algorithm, &now);
+        let spoil: [&[&str]; 14] = [
+            &["LPUSH", &bad, "x"],
+            &["HSET", &bad, "a", "1"],
+            &["ZADD", &bad, "1", "a"],
+            &["SADD", &bad, "a"],
+            &["XADD", &bad, "*", "a", "1"],
+            &["SET", &bad, "abc"],
+            &["SET", &bad, "-5"],
+            &["SET", &bad, "1.5"],
+            &["SET", &bad, " 1"],
+            &["SET", &bad, "1 2 3 4"],
+            &["SET", &bad, "99999999999999999999 99999999999999999999"],
+            &["SET", &bad, "99999999999999999999 1 1"],
+            // As long as the header of a log, but it is none; and one whose cells are missing.
+            &["SET", &bad, "0123456789012345678901234567890123456789012345678901234567890123456789"],
+            &["SET", &bad, "\u{1}\0\0\0\0\0\0\0\u{1}\0\0\0\u{2}\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"],
+        ];
+        for command in spoil {
+            for place in 0..3 {
+                server.run::<()>(&["DEL", &bad]);
+                server.run::<bb8_redis::redis::Value>(command);
+                for hits in [1, 0, -1] {
+                    let mut checks: Vec<(String, Check)> =
+                        (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), asked(algorithm, 1))).collect();
+                    checks.insert(place, (format!("{name}-bad"), asked(algorithm, hits)));
+                    let checks: Vec<_> = checks.iter().map(|(key, check)| (key.as_str(), check.clone())).collect();
+                    let answers = decide(&redis, &plan(&checks)).await;
+                    for (index, answer) in used(&answers).into_iter().enumerate() {
+                        if index == place {
+                            let wrong = matches!(answer, Err(StoreError::Data("wrongtype" | "not_an_integer")));
+                            assert!(wrong, "{name}, {command:?}: {answer:?}");
+                        } else {
+                            assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {place}");
+                        }
+                    }
+                    let answers = decide(&redis, &whole(&checks)).await;
+                    assert!(answers.checks.iter().all(|answer| matches!(answer, Err(StoreError::Data(_)))), "{name}: {answers:?}");
+                    // Nothing of the group was written.
+                    let (key, check) = &checks[(place + 1) % 3];
+                    let look = decide(&redis, &plan(&[(key, asked(check.algorithm, 0))])).await;
+                    assert_eq!(used(&look), [Ok((true, 1))], "{name}");
+                }
+            }
+            spoilt += 1;
+        }
+        server.run::<()>(&["DEL", &bad]);
+    }
+    assert_eq!(redis.connections().opened, 1, "no reason to drop a connection");
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    for (name, algorithm) in each(4) {
+        let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, asked(algorithm, hits)));
+        let expected = [(true, 2), (true, 3), (false, 3), (true, 4), (false, 4), (true, 4), (true, 2), (true, 2), (true, 4)];
+        assert_eq!(used(&decide(&redis, &plan(&hits)).await), expected.map(Ok), "{name}");
+        server.flush();
+        let group = decide(&redis, &whole(&hits)).await;
+        let refused = |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
+        assert_eq!(used(&group), expected.iter().map(refused).collect::<Vec<_>>(), "{name}: nothing counts, and all have what they had");
+        assert_eq!(server.keys(), Vec::<String>::new(), "{name}");
+        let group = decide(&redis, &whole(&hits[..2])).await;
+        assert_eq!(used(&group), [Ok((true, 2)), Ok((true, 3))], "{name}");
+        server.assert_every_key_expires();
+        server.flush();
+    }
+}
+
+#[tokio::test]
+async fn a_group_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let (enforced, quota, shadow) = (Role::default(), Role { quota: true, shadow: false }, Role { quota: false, shadow: true });
+    let table: [(&[(Role, i64)], bool); 8] = [
+        (&[(enforced, 1), (enforced, 9)], false),
+        (&[(shadow, 9), (enforced, 1)], true),
+        (&[(shadow, 9)], true),
+        (&[(quota, 9), (quota, 1)], true),
+        (&[(quota, 9), (quota, 9)], false),
+        (&[(quota, 9), (enforced, 1)], false),
+        (&[(Role { quota: true, shadow: true }, 9)], true),
+        (&[(Role { quota: true, shadow: true }, 9), (quota, 9)], true),
+    ];
+    for (name, algorithm) in each(4) {
+        for (roles, is_written) in table {
+            let keys: Vec<String> = (0..roles.len()).map(|index| format!("{name}-{index}")).collect();
+            let checks: Vec<_> =
+                keys.iter().zip(roles).map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role))).collect();
+            let answers = decide(&redis, &whole(&checks)).await;
+            for (answer, (_, hits)) in answers.checks.iter().zip(roles) {
+                assert_eq!(answer.map(|verdict| verdict.allowed), Ok(*hits == 1), "{name} {roles:?}");
+            }
+            let fitting = roles.iter().filter(|(_, hits)| *hits == 1).count();
+            assert_eq!(server.keys().len(), if is_written { fitting } else { 0 }, "{name} {roles:?}");
+            server.flush();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    for round in 1..4 {
+        server.run::<()>(&["SCRIPT", "FLUSH"]);
+        let limits = each(10);
+        let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, asked(*algorithm, 1))).collect();
+        // One that takes the transaction parts the calls.
+        checks.insert(3, ("counted", check(10, 1)));
+        let answers = decide(&redis, &plan(&checks)).await;
+        assert_eq!(used(&answers), vec![Ok((true, round)); 7], "round {round}");
+    }
+    assert_eq!(redis.error_counts(), []);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn a_late_call_counts_nothing() {
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    for (name, algorithm) in each(10) {
+        let plan = plan(&[(name, asked(algorithm, 1)), ("other", asked(algorithm, 1))]);
+        for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
+            let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), patience: Span::ZERO };
+            let call = Call { plan: &plan, checks: 0..2, when, is_time_given: true, jitter_secs: 0 };
+            let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
+            let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
+            assert_eq!(call.read(&reply, &mut answers), Ok(when.now));
+            match is_late {
+                true => assert_eq!(answers, [Err(StoreError::NotExecuted("late")); 2], "{name}"),
+                false => assert!(answers.iter().all(|answer| answer.is_ok_and(|verdict| verdict.allowed)), "{name}: {answers:?}"),
+            }
+            assert_eq!(server.keys().is_empty(), is_late, "{name}");
+        }
+        server.flush();
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let (_, algorithm) = each(10)[4];
+    decide(&redis, &plan(&[("late", asked(algorithm, 1))])).await;
+    server.pause();
+    let answers = redis.decide(&plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
+    assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.resume();
+    let answers = decide(&redis, &plan(&[("late", asked(algorithm, 0))])).await;
+    assert_eq!(used(&answers), [Ok((true, 1))]);
+}
+
+#[test]
+fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
+    const LIMIT: u32 = 300;
+    let server = RedisServer::start();
+    let processes = [Shared::new(server.options()), Shared::new(server.options())];
+    for (name, algorithm) in each(LIMIT) {
+        let allowed: u32 = std::thread::scope(|scope| {
+            let threads: Vec<_> = processes
+                .iter()
+                .map(|shared| {
+                    scope.spawn(|| {
+                        let redis = Redis::new(Arc::clone(shared));
+                        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                        runtime.block_on(async {
+                            let clients: Vec<_> = (0..32)
+                                .map(|_| {
+                                    let redis = redis.clone();
+                                    tokio::spawn(async move {
+                                        let mut allowed = 0;
+                                        for _ in 0..8 {
+                                            let answers = decide(&redis, &plan(&[(name, asked(algorithm, 1))])).await;
+                                            allowed += u32::from(answers.checks[0].expect("Redis is well").allowed);
+                                        }
+                                        allowed
+                                    })
+                                })
+                                .collect();
+                            let mut allowed = 0;
+                            for client in clients {
+                                allowed += client.await.expect("no panic");
+                            }
+                            allowed
+                        })
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert_eq!(allowed, LIMIT, "{name}");
+    }
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn waits_are_true_on_redis_s_own_clock() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let rate = Rate { requests_per_unit: 5, unit: Unit::Second, unit_multiplier: 1 };
+    for (name, kind) in Kind::NAMED {
+        let options = algorithm::Options { kind, count_denied: Some(false), ..Default::default() };
+        let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
+        let mut wait = None;
+        while wait.is_none() {
+            let verdict = decide(&redis, &plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            wait = (!verdict.allowed).then_some(verdict.retry_after);
+        }
+        let Some(Wait::For(wait)) = wait else { panic!("{name}: never") };
+        assert!(wait <= Span::from_secs(2), "{name}: {wait:?}");
+        tokio::time::sleep(wait.into()).await;
+        let verdict = decide(&redis, &plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+        assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
+    }
+    server.assert_every_key_expires();
+}
+
+/// Bytes of a log's event, against a sorted set with a member for each.
+#[tokio::test]
+async fn a_long_log_takes_little_room() {
+    const EVENTS: u64 = 10_000;
+    let server = RedisServer::start();
+    let rate = Rate { requests_per_unit: 100_000, unit: Unit::Hour, unit_multiplier: 1 };
+    let options = algorithm::Options { kind: Kind::SlidingWindowLog, ..Default::default() };
+    let log = Algorithm::try_new(&rate, &options).expect("a good limit");
+    let plan = plan(&[("log", asked(log, 1))]);
+    let mut connection = server.connection();
+    for event in 0..EVENTS {
+        let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), patience: Span::ZERO };
+        let call = Call { plan: &plan, checks: 0..1, when, is_time_given: true, jitter_secs: 0 };
+        let named = if event == 0 { Named::ByText } else { Named::ByHash };
+        call.command(named).exec(&mut connection).expect("Redis is well");
+        cmd("ZADD").arg("set").arg(when.now.0).arg(event).exec(&mut connection).expect("Redis is well");
+    }
+    let [ours, theirs] = ["log", "set"].map(|key| server.run::<u64>(&["MEMORY", "USAGE", key, "SAMPLES", "0"]));
+    assert!(ours * 10 <= theirs * 3, "{ours} and {theirs} bytes for {EVENTS} events");
+    server.run::<()>(&["EXPIRE", "set", "60"]);
+    server.assert_every_key_expires();
+}
