@@ -100,6 +100,22 @@ async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, bat
     (cpu_micros(&process) - begin) / IN_REDIS as f64
 }
 
+/// CPU time of redis-server per plain INCR, sixteen to a round trip: what the figures are compared with.
+fn incr(server: &RedisServer) -> f64 {
+    server.flush();
+    let mut connection = server.connection();
+    let process = server.process_id().to_string();
+    let begin = cpu_micros(&process);
+    for index in (0..IN_REDIS).step_by(16) {
+        let mut pipe = bb8_redis::redis::pipe();
+        for offset in 0..16 {
+            pipe.cmd("INCR").arg(format!("incr:{}", (index + offset) % KEYS));
+        }
+        pipe.query::<Vec<i64>>(&mut connection).expect("sixteen numbers");
+    }
+    (cpu_micros(&process) - begin) / IN_REDIS as f64
+}
+
 /// Bytes of Redis per key, with a single hit each.
 async fn redis_bytes(server: &RedisServer, redis: &Redis, algorithm: Algorithm) -> f64 {
     server.flush();
@@ -126,7 +142,9 @@ fn main() {
         let redis = Redis::connect_lazily(server.options());
         let rows = algorithms();
         let mut cells: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 1 + BATCHES.len()]; rows.len()];
+        let mut plain = Vec::new();
         for round in 0..ROUNDS {
+            plain.push(incr(&server));
             for (row, &(name, algorithm)) in rows.iter().enumerate() {
                 eprintln!("round {} of {ROUNDS}: {name}", round + 1);
                 cells[row][0].push(in_memory(algorithm));
@@ -143,6 +161,7 @@ fn main() {
             let bytes = (memory_bytes(*algorithm), redis_bytes(&server, &redis, *algorithm).await);
             let _ = writeln!(table, "| `{name}` | {} | {:.0} | {:.0} |", micros.join(" | "), bytes.0, bytes.1);
         }
-        println!("{table}");
+        let plain = median(plain);
+        println!("{table}\nA plain INCR, sixteen to a round trip, costs redis-server {plain:.2} µs in the same run.");
     });
 }

@@ -19,5 +19,6 @@ mod reload;
 mod requests;
 mod rules;
 mod server;
+mod shaping;
 mod support;
 mod whole;
