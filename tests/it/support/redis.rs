@@ -64,11 +64,6 @@ impl RedisServer {
         }
     }
 
-    /// The number of its process.
-    pub fn process_id(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
-    }
-
     /// kill -9.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
