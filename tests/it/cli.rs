@@ -162,7 +162,7 @@ fn check_takes_the_settings_of_serve_and_names_files_from_where_it_is_called() {
     let check = |environment: &[(&str, &str)]| weir(&["check", &path], environment);
     let output = check(&[]);
     assert_eq!(output.status.code(), Some(1), "an empty folder limits nothing");
-    assert!(stdout(&output).starts_with(&format!("{path}: error: no files of limits")), "{}", stdout(&output));
+    assert!(stdout(&output).starts_with(&format!("{path}: error: there are no files of limits")), "{}", stdout(&output));
 
     let limits = |key: &str| format!("domain: d\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]\n");
     fs::write(folder.path().join("a.yaml"), limits("a")).expect("written");
