@@ -51,9 +51,6 @@ fn compile(check: &Check) -> Result<Compiled, Vec<Problem>> {
         }
         problems
     })?;
-    if read.texts.is_empty() {
-        return Err(vec![no_files(&check.path)]);
-    }
     for text in &mut read.texts {
         text.name = from_here(&check.path, &text.name);
     }
@@ -65,17 +62,6 @@ fn from_here(path: &Path, name: &str) -> String {
     let is_in_folder = path.is_dir() && Path::new(name) != path;
     let named = if is_in_folder { path.join(name) } else { path.to_owned() };
     named.to_string_lossy().into_owned()
-}
-
-fn no_files(path: &Path) -> Problem {
-    Problem {
-        severity: Severity::Error,
-        file: path.to_string_lossy().into_owned(),
-        line: 0,
-        column: 0,
-        what: "no files of limits in this folder".to_owned(),
-        remedy: "give the folder that holds them, or RUNTIME_IGNOREDOTFILES=false if their names begin with a dot".to_owned(),
-    }
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -180,7 +180,8 @@ pub(super) struct AnswerFlags {
     #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset")]
     pub(super) limit_reset_header: String,
     /// Add a `retry-after` header to refusals
-    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, action = clap::ArgAction::Set)]
+    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) retry_after_header_enabled: bool,
     /// Return the request and the limits' metadata as dynamic metadata
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean)]

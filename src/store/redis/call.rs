@@ -78,10 +78,11 @@ impl Call<'_> {
             write_key(self.plan, check, self.when.now, &mut bytes);
             command.arg(&bytes[..]);
         }
-        match self.is_time_given {
-            true => command.arg(self.when.now.0),
-            false => command.arg(""),
-        };
+        if self.is_time_given {
+            command.arg(self.when.now.0);
+        } else {
+            command.arg("");
+        }
         let is_whole = u64::from(self.plan.commit == Commit::AllOrNone);
         let deadline = self.when.deadline.0.min(MOST.unsigned_abs());
         bytes.clear();
