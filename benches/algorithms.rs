@@ -4,6 +4,8 @@
 //! time, taken in rounds that go through all rows in turn; a row shows the median. They compare rows of one run on one machine, and nothing
 //! else. Redis is a real redis-server of its own on the loopback, without persistence.
 
+#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+
 use std::fmt::Write;
 use std::fs;
 
