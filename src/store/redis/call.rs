@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use bb8_redis::redis::{Cmd, Value};
+use smallvec::SmallVec;
 
 use super::link::{time, whole};
 use super::{error, script};
@@ -78,11 +79,19 @@ impl Call<'_> {
             write_key(self.plan, check, self.when.now, &mut bytes);
             command.arg(&bytes[..]);
         }
-        match self.is_time_given {
-            true => command.arg(self.when.now.0),
-            false => command.arg(""),
-        };
+        if self.is_time_given {
+            command.arg(self.when.now.0);
+        } else {
+            command.arg("");
+        }
         let is_whole = u64::from(self.plan.commit == Commit::AllOrNone);
+        let mut uses: SmallVec<[u8; 8]> = checks.iter().map(|check| code(&check.algorithm)).collect();
+        uses.sort_unstable();
+        uses.dedup();
+        if is_whole == 1 {
+            uses.push(b'A');
+        }
+        command.arg(&uses[..]);
         let deadline = self.when.deadline.0.min(MOST.unsigned_abs());
         bytes.clear();
         pack(&mut bytes, &[is_whole, checks.len() as u64, self.plan.passing_quotas() as u64, deadline]);
