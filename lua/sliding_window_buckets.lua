@@ -1,35 +1,32 @@
--- sliding_window_buckets: hits counted by intervals, as a log (see sliding_window_log.lua) of the numbers of buckets: only buckets that had
--- hits take place, and no lap can come back. The twin is src/algorithm/sliding_window_buckets.rs. The oldest bucket that overlaps the window
+-- sliding_window_buckets: hits counted by intervals, as a log (see log.lua) of the numbers of buckets: only buckets that had hits take
+-- place, and no lap can come back. The twin is src/algorithm/sliding_window_buckets.rs. The oldest bucket that overlaps the window
 -- counts whole.
-reads[66] = function(key)
-  return log_read(66, key)
-end
-writes[66] = log_write
-
-steps[66] = function(log, t, hits, spec, key)
-  local limit, window, count_denied, interval, buckets, expiry = unpack('<dddddd', spec, 19)
-  if type(log) == 'string' then
-    return nil, NO_COUNTER
+if uses[66] then
+  steps[66] = function(log, t, hits, spec, key)
+    local limit, window, count_denied, interval, buckets, expiry = unpack('<dddddd', spec, 19)
+    if type(log) == 'string' then
+      return nil, NO_COUNTER
+    end
+    local bucket = floor(t / interval)
+    if not log or log.newest - bucket > ceil(window / interval) then
+      log = log_of(66, 0, 0, log and log.room or 0, 0, 0, 0, 0)
+    end
+    local behind = 0
+    if log.newest > bucket then
+      -- The clock went back: on at the start of the bucket that it had seen, and all waits are longer by as much.
+      bucket, behind = log.newest, log.newest * interval - t
+      t = t + behind
+    end
+    local over = floor((t - window + 1) / interval) - 1
+    local allowed, used, newest, retry, after = log_step(log, key, bucket, over, bucket - buckets, hits, limit, count_denied)
+    local reset = newest and (newest + 1) * interval - t + window - 1 + behind or 0
+    local extra = 0
+    if not allowed then
+      extra = retry and (retry + 1) * interval - t + window - 1 + behind or -1
+    end
+    if not after then
+      return allowed, used, reset, extra
+    end
+    return allowed, used, reset, extra, after, max(1, reset, expiry)
   end
-  local bucket = floor(t / interval)
-  if not log or log.newest - bucket > ceil(window / interval) then
-    log = log_of(66, 0, 0, log and log.room or 0, 0, 0, 0, 0)
-  end
-  local behind = 0
-  if log.newest > bucket then
-    -- The clock went back: on at the start of the bucket that it had seen, and all waits are longer by as much.
-    bucket, behind = log.newest, log.newest * interval - t
-    t = t + behind
-  end
-  local over = floor((t - window + 1) / interval) - 1
-  local allowed, used, newest, retry, after = log_step(log, key, bucket, over, bucket - buckets, hits, limit, count_denied)
-  local reset = newest and (newest + 1) * interval - t + window - 1 + behind or 0
-  local extra = 0
-  if not allowed then
-    extra = retry and (retry + 1) * interval - t + window - 1 + behind or -1
-  end
-  if not after then
-    return allowed, used, reset, extra
-  end
-  return allowed, used, reset, extra, after, max(1, reset, expiry)
 end

@@ -1,215 +1,25 @@
--- sliding_window_log: every tick that had hits, with the running total behind it. The twin is src/algorithm/sliding_window_log.rs; the
--- buckets use the same log, with the number of a bucket for the tick.
---
--- Stored is one packed string: a header, then cells of equal size. Cell number `first` is the oldest entry, `last` is one behind the newest
--- cell, and the newest entry of all stands in the header: hits of one tick change nothing else. An entry is its tick and the total after
--- it; totals count up modulo a power of two, so that only differences mean something. Few cells are ever read: a check costs O(log n).
---
--- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest` is the newest tick that anything happened
--- at, `room` the cells that there is place for, `base` the total before the oldest entry. One cell may be `pushed` and not written yet:
--- within a call the time stands still, so that there is never a second one.
-
-local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
-
--- The packing of a cell, its size, and what totals are counted up to. A log's limit is 100,000 at most, and debt doubles it.
-local packings = {
-  [76] = { '>I7I3', 10, 16777216 },
-  [66] = { '>I7I6', 13, 281474976710656 },
-}
-
-local function log_of(code, first, last, room, newest, tip, base, total, pushed)
-  return { code = code, first = first, last = last, room = room, newest = newest, tip = tip, base = base, total = total, pushed = pushed }
-end
-
-local function log_read(code, key)
-  local text = try('GETRANGE', key, 0, HEADER_SIZE - 1)
-  if type(text) == 'table' then
-    return text
-  end
-  if text == '' then
-    return false
-  end
-  if #text ~= HEADER_SIZE or byte(text) ~= VERSION then
-    return { err = NO_COUNTER }
-  end
-  local _, first, last, room, newest, tip, base, total = unpack(HEADER, text)
-  if first > last or last > room or call('STRLEN', key) ~= HEADER_SIZE + room * packings[code][2] then
-    return { err = NO_COUNTER }
-  end
-  return log_of(code, first, last, room, newest, tip, base, total)
-end
-
--- The tick and the total of an entry; `last` is the newest.
-local function log_entry(log, key, index)
-  if index == log.last then
-    return log.tip, log.total
-  end
-  if log.pushed and log.pushed[1] == index then
-    return log.pushed[2], log.pushed[3]
-  end
-  local packing = packings[log.code]
-  local start = HEADER_SIZE + index * packing[2]
-  return unpack(packing[1], call('GETRANGE', key, start, start + packing[2] - 1))
-end
-
--- The first entry from `index` on whose tick is above `tick` and whose total is at least `sum` above the base; one behind the newest if there
--- is none. Steps grow from the start, because it is mostly there, then halve.
-local function log_search(log, key, index, tick, sum)
-  local modulus = packings[log.code][3]
-  local function is_found(place)
-    local at, total = log_entry(log, key, place)
-    return at > tick and (total - log.base) % modulus >= sum
-  end
-  local low, high, stride = index, index, 1
-  while high <= log.last and not is_found(high) do
-    low, high, stride = high + 1, high + stride, stride * 2
-  end
-  high = min(high, log.last + 1)
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if is_found(middle) then
-      high = middle
-    else
-      low = middle + 1
+-- sliding_window_log: every tick that had hits, in a log (see log.lua). The twin is src/algorithm/sliding_window_log.rs.
+if uses[76] then
+  steps[76] = function(log, t, hits, spec, key)
+    local limit, window, count_denied = unpack('<ddd', spec, 19)
+    if type(log) == 'string' then
+      return nil, NO_COUNTER
     end
-  end
-  return low
-end
-
--- The total before an entry, above the base.
-local function log_before(log, key, index)
-  if index == log.first then
-    return 0
-  end
-  local _, total = log_entry(log, key, index - 1)
-  return (total - log.base) % packings[log.code][3]
-end
-
--- Takes `sum` hits back from the newest entries; what remains is `left` above the base, in an entry not before `index`.
-local function log_pop(log, key, newest, left)
-  local total = (log.base + left) % packings[log.code][3]
-  if left == 0 then
-    return log_of(log.code, log.first, log.first, log.room, newest, 0, total, total)
-  end
-  local index = log_search(log, key, log.first, -1, left)
-  local tip = log_entry(log, key, index)
-  return log_of(log.code, log.first, index, log.room, newest, tip, log.base, total, log.pushed)
-end
-
-local function log_push(log, tick, hits)
-  local total = (log.total + hits) % packings[log.code][3]
-  if log.tip == tick then
-    return log_of(log.code, log.first, log.last, log.room, tick, tick, log.base, total, log.pushed)
-  end
-  if log.total == log.base then
-    return log_of(log.code, log.first, log.first, log.room, tick, tick, log.base, total)
-  end
-  return log_of(log.code, log.first, log.last + 1, log.room, tick, tick, log.base, total, { log.last, log.tip, log.total })
-end
-
--- Forgets the entries up to `tick`.
-local function log_drop(log, key, tick)
-  local index = log_search(log, key, log.first, tick, 0)
-  if index == log.first then
-    return log
-  end
-  if index > log.last then
-    return log_of(log.code, log.first, log.first, log.room, log.newest, 0, log.total, log.total)
-  end
-  local base = (log.base + log_before(log, key, index)) % packings[log.code][3]
-  return log_of(log.code, index, log.last, log.room, log.newest, log.tip, base, log.total, log.pushed)
-end
-
--- Steps a log at `tick`. Entries up to `over` count no more, entries up to `gone` are forgotten.
--- Returns allowed, the hits that count, the tick of the newest entry that counts if any, the tick of the entry whose leaving makes room for a
--- refused check, and the log when it changed.
-local function log_step(log, key, tick, over, gone, hits, limit, count_denied)
-  log = log_drop(log, key, gone)
-  local index = over == gone and log.first or log_search(log, key, log.first, over, 0)
-  local sum = (log.total - log.base) % packings[log.code][3]
-  local dead = sum
-  if index <= log.last then
-    dead = log_before(log, key, index)
-  end
-  local count, after, allowed = sum - dead, log, true
-  if hits < 0 then
-    local taken = min(-hits, count)
-    if taken > 0 then
-      after = log_pop(log, key, tick, sum - taken)
-      count = count - taken
+    if not log or log.tip - t > window then
+      log = log_of(76, 0, 0, log and log.room or 0, 0, 0, 0, 0)
     end
-  else
-    local added = hits
-    if count + hits > limit then
-      allowed = false
-      added = count_denied == 1 and max(0, min(hits, 2 * limit - count)) or 0
+    -- The clock went back: on from where it was, and all waits are longer by as much.
+    local behind = max(0, log.tip - t)
+    t = t + behind
+    local allowed, used, newest, retry, after = log_step(log, key, t, t - window, t - window, hits, limit, count_denied)
+    local reset = newest and newest - t + window + behind or 0
+    local extra = 0
+    if not allowed then
+      extra = retry and retry - t + window + behind or -1
     end
-    if added > 0 then
-      after = log_push(log, tick, added)
-      count = count + added
+    if not after then
+      return allowed, used, reset, extra
     end
+    return allowed, used, reset, extra, after, max(1, reset)
   end
-  local retry
-  if not allowed and hits <= limit then
-    retry = log_entry(after, key, log_search(after, key, after.first, over, dead + count + hits - limit))
-  end
-  return allowed, count, count > 0 and after.tip, retry, after ~= log and after
-end
-
-local function log_write(key, log, life)
-  local packing = packings[log.code]
-  local pushed = log.pushed
-  -- What was pushed may have been given back since.
-  if pushed and pushed[1] >= log.last then
-    pushed = nil
-  end
-  -- The place is full, or half of it is dead: pack the living anew, with an eighth to grow.
-  local is_full = log.room == 0 or pushed and (log.last > log.room or (log.first > 64 and log.first * 2 > log.last))
-  if not is_full then
-    call('SETRANGE', key, 0, struct.pack(HEADER, VERSION, log.first, log.last, log.room, log.newest, log.tip, log.base, log.total))
-    if pushed then
-      call('SETRANGE', key, HEADER_SIZE + pushed[1] * packing[2], struct.pack(packing[1], pushed[2], pushed[3]))
-    end
-    call('PEXPIRE', key, life)
-    return
-  end
-  local cells, count = '', log.last - log.first
-  local stored = pushed and count - 1 or count
-  if stored > 0 then
-    cells = call('GETRANGE', key, HEADER_SIZE + log.first * packing[2], HEADER_SIZE + (log.first + stored) * packing[2] - 1)
-  end
-  if pushed then
-    cells = cells .. struct.pack(packing[1], pushed[2], pushed[3])
-  end
-  local room = count + floor(count / 8) + 2
-  local header = struct.pack(HEADER, VERSION, 0, count, room, log.newest, log.tip, log.base, log.total)
-  call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life)
-end
-
-reads[76] = function(key)
-  return log_read(76, key)
-end
-writes[76] = log_write
-
-steps[76] = function(log, t, hits, spec, key)
-  local limit, window, count_denied = unpack('<ddd', spec, 19)
-  if type(log) == 'string' then
-    return nil, NO_COUNTER
-  end
-  if not log or log.tip - t > window then
-    log = log_of(76, 0, 0, log and log.room or 0, 0, 0, 0, 0)
-  end
-  -- The clock went back: on from where it was, and all waits are longer by as much.
-  local behind = max(0, log.tip - t)
-  t = t + behind
-  local allowed, used, newest, retry, after = log_step(log, key, t, t - window, t - window, hits, limit, count_denied)
-  local reset = newest and newest - t + window + behind or 0
-  local extra = 0
-  if not allowed then
-    extra = retry and retry - t + window + behind or -1
-  end
-  if not after then
-    return allowed, used, reset, extra
-  end
-  return allowed, used, reset, extra, after, max(1, reset)
 end

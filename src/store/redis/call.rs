@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use bb8_redis::redis::{Cmd, Value};
+use smallvec::SmallVec;
 
 use super::link::{time, whole};
 use super::{error, script};
@@ -84,6 +85,13 @@ impl Call<'_> {
             command.arg("");
         }
         let is_whole = u64::from(self.plan.commit == Commit::AllOrNone);
+        let mut uses: SmallVec<[u8; 8]> = checks.iter().map(|check| code(&check.algorithm)).collect();
+        uses.sort_unstable();
+        uses.dedup();
+        if is_whole == 1 {
+            uses.push(b'A');
+        }
+        command.arg(&uses[..]);
         let deadline = self.when.deadline.0.min(MOST.unsigned_abs());
         bytes.clear();
         pack(&mut bytes, &[is_whole, checks.len() as u64, self.plan.passing_quotas() as u64, deadline]);

@@ -7,16 +7,18 @@ use std::sync::LazyLock;
 
 use sha1::{Digest, Sha1};
 
-/// The frame first, because the algorithms enter themselves into its tables; last of all it is run.
+/// The frame first, because the algorithms enter themselves into its tables; last what runs them.
 pub(super) const TEXT: &str = concat!(
     include_str!("../../../lua/frame.lua"),
+    include_str!("../../../lua/all_or_none.lua"),
     include_str!("../../../lua/fixed_window.lua"),
+    include_str!("../../../lua/log.lua"),
     include_str!("../../../lua/sliding_window_log.lua"),
     include_str!("../../../lua/sliding_window_counter.lua"),
     include_str!("../../../lua/sliding_window_buckets.lua"),
     include_str!("../../../lua/token_bucket.lua"),
     include_str!("../../../lua/leaky_bucket.lua"),
-    "return decide()\n",
+    include_str!("../../../lua/decide.lua"),
 );
 
 /// SHA-1 of the text in hexadecimal digits, as EVALSHA takes it.

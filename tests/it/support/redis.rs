@@ -88,6 +88,12 @@ impl RedisServer {
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill is installed").success());
     }
 
+    /// Whose CPU time to look at.
+    #[allow(dead_code, reason = "for benches, which share this file")]
+    pub fn process_id(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

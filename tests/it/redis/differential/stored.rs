@@ -80,7 +80,7 @@ pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
     }
 }
 
-/// As `lua/sliding_window_log.lua` describes it.
+/// As `lua/log.lua` describes it.
 fn of_log(text: &[u8]) -> Option<Stored> {
     let number =
         |start: usize, size: usize| Some(text.get(start..start + size)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)));
