@@ -49,9 +49,9 @@ fn options(kind: Kind) -> Options {
     }
 }
 
-/// One algorithm on the traffic: how many of each second's requests were admitted, by the second in which they leave.
-fn admitted(algorithm: &Algorithm) -> Vec<u32> {
-    let mut admitted = vec![0; SECONDS + 10];
+/// One algorithm on the traffic: how many requests were admitted, by the second in which they leave, and refused, by that in which they came.
+fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
+    let (mut admitted, mut refused) = (vec![0; SECONDS + 10], vec![0; SECONDS]);
     let mut state = None;
     for second in 0..SECONDS {
         let count = offered(second);
@@ -62,26 +62,34 @@ fn admitted(algorithm: &Algorithm) -> Vec<u32> {
             if step.verdict.allowed {
                 let leaves = micros + step.verdict.delay.micros() - START_SECS * 1_000_000;
                 admitted[usize::try_from(leaves / 1_000_000).expect("a second")] += 1;
+            } else {
+                refused[second] += 1;
             }
         }
     }
     admitted.truncate(SECONDS);
-    admitted
+    (admitted, refused)
 }
 
 /// The picture of one algorithm: what was offered and what passed in each second, and what passed within the last minute.
 pub fn picture(name: &str, kind: Kind) -> String {
     let algorithm = Algorithm::try_new(&rate(), &options(kind)).expect("options that belong together");
-    let admitted = admitted(&algorithm);
-    let x = |second: f64| LEFT as f64 + second * (WIDTH - LEFT - 10) as f64 / SECONDS as f64;
+    let (admitted, refused) = run(&algorithm);
+    let x = |second: f64| LEFT as f64 + second * (WIDTH - LEFT - 20) as f64 / SECONDS as f64;
     let y = |count: f64| (HEIGHT - BOTTOM) as f64 - count * (HEIGHT - BOTTOM - TOP) as f64 / 130.0;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"{LEFT}\" y=\"15\" font-weight=\"bold\">{name}</text>\n\
-         <text x=\"{}\" y=\"15\" text-anchor=\"end\"><tspan fill=\"#bbb\">&#9632;</tspan> refused &#160; <tspan fill=\"#2a7\">&#9632;</tspan> \
-         admitted, each second &#160; <tspan fill=\"#06c\">&#9472;</tspan> admitted within the last minute</text>\n",
-        WIDTH - 10
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"{LEFT}\" y=\"15\" font-weight=\"bold\">{name}</text>\n"
     );
+    for (at, colour, meaning) in
+        [(330, "#bbb", "refused"), (400, "#2a7", "admitted, each second"), (545, "#06c", "admitted within a minute")]
+    {
+        let label = at + 12;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{at}\" y=\"7\" width=\"8\" height=\"8\" fill=\"{colour}\"/><text x=\"{label}\" y=\"15\">{meaning}</text>"
+        );
+    }
     for count in [0, 60, 120] {
         let dash = if count == 60 { " stroke-dasharray=\"4 3\"" } else { "" };
         let (right, line, label, middle) = (WIDTH - 10, y(f64::from(count)), LEFT - 5, y(f64::from(count)) + 4.0);
@@ -95,7 +103,7 @@ pub fn picture(name: &str, kind: Kind) -> String {
     let mut within: VecDeque<u32> = VecDeque::new();
     let mut line = String::new();
     for (second, &passed) in admitted.iter().enumerate() {
-        let refused = offered(second).saturating_sub(passed);
+        let refused = refused[second];
         let left = x(second as f64);
         for (count, below, colour) in [(passed, 0, "#2a7"), (refused, passed, "#bbb")] {
             if count > 0 {
