@@ -4,6 +4,8 @@
 //! time, taken in rounds that go through all rows in turn; a row shows the median. They compare rows of one run on one machine, and nothing
 //! else. Redis is a real redis-server of its own on the loopback, without persistence.
 
+#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+
 use std::fmt::Write;
 use std::fs;
 
@@ -56,6 +58,12 @@ fn cpu_micros(process: &str) -> f64 {
     (ticks(11) + ticks(12)) * 10_000.0
 }
 
+/// The number of redis-server's process.
+fn process_of(server: &RedisServer) -> String {
+    let info: String = server.run(&["INFO", "server"]);
+    info.lines().find_map(|line| line.strip_prefix("process_id:")).expect("a number").trim().to_owned()
+}
+
 /// Bytes of this process that are in memory.
 fn resident() -> f64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
@@ -87,15 +95,41 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
     (resident() - begin) / MANY as f64
 }
 
+/// The same, in a process that has not held anything before; what an allocator keeps for later would hide what is new.
+fn bytes_in_a_new_process(name: &str) -> f64 {
+    let this = std::env::current_exe().expect("a program");
+    let output = std::process::Command::new(this).args([BYTES_OF, name]).output().expect("it runs");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}
+
+/// The argument that asks for one figure alone.
+const BYTES_OF: &str = "--bytes-of";
+
 /// CPU time of redis-server per decision, in batches of `batch`.
 async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, batch: usize) -> f64 {
     server.flush();
-    let process = server.process_id().to_string();
+    let process = process_of(server);
     let begin = cpu_micros(&process);
     for index in (0..IN_REDIS).step_by(batch) {
         let within = Within::until(Instant::now() + Duration::from_secs(10));
         let answers = redis.decide(&plan(algorithm, batch, index), within).await;
         assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+    }
+    (cpu_micros(&process) - begin) / IN_REDIS as f64
+}
+
+/// CPU time of redis-server per plain INCR, sixteen to a round trip: what the figures are compared with.
+fn incr(server: &RedisServer) -> f64 {
+    server.flush();
+    let mut connection = server.connection();
+    let process = process_of(server);
+    let begin = cpu_micros(&process);
+    for index in (0..IN_REDIS).step_by(16) {
+        let mut pipe = bb8_redis::redis::pipe();
+        for offset in 0..16 {
+            pipe.cmd("INCR").arg(format!("incr:{}", (index + offset) % KEYS));
+        }
+        pipe.query::<Vec<i64>>(&mut connection).expect("sixteen numbers");
     }
     (cpu_micros(&process) - begin) / IN_REDIS as f64
 }
@@ -120,13 +154,21 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(place) = arguments.iter().position(|argument| argument == BYTES_OF) {
+        let wanted = arguments.get(place + 1).expect("a name");
+        let (_, algorithm) = algorithms().into_iter().find(|(name, _)| name == wanted).expect("an algorithm");
+        return println!("{:.0}", memory_bytes(algorithm));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let server = RedisServer::start();
     runtime.block_on(async {
         let redis = Redis::connect_lazily(server.options());
         let rows = algorithms();
         let mut cells: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 1 + BATCHES.len()]; rows.len()];
+        let mut plain = Vec::new();
         for round in 0..ROUNDS {
+            plain.push(incr(&server));
             for (row, &(name, algorithm)) in rows.iter().enumerate() {
                 eprintln!("round {} of {ROUNDS}: {name}", round + 1);
                 cells[row][0].push(in_memory(algorithm));
@@ -140,9 +182,10 @@ fn main() {
         table += "|---|---|---|---|---|---|---|\n";
         for ((name, algorithm), cells) in rows.iter().zip(cells) {
             let micros: Vec<String> = cells.into_iter().map(|values| format!("{:.2} µs", median(values))).collect();
-            let bytes = (memory_bytes(*algorithm), redis_bytes(&server, &redis, *algorithm).await);
+            let bytes = (bytes_in_a_new_process(name), redis_bytes(&server, &redis, *algorithm).await);
             let _ = writeln!(table, "| `{name}` | {} | {:.0} | {:.0} |", micros.join(" | "), bytes.0, bytes.1);
         }
-        println!("{table}");
+        let plain = median(plain);
+        println!("{table}\nA plain INCR, sixteen to a round trip, costs redis-server {plain:.2} µs in the same run.");
     });
 }

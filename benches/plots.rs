@@ -178,7 +178,8 @@ fn admits(rate: &Rate, kind: Kind, shape: fn(usize, &mut fastrand::Rng) -> u32) 
 }
 
 #[allow(dead_code, reason = "a test includes this file for its pictures")]
-fn main() {
+/// Draws the pictures, and prints the table.
+pub fn main() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plots");
     for (name, kind) in Kind::NAMED {
         std::fs::write(folder.join(format!("{name}.svg")), picture(name, kind)).expect("the folder is writable");

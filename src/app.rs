@@ -56,10 +56,10 @@ pub enum StartError {
     #[error("{}", lines(.0))]
     Limits(Vec<Problem>),
     /// Logs cannot be started.
-    #[error("LOG_LEVEL: {0}")]
+    #[error("LOG_LEVEL")]
     Logs(#[from] telemetry::Error),
     /// No thread or event queue is to be had.
-    #[error("the operating system gives no thread or event queue: {0}")]
+    #[error("the operating system gives no thread or event queue")]
     System(#[from] io::Error),
 }
 

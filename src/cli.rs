@@ -2,6 +2,7 @@
 
 mod check;
 mod hit;
+mod print;
 mod serve;
 
 use std::ffi::OsString;
@@ -37,15 +38,19 @@ const USAGE: u8 = 2;
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(with_default_command(arguments)) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return told(refuse(&error)),
     };
-    let done = match cli.command {
+    told(match cli.command {
         Command::Serve(flags) => serve::run(*flags),
-        Command::Check(check) => Ok(check::run(&check)),
+        Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
-    };
+    })
+}
+
+/// An error as one line.
+fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        eprintln!("weir: {error:#}");
+        print::error(format_args!("weir: {error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -62,20 +67,23 @@ fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
 }
 
 /// Help as it is; an error as one line.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error) -> anyhow::Result<ExitCode> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        print!("{error}");
-        return ExitCode::SUCCESS;
+        print::out(error)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    // Up to the empty line, after which clap shows how the command is used. What is missing stands on lines of its own.
     let text = error.to_string();
-    let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let what = lines.join(" ");
+    let what = what.trim_start_matches("error: ");
     let nearest = match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
         Some(ContextValue::String(nearest)) => format!("; did you mean `{nearest}`?"),
         Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => format!("; did you mean `{}`?", nearest.join("` or `")),
         _ => "; `weir --help` and `weir COMMAND --help` tell what there is".to_owned(),
     };
-    eprintln!("weir: {what}{nearest}");
-    ExitCode::from(USAGE)
+    print::error(format_args!("weir: {what}{nearest}"));
+    Ok(ExitCode::from(USAGE))
 }
 
 #[cfg(test)]

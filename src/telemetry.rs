@@ -44,7 +44,6 @@ pub struct Logs {
 
 impl Logs {
     /// Lines that were dropped so far, for metrics.
-    #[must_use]
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let dropped = self.dropped.clone();
         move || dropped.dropped_lines() as u64

@@ -1,12 +1,14 @@
 //! `weir check`: files of limits without a service.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
+use super::print;
 use crate::live::files;
-use crate::rules::compile::{self, Severity};
+use crate::rules::compile::{self, Compiled, Problem, Severity};
+use crate::settings::ReadFlags;
 
 #[derive(Args, Debug)]
 pub(super) struct Check {
@@ -16,40 +18,50 @@ pub(super) struct Check {
     /// Take warnings for errors
     #[arg(long)]
     strict: bool,
-    /// Several files may speak of one domain
-    #[arg(long, alias = "merge_domain_configs")]
-    merge_domains: bool,
-    /// Read files whose name begins with a dot too
-    #[arg(long)]
-    dot_files: bool,
+    #[command(flatten)]
+    read: ReadFlags,
 }
 
-pub(super) fn run(check: &Check) -> ExitCode {
-    let options = files::Options {
-        path: check.path.clone(),
-        ignore_dot_files: !check.dot_files,
-        compile: compile::Options { merge_domains: check.merge_domains, strict: check.strict },
-        ..Default::default()
-    };
-    let compiled = files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
-    let (problems, summary) = match compiled {
+pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
+    let (problems, summary) = match compile(check) {
         Ok(compiled) => {
             let (limits, domains) = (compiled.rules.limits().len(), compiled.rules.domains().count());
-            (compiled.warnings, Some(format!("{limits} limits in {domains} domains")))
+            (compiled.warnings, Some(format!("{} in {}", counted(limits, "limit"), counted(domains, "domain"))))
         }
         Err(problems) => (problems, None),
     };
-    for problem in &problems {
-        println!("{problem}");
-    }
+    let mut text: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
     let warnings = problems.len() - errors;
-    let Some(summary) = summary else {
-        println!("{}, {}", counted(errors, "error"), counted(warnings, "warning"));
-        return ExitCode::FAILURE;
+    text += &match &summary {
+        None => format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning")),
+        Some(summary) if warnings == 0 => format!("ok: {summary}\n"),
+        Some(summary) => format!("ok: {summary}, {}\n", counted(warnings, "warning")),
     };
-    println!("ok: {summary}{}", if warnings == 0 { String::new() } else { format!(", {}", counted(warnings, "warning")) });
-    ExitCode::SUCCESS
+    print::out(text)?;
+    Ok(if summary.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Files are named from where the command was called, so that an editor finds them there.
+fn compile(check: &Check) -> Result<Compiled, Vec<Problem>> {
+    let options = check.read.options(check.path.clone(), check.strict);
+    let mut read = files::read(&options).map_err(|mut problems| {
+        for problem in &mut problems {
+            problem.file = from_here(&check.path, &problem.file);
+        }
+        problems
+    })?;
+    for text in &mut read.texts {
+        text.name = from_here(&check.path, &text.name);
+    }
+    compile::compile(&read.texts, &options.compile)
+}
+
+/// The name of a file in the folder `path`, or of the file `path` itself, or of what stands in the way of either.
+fn from_here(path: &Path, name: &str) -> String {
+    let is_in_folder = path.is_dir() && Path::new(name) != path;
+    let named = if is_in_folder { path.join(name) } else { path.to_owned() };
+    named.to_string_lossy().into_owned()
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use tonic::Status;
 use tonic::transport::Endpoint;
 
+use super::print;
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
@@ -28,7 +30,7 @@ pub(super) struct Hit {
     #[arg(long, short)]
     domain: String,
     /// Where the service is
-    #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT")]
+    #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
     address: String,
     /// Ask so many times, one after the other
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -37,7 +39,7 @@ pub(super) struct Hit {
     #[arg(long, allow_negative_numbers = true)]
     hits: Option<i64>,
     /// Wait so long for each answer
-    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS")]
+    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
 }
 
@@ -57,11 +59,35 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let mut over = false;
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
-        let response = answer.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?.into_inner();
+        let response = answer.map_err(|status| refusal(&hit.address, &status))?.into_inner();
         over = response.overall_code() == Code::OverLimit;
-        print!("{}", describe(&request, &response));
+        if !print::out(describe(&request, &response))? {
+            break;
+        }
     }
     Ok(if over { ExitCode::from(OVER_LIMIT) } else { ExitCode::SUCCESS })
+}
+
+/// `HOST:PORT`; an IPv6 address in brackets.
+fn address(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@']));
+    let port = port.filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+    match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(1..) => Ok(text.to_owned()),
+        _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
+    }
+}
+
+/// What the service says, or what is likely wrong when it is not the service that speaks.
+fn refusal(address: &str, status: &Status) -> anyhow::Error {
+    let (code, message) = (status.code(), status.message().escape_debug());
+    // Only a failure of the transport has a source: an answer has travelled as a code and a message.
+    if std::error::Error::source(status).is_some() && code != tonic::Code::Cancelled && code != tonic::Code::DeadlineExceeded {
+        return anyhow::anyhow!(
+            "what listens at {address} does not speak gRPC ({message}); give the gRPC port, 8081 unless GRPC_PORT says else"
+        );
+    }
+    anyhow::anyhow!("{code:?}: {message}")
 }
 
 fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::print;
 use crate::app;
 use crate::settings::{Flags, Settings};
 
@@ -11,7 +12,7 @@ pub(super) fn run(flags: Flags) -> anyhow::Result<ExitCode> {
         // Problems of files stand on lines of their own, as a compiler prints them.
         Err(app::StartError::Limits(problems)) => {
             for problem in &problems {
-                eprintln!("{problem}");
+                print::error(problem);
             }
             anyhow::bail!("the limits cannot be used; `weir check` checks them without starting")
         }

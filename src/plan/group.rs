@@ -19,13 +19,16 @@ pub struct Group {
     pub writes: SmallVec<[(usize, State, Span); 4]>,
 }
 
+/// The first check of a key, its state as of now, and how long to keep it when it changed.
+type Known = (usize, Option<State>, Option<Span>);
+
 impl Group {
     /// Steps all checks in order on what `stored` says of each, where a later check on the same key (`same`) sees the earlier one's step.
     ///
     /// When the request is refused nothing is written, and the checks that were not over say what they had left: what a look would.
     pub fn decide(plan: &Plan, at: Moment, stored: impl Fn(usize) -> Option<State>, same: impl Fn(usize, usize) -> bool) -> Self {
         let mut verdicts: SmallVec<[Verdict; 4]> = SmallVec::new();
-        let mut states: SmallVec<[(usize, Option<State>, Option<Span>); 4]> = SmallVec::new();
+        let mut states: SmallVec<[Known; 4]> = SmallVec::new();
         for (index, check) in plan.checks.iter().enumerate() {
             let known = states.iter().position(|(other, ..)| same(*other, index));
             let place = known.unwrap_or_else(|| {
@@ -47,7 +50,7 @@ impl Group {
             }
             return Self { verdicts, writes: SmallVec::new() };
         }
-        let written = |(index, state, keep_for): (usize, Option<State>, Option<Span>)| Some((index, state?, keep_for?));
+        let written = |(index, state, keep_for): Known| Some((index, state?, keep_for?));
         Self { verdicts, writes: states.into_iter().filter_map(written).collect() }
     }
 }

@@ -1,6 +1,15 @@
 //! Values of settings as envoyproxy/ratelimit writes them: Go's booleans and durations.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// `MEMORY_MAX_KEYS`: fewer would forget what is still counted, more have no room in any memory.
+pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What stands for "never" among ages.
+pub(super) const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Go's `strconv.ParseBool`.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
@@ -40,6 +49,26 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(HOW.to_owned()) } else { Ok(total) }
 }
 
+/// `STORE_TIMEOUT`: no store answers in less than a millisecond, and no caller waits for an hour.
+pub(super) fn store_timeout(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(1), HOUR, "write 1ms to 1h")
+}
+
+/// `DRAIN_DELAY`.
+pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
+    within(text, Duration::ZERO, HOUR, "write 0 to 1h")
+}
+
+/// Ages of connections; 0 means never, as in gRPC's own options. Never is ten years here: sums of it stay far from overflowing.
+pub(super) fn age(text: &str) -> Result<Duration, String> {
+    let age = within(text, Duration::ZERO, NEVER, "write 0 for never, or up to 87600h")?;
+    Ok(if age.is_zero() { NEVER } else { age })
+}
+
+fn within(text: &str, least: Duration, most: Duration, how: &str) -> Result<Duration, String> {
+    duration(text).and_then(|duration| if (least..=most).contains(&duration) { Ok(duration) } else { Err(how.to_owned()) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +90,19 @@ mod tests {
         assert_eq!(boolean("T"), Ok(true));
         assert_eq!(boolean("0"), Ok(false));
         assert!(boolean("yes").is_err());
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        for (text, secs) in [("0", 315_360_000), ("87600h", 315_360_000), ("24h", 86_400)] {
+            assert_eq!(age(text), Ok(Duration::from_secs(secs)), "{text}");
+        }
+        assert!(age("87601h").is_err());
+        assert_eq!(drain_delay("0"), Ok(Duration::ZERO));
+        assert!(drain_delay("61m").is_err());
+        assert_eq!(store_timeout("1ms"), Ok(Duration::from_millis(1)));
+        for text in ["0", "999us", "61m", "2540400h", "9999999999h"] {
+            assert!(store_timeout(text).is_err(), "{text}");
+        }
     }
 }

@@ -45,6 +45,12 @@ fn wrong_use_is_one_line_and_an_exit_code() {
         (weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]), 1, "GRPC_SERVER_USE_TLS"),
         (serve(&["--grpc-port", &port], &[]), 1, "stop what uses the port"),
         (serve(&["--grpc-port", "0", "--config", &missing], &[]), 1, "missing"),
+        (weir(&["hit"], &[]), 2, "not provided: --domain <DOMAIN> <KEY=VALUE>..."),
+        (weir(&["hit", "-d", "d", "a=b", "--address", "localhost"], &[]), 2, "write HOST:PORT"),
+        (weir(&["hit", "-d", "d", "a=b", "--address", "::1:8081"], &[]), 2, "[::1]:8081"),
+        (weir(&["hit", "-d", "d", "a=b", "--timeout-ms", "0"], &[]), 2, "1..="),
+        (weir(&[], &[("STORE_TIMEOUT", "0")]), 2, "write 1ms to 1h"),
+        (weir(&[], &[("REDIS_TYPE", "cluster")]), 1, "write single"),
         (weir(&["hit", "--domain", "d", "no-entry"], &[]), 1, "write key=value"),
         (weir(&["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"], &[]), 1, "is `weir serve` running?"),
     ] {
@@ -56,6 +62,8 @@ fn wrong_use_is_one_line_and_an_exit_code() {
         assert!(!text.contains("hunter2"), "a password in: {text}");
         assert!(!text.contains("panicked"), "{text}");
     }
+    let output = weir(&[], &[("LOG_LEVEL", "=bogus=")]);
+    assert_eq!(stderr(&output).matches("=bogus=").count(), 1, "said once: {}", stderr(&output));
     let output = serve(&["--grpc-port", "0", "--config", &bad], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("bad.yaml:2:"), "{}", stderr(&output));
@@ -109,6 +117,69 @@ fn the_examples_are_sound() {
         let output = weir(&["check", "--strict", &path.to_string_lossy()], &[]);
         assert!(output.status.success(), "{}: {}", path.display(), stdout(&output));
     }
+}
+
+/// Runs a shell line in which `weir` is the built binary; its exit code and stderr.
+fn shell(line: &str) -> (Option<i32>, String) {
+    let mut command = Command::new("bash");
+    command.args(["-c", line]).env("weir", env!("CARGO_BIN_EXE_weir")).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = command.output().expect("a shell");
+    (output.status.code(), stderr(&output))
+}
+
+#[test]
+fn an_output_that_is_closed_or_full_is_no_panic() {
+    let full = "weir: stdout cannot be written: No space left on device (os error 28)\n";
+    for command in ["check config", "--help", "check --help", "--version"] {
+        let run = |redirection: &str| shell(&format!("\"$weir\" {command} {redirection}"));
+        assert_eq!(run(">/dev/full"), (Some(1), full.to_owned()), "{command}");
+        assert_eq!(run(">/dev/full 2>&1"), (Some(1), String::new()), "{command}");
+        assert_eq!(run(">&- 2>&-").0, Some(0), "{command}");
+        // The reader is gone before the first word is written.
+        let (code, text) = shell(&format!("{{ sleep 0.2; \"$weir\" {command}; }} | true; exit ${{PIPESTATUS[0]}}"));
+        assert_eq!((code, text.as_str()), (Some(0), ""), "{command}");
+    }
+    assert_eq!(shell("\"$weir\" --no-such-flag 2>/dev/full").0, Some(2));
+    assert_eq!(shell("\"$weir\" --redis-type x 2>/dev/full").0, Some(1));
+}
+
+#[tokio::test]
+async fn hit_ends_when_nobody_reads_and_names_the_wrong_port() {
+    let service = Weir::start(support::DEMO, &[]);
+    let (grpc, http) = (service.grpc_addr().to_string(), service.http_addr().to_string());
+    let (code, text) =
+        shell(&format!("\"$weir\" hit -d demo a=b --address {grpc} -n 4000000000 | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"));
+    assert_eq!((code, text.as_str()), (Some(0), ""));
+    let output = weir(&["hit", "-d", "demo", "a=b", "--address", &http], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("what listens at {http} does not speak gRPC")), "{}", stderr(&output));
+}
+
+#[test]
+fn check_takes_the_settings_of_serve_and_names_files_from_where_it_is_called() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_string_lossy().into_owned();
+    let check = |environment: &[(&str, &str)]| weir(&["check", &path], environment);
+    let output = check(&[]);
+    assert_eq!(output.status.code(), Some(1), "an empty folder limits nothing");
+    assert!(stdout(&output).starts_with(&format!("{path}: error: there are no files of limits")), "{}", stdout(&output));
+
+    let limits = |key: &str| format!("domain: d\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]\n");
+    fs::write(folder.path().join("a.yaml"), limits("a")).expect("written");
+    assert_eq!(stdout(&check(&[])), "ok: 1 limit in 1 domain\n");
+    fs::write(folder.path().join("b.yaml"), limits("b")).expect("written");
+    let output = check(&[]);
+    assert!(stdout(&output).starts_with(&format!("{path}/b.yaml:1:")), "{}", stdout(&output));
+    assert_eq!(stdout(&check(&[("MERGE_DOMAIN_CONFIG", "true")])), "ok: 2 limits in 1 domain\n");
+    assert_eq!(stdout(&weir(&["check", "--merge-domain-config", &path], &[])), "ok: 2 limits in 1 domain\n");
+
+    fs::write(folder.path().join(".c\n.yaml"), "domain: [").expect("written");
+    assert!(check(&[("MERGE_DOMAIN_CONFIG", "true")]).status.success(), "names that begin with a dot are not read");
+    let output = check(&[("MERGE_DOMAIN_CONFIG", "true"), ("RUNTIME_IGNOREDOTFILES", "false")]);
+    assert!(stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")), "{}", stdout(&output));
+    let file = folder.path().join(".c\n.yaml");
+    let output = weir(&["check", &file.to_string_lossy()], &[]);
+    assert!(stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")), "{}", stdout(&output));
 }
 
 #[tokio::test]

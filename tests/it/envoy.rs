@@ -32,6 +32,12 @@ descriptors:
     value: tokens
     rate_limit: { unit: year, requests_per_unit: 10 }
   - key: generic_key
+    value: budget
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, count_denied: true }
+  - key: generic_key
+    value: paced
+    rate_limit: { unit: second, requests_per_unit: 5, algorithm: leaky_bucket, max_delay: 1s }
+  - key: generic_key
     value: several
     rate_limit: { unit: year, requests_per_unit: 10 }
   - key: generic_key
@@ -176,7 +182,16 @@ fn headers_tell_what_is_left() {
 fn hits_per_descriptor_looks_and_charges_when_the_stream_is_done() {
     let site = descriptors();
     assert_eq!(statuses(|| get(site.front, "/several")), [200, 200, 429], "4 + 4 of 10, and 4 more");
+    charged_at_the_end(&site);
+}
 
+/// The budget of a language model: what a request costs is known when it has been answered.
+#[test]
+fn a_token_bucket_is_charged_when_the_stream_is_done() {
+    charged_at_the_end(&site(&include_str!("envoy/descriptors.yaml").replace("descriptor_value: tokens", "descriptor_value: budget")));
+}
+
+fn charged_at_the_end(site: &Site) {
     let left = || header(&get(site.front, "/look"), "x-ratelimit-remaining");
     assert_eq!([left(), left()], ["10", "10"], "a look takes nothing");
     for expected in ["6", "2", "0"] {
@@ -185,6 +200,28 @@ fn hits_per_descriptor_looks_and_charges_when_the_stream_is_done() {
         assert!(eventually(|| (left() == expected).then_some(())).is_some(), "{} is left, not {expected}", left());
     }
     assert_eq!([get(site.front, "/tokens").status, get(site.front, "/look").status], [429, 429], "12 of 10 are taken");
+}
+
+/// Five a second, and up to a second of waiting: of twelve at once, one passes, five wait for their slots, and six are refused.
+#[test]
+fn a_leaky_bucket_delays_what_fits_and_refuses_the_rest() {
+    let site = site(&include_str!("envoy/descriptors.yaml").replace("descriptor_value: special", "descriptor_value: paced"));
+    let began = std::time::Instant::now();
+    let mut answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..12).map(|_| scope.spawn(|| (get(site.front, "/generic").status, began.elapsed()))).collect();
+        asked.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+    });
+    answers.sort();
+    let passed: Vec<_> = answers.iter().filter(|(status, _)| *status == 200).map(|(_, after)| *after).collect();
+    assert!((6..=7).contains(&passed.len()), "on a busy machine the twelve may take a slot's time to come: {answers:?}");
+    assert_eq!(answers.len() - passed.len(), answers.iter().filter(|(status, _)| *status == 429).count());
+    let gaps = passed.windows(2).map(|pair| pair[1] - pair[0]);
+    let spread = *passed.last().expect("some passed") - passed[0];
+    assert!(
+        spread >= std::time::Duration::from_millis(900),
+        "spread over a second, not {spread:?}: {gaps:?}",
+        gaps = gaps.collect::<Vec<_>>()
+    );
 }
 
 #[test]

@@ -188,7 +188,7 @@ async fn a_message_that_does_not_arrive_is_given_up() {
     std::future::poll_fn(|context| tonic::codegen::Service::poll_ready(&mut channel, context)).await.expect("ready");
     let answer = tonic::codegen::Service::call(&mut channel, asked);
     let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("given up in time").expect("an answer");
-    assert_eq!(answer.headers().get("grpc-status").map(|status| status.as_bytes()), Some(&b"4"[..]), "DEADLINE_EXCEEDED");
+    assert_eq!(answer.headers().get("grpc-status").map(http::HeaderValue::as_bytes), Some(&b"4"[..]), "DEADLINE_EXCEEDED");
     server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
 }
 

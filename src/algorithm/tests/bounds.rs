@@ -12,6 +12,10 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 53), START - 100..START + 100, any::<u64>(), 0_u64..100_000]
 }
 
+fn level() -> impl Strategy<Value = i64> {
+    prop_oneof![Just(0), Just(i64::MIN), Just(i64::MAX), Just(-(1 << 53)), Just(1 << 53), any::<i64>()]
+}
+
 fn state() -> impl Strategy<Value = Option<State>> {
     let ring = (number(), prop::collection::vec(number(), 0..120)).prop_map(|(last, counts)| Ring { last, counts: counts.into() });
     let entry = (number(), number()).prop_map(|(tick, total)| Entry { tick, total });
@@ -20,11 +24,23 @@ fn state() -> impl Strategy<Value = Option<State>> {
         Just(None),
         (number(), number()).prop_map(|(window, count)| Some(State::FixedWindow { window, count })),
         (number(), number(), number()).prop_map(|(window, current, previous)| Some(State::Counter { window, current, previous })),
-        (number(), any::<i64>()).prop_map(|(last, level)| Some(State::Tokens { last, level })),
+        (number(), level()).prop_map(|(last, level)| Some(State::Tokens { last, level })),
         (number(), number()).prop_map(|(last, backlog)| Some(State::Queue { last, backlog })),
         ring.prop_map(|ring| Some(State::Buckets(Box::new(ring)))),
         log.prop_map(|log| Some(State::Log(Box::new(log)))),
     ]
+}
+
+/// What was stored under a larger limit is cut to what this one could have stored. Others have nothing that is multiplied.
+fn most_used(algorithm: &Algorithm) -> u64 {
+    let (capacity, limit) = match algorithm {
+        Algorithm::TokenBucket(token) => (token.burst, u64::from(token.burst)),
+        Algorithm::LeakyBucket(leaky) => (leaky.capacity(), u64::from(leaky.limit)),
+        // Both windows.
+        Algorithm::SlidingWindowCounter(counter) => (counter.limit, 3 * u64::from(counter.limit)),
+        _ => return u64::MAX,
+    };
+    u64::from(capacity) + limit
 }
 
 proptest! {
@@ -35,7 +51,7 @@ proptest! {
         let moment = Moment { now: Micros(now), patience: Span::from_micros(patience) };
         for hits in [hits, 0, 1, -1, hits % 1_000, i64::MIN, i64::MAX, i64::from(algorithm.capacity()), i64::from(algorithm.capacity()) + 1] {
             let step = algorithm.step(state.clone(), moment, hits);
-            prop_assert!(step.verdict.remaining <= algorithm.capacity());
+            prop_assert!(step.verdict.remaining <= algorithm.capacity() && step.verdict.used <= most_used(&algorithm));
             prop_assert!(hits >= 0 || step.verdict.allowed);
             let again = algorithm.step(step.state, moment, hits);
             prop_assert!(again.verdict.remaining <= algorithm.capacity());

@@ -43,10 +43,29 @@ impl fmt::Display for Problem {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
+        let (file, what, remedy) = (OneLine(&self.file), OneLine(&self.what), OneLine(&self.remedy));
         match self.line {
-            0 => write!(formatter, "{}: {severity}: {}; {}", self.file, self.what, self.remedy),
-            line => write!(formatter, "{}:{line}:{}: {severity}: {}; {}", self.file, self.column, self.what, self.remedy),
+            0 => write!(formatter, "{file}: {severity}: {what}; {remedy}"),
+            line => write!(formatter, "{file}:{line}:{}: {severity}: {what}; {remedy}", self.column),
         }
+    }
+}
+
+/// A text without what would end the line or drive a terminal: names of files may hold any character.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for c in self.0.chars() {
+            match c {
+                // Separators of lines, and marks that turn the direction of the text around them.
+                '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => write!(formatter, "{}", c.escape_unicode())?,
+                c if c.is_control() => write!(formatter, "{}", c.escape_debug())?,
+                c => formatter.write_char(c)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -160,4 +179,16 @@ pub(super) fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(LONGEST_QUOTE).flat_map(char::escape_debug).collect();
     let more = if text.chars().nth(LONGEST_QUOTE).is_some() { "..." } else { "" };
     format!("'{shown}{more}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line_whatever_a_file_is_called() {
+        let (file, what, remedy) = ("a\n\u{1b}[2J\u{202e}é.yaml".to_owned(), "wr\rong".to_owned(), "right".to_owned());
+        let problem = Problem { severity: Severity::Error, file, line: 1, column: 2, what, remedy };
+        assert_eq!(problem.to_string(), "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: wr\\rong; right");
+    }
 }

@@ -1,0 +1,102 @@
+//! Settings as flags and variables give them.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// Flags only: the variables of the machine that runs the test do not matter, because each one that does is given as a flag.
+fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Wrong> {
+    let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
+    Settings::from_flags(flags, &environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>())
+}
+
+#[test]
+fn limits_are_where_the_reference_has_them() {
+    let istio = ["--runtime-root", "/data", "--runtime-subdirectory", "ratelimit"];
+    assert_eq!(read(&istio, &[]).expect("settings").files.path, PathBuf::from("/data/ratelimit/config"));
+    assert_eq!(read(&[], &[]).expect("settings").files.path, PathBuf::from("config"));
+    let slashes = ["--runtime-root", "/data", "--runtime-subdirectory", "/ratelimit", "--runtime-appdirectory", "/config"];
+    assert_eq!(read(&slashes, &[]).expect("settings").files.path, PathBuf::from("/data/ratelimit/config"));
+    assert_eq!(read(&["--config", "x.yaml"], &[]).expect("settings").files.path, PathBuf::from("x.yaml"));
+}
+
+#[test]
+fn the_backend_follows_the_url() {
+    assert!(matches!(read(&[], &[]).expect("settings").backend, Backend::Memory(_)));
+    assert!(matches!(read(&["--redis-url", "r:6379"], &[]).expect("settings").backend, Backend::Redis(_)));
+    assert!(matches!(read(&["--redis-url", "r:6379", "--backend-type", "memory"], &[]).expect("settings").backend, Backend::Memory(_)));
+    assert!(read(&["--backend-type", "redis"], &[]).expect_err("no URL").to_string().contains("REDIS_URL=host:6379"));
+    assert!(read(&["--backend-type", "memcache"], &[]).is_err());
+}
+
+#[test]
+fn what_weir_does_not_act_on_is_said_or_refused() {
+    assert_eq!(read(&[], &[("USE_STATSD", "true")]).expect("settings").warnings.len(), 1);
+    assert!(read(&[], &[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")]).expect("settings").warnings.is_empty());
+    assert!(read(&[], &[("GRPC_SERVER_USE_TLS", "true")]).expect_err("no TLS").to_string().starts_with("GRPC_SERVER_USE_TLS=true: "));
+}
+
+#[test]
+fn wrong_values_say_how_to_write_them() {
+    for (arguments, hint) in [
+        (["--cache-key-prefix", "{x}"], "leave them out"),
+        (["--workers", "0"], "1 to 1024"),
+        (["--near-limit-ratio", "2"], "0 to 1"),
+        (["--redis-type", "cluster"], "write single"),
+        (["--log-format", "xml"], "text or json"),
+        (["--host", "no such host"], "0.0.0.0"),
+    ] {
+        assert!(read(&arguments, &[]).expect_err("wrong").to_string().contains(hint), "{arguments:?}");
+    }
+}
+
+#[test]
+fn values_out_of_bounds_are_refused_with_the_bounds() {
+    for (arguments, hint) in [
+        (["--store-timeout", "0"], "1ms to 1h"),
+        (["--store-timeout", "2h"], "1ms to 1h"),
+        (["--memory-max-keys", "999"], "1000..=4000000000"),
+        (["--memory-max-keys", "18446744073709551615"], "1000..=4000000000"),
+        (["--drain-delay", "25h"], "0 to 1h"),
+        (["--grpc-max-connection-age", "2540400h"], "up to 87600h"),
+        (["--grpc-max-connection-age-grace", "2540400h"], "up to 87600h"),
+    ] {
+        let refused = Cli::try_parse_from([&["weir"], &arguments[..]].concat()).map(|_| ()).expect_err("out of bounds");
+        assert!(refused.to_string().contains(hint), "{arguments:?}: {refused}");
+    }
+    let never = read(&["--grpc-max-connection-age", "0", "--grpc-max-connection-age-grace", "0"], &[]).expect("settings").server;
+    assert_eq!((never.max_connection_age, never.max_connection_age_grace), (parse::NEVER, parse::NEVER));
+}
+
+#[test]
+fn names_of_headers_are_names_of_headers() {
+    let named = |name: &str| read(&["--limit-response-headers-enabled", "--limit-reset-header", name], &[]);
+    assert!(named("X-RateLimit-Reset").is_ok());
+    for wrong in ["", "x y", "x:", "x\r\ny", "\u{e4}"] {
+        assert!(named(wrong).expect_err("no name").to_string().starts_with("LIMIT_RESET_HEADER: "), "{wrong:?}");
+    }
+    assert!(read(&["--limit-reset-header", ""], &[]).is_ok(), "no such header is sent");
+}
+
+#[test]
+fn a_switch_may_stand_alone_or_have_a_value() {
+    let merges = |arguments: &[&str]| read(arguments, &[]).expect("settings").files.compile.merge_domains;
+    assert!(!merges(&[]));
+    assert!(merges(&["--merge-domain-config"]) && merges(&["--merge-domain-config=1"]) && merges(&["--merge_domain_configs"]));
+    assert!(!merges(&["--merge-domain-config=false"]));
+}
+
+#[test]
+fn every_kind_of_redis_but_one_is_refused() {
+    assert!(read(&["--redis-url", "r:6379", "--redis-type", "SINGLE"], &[]).is_ok());
+    assert!(read(&["--redis-type", ""], &[]).is_ok());
+    assert!(read(&["--redis-type", "sentinel"], &[]).is_err());
+}
