@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bb8_redis::redis::cmd;
+use bb8_redis::redis::{Arg, Cmd, Value, cmd};
 use weir::algorithm::{self, Kind};
 use weir::rules::Commit;
 use weir::store::redis::{Call, Named, Shared, When};
@@ -78,7 +78,7 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
         for command in spoil {
             for place in 0..3 {
                 server.run::<()>(&["DEL", &bad]);
-                server.run::<bb8_redis::redis::Value>(command);
+                server.run::<Value>(command);
                 for hits in [1, 0, -1] {
                     let mut checks: Vec<(String, Check)> =
                         (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), asked(algorithm, 1))).collect();
@@ -300,4 +300,95 @@ async fn a_long_log_takes_little_room() {
     assert!(ours * 10 <= theirs * 3, "{ours} and {theirs} bytes for {EVENTS} events");
     server.run::<()>(&["EXPIRE", "set", "60"]);
     server.assert_every_key_expires();
+}
+
+/// Joins the calls of several requests into one: all keys first, then the groups.
+fn joined(calls: &[Call<'_>]) -> Cmd {
+    let (mut keys, mut uses, mut groups) = (Vec::new(), Vec::new(), Vec::new());
+    for call in calls {
+        let command = call.command(Named::ByText);
+        let mut texts = command.args_iter().skip(3).map(|argument| match argument {
+            Arg::Simple(text) => text.to_vec(),
+            _ => panic!("all arguments are plain"),
+        });
+        keys.extend(texts.by_ref().take(call.checks.len()));
+        uses.extend(texts.by_ref().skip(1).next().expect("the codes"));
+        groups.extend(texts);
+    }
+    let first = calls[0].command(Named::ByText);
+    let mut command = cmd("EVAL");
+    let Some(Arg::Simple(text)) = first.args_iter().nth(1) else { panic!("the text of the script") };
+    command.arg(text).arg(keys.len()).arg(keys).arg(calls[0].when.now.0).arg(uses).arg(groups);
+    command
+}
+
+#[tokio::test]
+async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
+    let server = RedisServer::start();
+    let now = Micros(1_800_000_000_000_000);
+    for (name, algorithm) in each(4) {
+        let when = |late: u64| When { now, deadline: Micros(now.0 + 1 - late), patience: Span::MAX };
+        let plans = [
+            plan(&[(name, asked(algorithm, 1)), ("bad", asked(algorithm, 1))]),
+            whole(&[(name, asked(algorithm, 1)), (name, asked(algorithm, 9)), ("other", asked(algorithm, 1))]),
+            plan(&[(name, asked(algorithm, 1))]),
+            whole(&[(name, asked(algorithm, 1)), ("other", asked(algorithm, 2))]),
+            whole(&[(name, asked(algorithm, 1)), ("bad", asked(algorithm, 0))]),
+            plan(&[(name, asked(algorithm, 0))]),
+        ];
+        let bad = match &algorithm {
+            Algorithm::FixedWindow(fixed) => format!("bad:{}", fixed.number(now)),
+            _ => "bad".to_owned(),
+        };
+        server.run::<()>(&["SADD", &bad, "x"]);
+        let late = [0, 0, 2, 0, 0, 0];
+        let calls: Vec<_> = plans
+            .iter()
+            .zip(late)
+            .map(|(plan, late)| Call { plan, checks: 0..plan.checks.len(), when: when(late), is_time_given: true, jitter_secs: 0 })
+            .collect();
+        let Value::Array(values) = joined(&calls).query(&mut server.connection()).expect("Redis is well") else { panic!("{name}") };
+        let (time, mut rows) = values.split_at(2);
+        let mut seen = Vec::new();
+        for call in &calls {
+            let (own, rest) = rows.split_at(5 * call.checks.len());
+            rows = rest;
+            let mut answers = vec![Err(StoreError::Unknown("unanswered")); call.checks.len()];
+            assert_eq!(call.read(&Value::Array([time, own].concat()), &mut answers), Ok(now), "{name}");
+            seen.extend(answers.into_iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))));
+        }
+        let wrong = Err(StoreError::Data("wrongtype"));
+        let expected = [
+            Ok((true, 1)),
+            wrong,
+            // Refused: what was asked for counts nowhere, what the request before it counted stays.
+            Ok((true, 1)),
+            Ok((false, 2)),
+            Ok((true, 0)),
+            Err(StoreError::NotExecuted("late")),
+            Ok((true, 2)),
+            Ok((true, 2)),
+            wrong,
+            wrong,
+            Ok((true, 2)),
+        ];
+        assert_eq!(seen, expected, "{name}");
+        // What a refused request took back was written all the same, because another had changed it before.
+        assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
+        let look = plan(&[(name, asked(algorithm, 0)), ("other", asked(algorithm, 0))]);
+        let look = Call { plan: &look, checks: 0..2, when: when(0), is_time_given: true, jitter_secs: 0 };
+        let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
+        let reply = look.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
+        look.read(&reply, &mut answers).expect("a good reply");
+        assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(2), Ok(2)], "{name}");
+        server.flush();
+        // Two requests, of which the second changes nothing in the end: the first one's change has to survive it.
+        let pair = joined(&calls[..2]).query::<Value>(&mut server.connection());
+        assert!(pair.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 2 + 5 * 5)), "{name}");
+        let reply = look.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
+        look.read(&reply, &mut answers).expect("a good reply");
+        assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(1), Ok(0)], "{name}");
+        server.assert_every_key_expires();
+        server.flush();
+    }
 }
