@@ -53,7 +53,7 @@ fn options(kind: Kind) -> Options {
 fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
     let (mut admitted, mut refused) = (vec![0; SECONDS + 10], vec![0; SECONDS]);
     let mut state = None;
-    for second in 0..SECONDS {
+    for (second, refused) in refused.iter_mut().enumerate() {
         let count = offered(second);
         for number in 0..count {
             let micros = (START_SECS + second as u64) * 1_000_000 + u64::from(number) * 1_000_000 / u64::from(count);
@@ -63,7 +63,7 @@ fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
                 let leaves = micros + step.verdict.delay.micros() - START_SECS * 1_000_000;
                 admitted[usize::try_from(leaves / 1_000_000).expect("a second")] += 1;
             } else {
-                refused[second] += 1;
+                *refused += 1;
             }
         }
     }
