@@ -312,7 +312,7 @@ fn joined(calls: &[Call<'_>]) -> Cmd {
             _ => panic!("all arguments are plain"),
         });
         keys.extend(texts.by_ref().take(call.checks.len()));
-        uses.extend(texts.by_ref().skip(1).next().expect("the codes"));
+        uses.extend(texts.by_ref().nth(1).expect("the codes"));
         groups.extend(texts);
     }
     let first = calls[0].command(Named::ByText);
