@@ -4,6 +4,7 @@ mod counts;
 mod differential;
 mod failures;
 mod scripts;
+mod tables;
 
 use std::time::Duration;
 

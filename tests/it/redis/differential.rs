@@ -4,6 +4,7 @@
 //! be kept any longer are deleted at random, and no verdict may change. `WEIR_DIFFERENTIAL_OPERATIONS` makes the run longer, and
 //! `WEIR_DIFFERENTIAL_SEED` repeats one.
 
+mod source;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use weir::store::redis::{Call, Named, When};
 use weir::time::{Micros, Rate, Unit};
 use weir::verdict::Wait;
 
+use self::source::Source;
 use super::*;
 use crate::support::redis::RedisServer;
 
@@ -72,155 +74,6 @@ struct Expected {
     /// Each key of the batch, and what is stored under it behind the batch.
     stored: Vec<(Vec<u8>, Option<State>)>,
     deleted: Vec<Vec<u8>>,
-}
-
-/// Makes the checks.
-struct Source {
-    random: fastrand::Rng,
-    kinds: Vec<Kind>,
-    scene: usize,
-    limits: Vec<Algorithm>,
-    /// In small steps and with few hits at once, so that much comes together under a key.
-    is_steady: bool,
-    now: u64,
-    /// What the last refused check was told to wait.
-    last_wait: u64,
-}
-
-impl Source {
-    fn new(kinds: &[Kind], seed: u64) -> Self {
-        let mut source = Self {
-            random: fastrand::Rng::with_seed(seed),
-            kinds: kinds.to_vec(),
-            scene: 0,
-            limits: Vec::new(),
-            is_steady: false,
-            now: START,
-            last_wait: 0,
-        };
-        source.next_scene();
-        source
-    }
-
-    fn next_scene(&mut self) {
-        self.scene += 1;
-        self.now = START;
-        self.is_steady = self.random.u8(..4) == 0;
-        self.limits = (0..if self.is_steady { 1 } else { 4 }).map(|_| self.limit(None)).collect();
-    }
-
-    /// A limit, or the same one with another amount.
-    fn limit(&mut self, like: Option<Rate>) -> Algorithm {
-        loop {
-            let random = &mut self.random;
-            let kind = self.kinds[random.usize(..self.kinds.len())];
-            let requests = match random.u8(..10) {
-                0 => random.u32(0..2),
-                1 => u32::MAX - random.u32(0..3),
-                2 => random.u32(..),
-                3 => random.u32(..100_001),
-                _ if self.is_steady => random.u32(20..2_000),
-                _ => random.u32(1..30),
-            };
-            let (unit, unit_multiplier) = match random.u8(..8) {
-                // With longer ones the waits after a clock went back by a whole window are more microseconds than Lua counts.
-                0 => (Unit::Year, random.u32(1..51)),
-                1 => (Unit::Day, random.u32(1..40)),
-                _ => (Unit::Second, random.u32(1..100)),
-            };
-            let rate = like.map_or(Rate { requests_per_unit: requests, unit, unit_multiplier }, |like| like);
-            let mut options = algorithm::Options { kind, ..Default::default() };
-            let window = rate.window().map_or(1, Span::micros);
-            let mut some = |most: u64| random.bool().then(|| Span::from_micros(random.u64(..=most)));
-            match kind {
-                Kind::SlidingWindowBuckets => {
-                    options.bucket_interval = some(window);
-                    options.bucket_span = some(3 * window);
-                    options.subject_expiry = some(5 * window);
-                }
-                Kind::LeakyBucket => options.max_delay = some(2 * window),
-                Kind::TokenBucket => options.burst = some(2 * u64::from(requests)).and_then(|span| u32::try_from(span.micros()).ok()),
-                _ => {}
-            }
-            options.count_denied = [None, Some(true), Some(false)][random.usize(..3)];
-            if let Ok(limit) = Algorithm::try_new(&rate, &options) {
-                return limit;
-            }
-        }
-    }
-
-    fn time(&mut self) -> Micros {
-        let random = &mut self.random;
-        let limit = self.limits[random.usize(..self.limits.len())];
-        let (window, tick) = (stored::window(&limit), limit.tick().micros());
-        let near = |at: u64, random: &mut fastrand::Rng| (at + random.u64(..3) * tick).saturating_sub(tick) + random.u64(..2);
-        let now = self.now;
-        if self.is_steady && random.u8(..64) > 0 {
-            self.now = now + random.u64(..=window / 512 + 1);
-            return Micros(self.now.min(END));
-        }
-        self.now = match random.u8(..32) {
-            0..8 => now,
-            8..14 => now + random.u64(..=tick),
-            14..18 => now + random.u64(..=window / 8 + 1),
-            18 => now + random.u64(..=3 * window),
-            // Edges of windows, of buckets, and of waits.
-            19..22 => near((now / window + 1) * window, random),
-            22 => near(now + window, random),
-            23..27 => near(now + self.last_wait.min(END), random),
-            // Back by less than a window, by about one, by any time, and a jump ahead.
-            27..29 => now.saturating_sub(random.u64(..=window)),
-            29 => near(now.saturating_sub(window), random),
-            30 => random.u64(..=END),
-            _ => now + random.u64(..=1 << 50),
-        };
-        if self.now > END {
-            self.now = START;
-        }
-        Micros(self.now)
-    }
-
-    fn hits(&mut self, limit: &Algorithm) -> i64 {
-        let random = &mut self.random;
-        let capacity = i64::from(limit.capacity());
-        if self.is_steady && random.u8(..16) > 0 {
-            return random.i64(-2..6);
-        }
-        match random.u8(..24) {
-            0..3 => 0,
-            3 => i64::MAX,
-            4 => i64::MIN,
-            5..7 => -random.i64(1..=capacity + 1),
-            7..9 => -random.i64(1..4),
-            9 => capacity,
-            10 => capacity + 1,
-            11..15 => random.i64(1..=capacity / 2 + 2),
-            15 => random.i64(..),
-            _ => random.i64(1..4),
-        }
-    }
-
-    fn plan(&mut self) -> Plan {
-        let mut checks = Vec::new();
-        for _ in 0..self.random.usize(1..7) {
-            let limit = self.limits[self.random.usize(..self.limits.len())];
-            let limit = if self.random.u8(..10) == 0 { self.other_amount(limit) } else { limit };
-            let role = Role { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
-            let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored::tag(&limit));
-            checks.push((key, Check::new(limit, self.hits(&limit), role)));
-        }
-        let mut plan = Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
-        plan.commit = if self.random.u8(..3) == 0 { Commit::AllOrNone } else { Commit::Each };
-        plan
-    }
-
-    /// What a reload does: the same key, but another amount.
-    fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
-        let window = stored::window(&limit) / 1_000_000;
-        let unit_multiplier = u32::try_from(window).unwrap_or(u32::MAX);
-        let rate = Rate { requests_per_unit: self.random.u32(0..40), unit: Unit::Second, unit_multiplier };
-        self.limit(Some(rate))
-    }
 }
 
 /// Runs a batch on the pure steps.

@@ -1,0 +1,31 @@
+//! The tables of the algorithms (`tests/vectors/algorithms`) through the script inside Redis, at given times.
+
+use weir::store::redis::{Call, Named, When};
+use weir::time::Micros;
+
+use super::*;
+use crate::algorithms::tables;
+use crate::support::redis::RedisServer;
+
+#[test]
+fn redis_does_what_the_tables_say() {
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    for (number, sequence) in tables().into_iter().enumerate() {
+        let is_back = sequence.asks.windows(2).any(|pair| pair[1].at.now < pair[0].at.now);
+        if matches!(sequence.algorithm, Algorithm::FixedWindow(_)) && is_back {
+            // Each window is a key of its own here, numbered by an estimate of Redis's clock that outlives a step back.
+            continue;
+        }
+        for (index, ask) in sequence.asks.iter().enumerate() {
+            let plan = plan(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Role::default()))]);
+            let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.patience };
+            let call = Call { plan: &plan, checks: 0..1, when, is_time_given: true, jitter_secs: 0 };
+            let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
+            let mut answers = [Err(StoreError::Unknown("unanswered"))];
+            call.read(&reply, &mut answers).expect("a good reply");
+            ask.expected.compare(&answers[0].expect("a verdict"), &format!("{}, check {}", sequence.name, index + 1));
+        }
+    }
+    server.assert_every_key_expires();
+}
