@@ -259,9 +259,11 @@ proptest! {
         algorithm in algorithm(any::<bool>(), &[]), acts in acts(act()), back in prop_oneof![0_u64..40, any::<u64>()],
     ) {
         // From the last write on, or from the last hit, a clock may be behind.
-        let (mut written, mut taken) = (START, START);
+        // Or from any hit: what was given back leaves an older one as the newest.
+        let (mut written, mut taken, mut hits_at) = (START, START, Vec::new());
         let (state, now) = run(&algorithm, &acts, |_, now, hits, step| {
             if step.keep_for.is_some() {
+                hits_at.extend((hits > 0).then_some(now));
                 (written, taken) = (now, if hits > 0 { now } else { taken });
             }
         });
@@ -290,7 +292,8 @@ proptest! {
                 Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter(_) => window(&algorithm).micros(),
                 _ => 0,
             };
-            let (before, after) = (longest(written).max(longest(taken)).micros(), longest(then).micros());
+            let before = [written, taken].into_iter().chain(hits_at).map(longest).max().unwrap_or_default().micros();
+            let after = longest(then).micros();
             prop_assert!(after <= before.saturating_add(window(&algorithm).micros() + extra), "one window at most: {} {}", before, after);
             let refused = algorithm.step(state.clone(), at(then), 1);
             if !refused.verdict.allowed {
