@@ -8,12 +8,14 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 use weir::algorithm::{Algorithm, Kind, Moment, Options};
 use weir::plan::{Check, Plan, Role};
 use weir::store::{Memory, Redis, Store, Within, memory};
 use weir::time::{Rate, Span, Unit};
+use weir::verdict::Answers;
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/it/support"]
@@ -77,7 +79,7 @@ fn in_memory(algorithm: Algorithm) -> f64 {
     let begin = cpu_micros("self");
     for index in 0..IN_MEMORY {
         let at = Moment { now: memory::now(), patience: Span::ZERO };
-        std::hint::black_box(memory.decide_at(&plans[index % KEYS], at));
+        std::hint::black_box(memory.decide_at(&plans[index % KEYS], &[0], at));
     }
     (cpu_micros("self") - begin) / IN_MEMORY as f64
 }
@@ -90,7 +92,7 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
     for key in 0..MANY {
         let name = format!("w1{{bench|user={key}}}x");
         let plan = Plan::of_checks([(name.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
-        let _ = memory.decide_at(&plan, Moment { now: memory::now(), patience: Span::ZERO });
+        let _ = memory.decide_at(&plan, &plan.all(), Moment { now: memory::now(), patience: Span::ZERO });
     }
     (resident() - begin) / MANY as f64
 }
@@ -105,6 +107,11 @@ fn bytes_in_a_new_process(name: &str) -> f64 {
 /// The argument that asks for one figure alone.
 const BYTES_OF: &str = "--bytes-of";
 
+async fn decide(redis: &Redis, plan: Plan, within: Within) -> Answers {
+    let plan = Arc::new(plan);
+    redis.decide(&plan, &plan.all(), within).await
+}
+
 /// CPU time of redis-server per decision, in batches of `batch`.
 async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, batch: usize) -> f64 {
     server.flush();
@@ -112,7 +119,7 @@ async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, bat
     let begin = cpu_micros(&process);
     for index in (0..IN_REDIS).step_by(batch) {
         let within = Within::until(Instant::now() + Duration::from_secs(10));
-        let answers = redis.decide(&plan(algorithm, batch, index), within).await;
+        let answers = decide(redis, plan(algorithm, batch, index), within).await;
         assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
     }
     (cpu_micros(&process) - begin) / IN_REDIS as f64
@@ -143,7 +150,8 @@ async fn redis_bytes(server: &RedisServer, redis: &Redis, algorithm: Algorithm) 
     };
     let begin = used();
     for first in (0..KEYS).step_by(64) {
-        let _ = redis.decide(&plan(algorithm, 64.min(KEYS - first), first), Within::until(Instant::now() + Duration::from_secs(10))).await;
+        let within = Within::until(Instant::now() + Duration::from_secs(10));
+        let _ = decide(redis, plan(algorithm, 64.min(KEYS - first), first), within).await;
     }
     (used() - begin) / KEYS as f64
 }

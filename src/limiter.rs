@@ -54,7 +54,7 @@ impl Limiter {
     }
 
     /// One answer per check, within the time of a caller that waits for `timeout`.
-    pub async fn decide(&self, plan: &Plan, timeout: Option<Duration>) -> Answers {
+    pub async fn decide(&self, plan: &Arc<Plan>, timeout: Option<Duration>) -> Answers {
         if plan.checks.is_empty() {
             return Answers::none();
         }
@@ -62,12 +62,12 @@ impl Limiter {
         let left = timeout.map(less_the_way_back);
         let deadline = now + left.unwrap_or(Duration::MAX).min(self.options.store_timeout);
         if !plan.checks.iter().any(|check| check.algorithm.holds()) {
-            return self.store.decide(plan, Within::until(deadline)).await;
+            return self.store.decide(plan, &plan.all(), Within::until(deadline)).await;
         }
         // Without a place to wait in, only what need not wait is allowed.
         let place = self.waiting.try_acquire().ok();
         let patience = if place.is_some() { left.map_or(Span::MAX, Span::from) } else { Span::ZERO };
-        let answers = self.store.decide(plan, Within { deadline, patience }).await;
+        let answers = self.store.decide(plan, &plan.all(), Within { deadline, patience }).await;
         let held_until = Instant::now() + Duration::from(longest_delay(plan, &answers));
         tokio::time::sleep_until(left.map_or(held_until, |left| held_until.min(now + left))).await;
         answers

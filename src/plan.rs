@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
-use crate::rules::limit::{self, Amount, Limit, LimitId};
+use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure};
 use crate::rules::{Commit, Found, Rules};
-use crate::time::Rate;
+use crate::time::{Rate, Unit};
 
 /// The checks of one request.
 #[derive(Debug)]
@@ -46,13 +46,17 @@ pub struct Check {
     pub hits: i64,
     /// What being over means.
     pub role: Role,
+    /// What answers while the store cannot.
+    pub on_store_failure: OnStoreFailure,
+    /// The limit's unit is a second: a separate Redis may count it.
+    pub per_second: bool,
 }
 
 impl Check {
     /// A check whose key is none of a plan's.
     #[must_use]
     pub fn new(algorithm: Algorithm, hits: i64, role: Role) -> Self {
-        Self { key: 0..0, algorithm, hits, role }
+        Self { key: 0..0, algorithm, hits, role, on_store_failure: OnStoreFailure::default(), per_second: false }
     }
 }
 
@@ -181,6 +185,12 @@ impl Plan {
         plan
     }
 
+    /// The places of all checks.
+    #[must_use]
+    pub fn all(&self) -> SmallVec<[usize; 4]> {
+        (0..self.checks.len()).collect()
+    }
+
     /// The key of a check, without the window that a store may append.
     #[must_use]
     pub fn key(&self, check: &Check) -> &[u8] {
@@ -202,7 +212,14 @@ impl Plan {
         key::write(&mut self.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
         let role = limit.map_or(Role::default(), |limit| Role { shadow: limit.shadow_mode, quota: limit.quota_mode });
         let role = Role { quota: role.quota || options.quota_mode, ..role };
-        self.checks.push(Check { key: start..self.keys.len(), algorithm, hits: ask.hits(descriptor), role });
+        self.checks.push(Check {
+            key: start..self.keys.len(),
+            algorithm,
+            hits: ask.hits(descriptor),
+            role,
+            on_store_failure: OnStoreFailure::default(),
+            per_second: rate.unit == Unit::Second,
+        });
         Slot::Checked { check: self.checks.len() - 1, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }
     }
 }

@@ -65,7 +65,7 @@ impl Rls {
     async fn decide(&self, frame: &[u8], metadata: &MetadataMap) -> Result<RateLimitResponse, Failure> {
         let ask = decode(frame)?;
         let live = self.live.load().ok_or(Failure::NoRules)?;
-        let plan = Plan::new(&live.rules, &ask, &self.options.plan);
+        let plan = Arc::new(Plan::new(&live.rules, &ask, &self.options.plan));
         let answers = self.limiter.decide(&plan, timeout::grpc_timeout(metadata)).await;
         live.tallies.observe(self.core, ask.domain, &plan, &answers);
         let reply = respond(&ask, &plan, &answers, &self.options.respond).map_err(Failure::Store)?;

@@ -7,6 +7,7 @@ pub mod memory;
 pub mod redis;
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -36,9 +37,10 @@ impl Within {
 
 /// Decides checks atomically.
 pub trait Store {
-    /// Decides every check of `plan`, counting each at most once, and returns before the deadline (or hardly after it) with one answer per
-    /// check, in their order. Dropping the future is safe: what was written to the store may count all the same.
-    fn decide(&self, plan: &Plan, within: Within) -> impl Future<Output = Answers> + Send;
+    /// Decides the checks of `plan` at the places `picked`, counting each at most once, and returns before the deadline (or hardly after it)
+    /// with one answer per picked check, in that order. A plan that commits all or none is picked whole. Dropping the future is safe: what
+    /// was written to the store may count all the same.
+    fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> impl Future<Output = Answers> + Send;
 }
 
 /// The store that the settings chose; one match instead of a table of functions on the hot path.
@@ -51,10 +53,10 @@ pub enum AnyStore {
 }
 
 impl Store for AnyStore {
-    async fn decide(&self, plan: &Plan, within: Within) -> Answers {
+    async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
         match self {
-            Self::Memory(memory) => memory.decide(plan, within).await,
-            Self::Redis(redis) => redis.decide(plan, within).await,
+            Self::Memory(memory) => memory.decide(plan, picked, within).await,
+            Self::Redis(redis) => redis.decide(plan, picked, within).await,
         }
     }
 }

@@ -35,6 +35,20 @@ pub struct Limit {
     pub metadata: Option<Metadata>,
 }
 
+/// `on_store_failure`: what answers for a limit while its store cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// The request is an error (UNAVAILABLE), so that Envoy's `failure_mode_deny` decides.
+    #[default]
+    Error,
+    /// The limit passes.
+    Allow,
+    /// The limit refuses.
+    Deny,
+    /// The memory store decides, with this replica's share of the limit.
+    Local,
+}
+
 /// How much, and how it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {

@@ -93,11 +93,11 @@ impl Memory {
         }))
     }
 
-    /// Decides every check of `plan` at `at`.
+    /// Decides the checks of `plan` at the places `picked`; a plan that commits all or none whole. The time is `at`.
     #[must_use]
-    pub fn decide_at(&self, plan: &Plan, at: Moment) -> Answers {
+    pub fn decide_at(&self, plan: &Plan, picked: &[usize], at: Moment) -> Answers {
         let checks = match plan.commit {
-            Commit::Each => plan.checks.iter().map(|check| Ok(self.check(plan.key(check), check, at))).collect(),
+            Commit::Each => picked.iter().map(|&place| &plan.checks[place]).map(|check| Ok(self.check(plan.key(check), check, at))).collect(),
             Commit::AllOrNone => self.all_or_none(plan, at).into_iter().map(Ok).collect(),
         };
         Answers { now: at.now, checks }
@@ -198,8 +198,8 @@ impl Memory {
 }
 
 impl Store for Memory {
-    async fn decide(&self, plan: &Plan, within: Within) -> Answers {
-        self.decide_at(plan, Moment { now: now(), patience: within.patience })
+    async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
+        self.decide_at(plan, picked, Moment { now: now(), patience: within.patience })
     }
 }
 

@@ -171,10 +171,17 @@ impl Redis {
 }
 
 impl Store for Redis {
-    async fn decide(&self, plan: &Plan, within: Within) -> Answers {
-        if plan.checks.is_empty() {
+    async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
+        if picked.is_empty() {
             return Answers::none();
         }
+        let only;
+        let plan: &Plan = if picked.len() == plan.checks.len() {
+            plan
+        } else {
+            only = Plan::of_checks(picked.iter().map(|&place| (plan.key(&plan.checks[place]), plan.checks[place].clone())));
+            &only
+        };
         let answers = match self.ask(plan, within).await {
             Ok(answers) => answers,
             Err(error) => Answers::failed(plan.checks.len(), error),

@@ -6,6 +6,7 @@ mod failures;
 mod scripts;
 mod tables;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -33,8 +34,14 @@ fn plan(checks: &[(&str, Check)]) -> Plan {
     Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
 }
 
+/// All checks of a plan.
+async fn decide_within(redis: &Redis, plan: Plan, within: Within) -> Answers {
+    let plan = Arc::new(plan);
+    redis.decide(&plan, &plan.all(), within).await
+}
+
 async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
-    redis.decide(&plan(checks), Within::until(Instant::now() + PATIENT)).await
+    decide_within(redis, plan(checks), Within::until(Instant::now() + PATIENT)).await
 }
 
 async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {

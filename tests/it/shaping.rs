@@ -1,5 +1,6 @@
 //! Shaping: what waits, how long, for whom not, and how many at a time. Lower bounds of time only: a busy machine is late, never early.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tonic::Request;
@@ -92,7 +93,7 @@ async fn so_many_wait_and_no_more() {
     let options = Options { kind: Kind::LeakyBucket, max_delay: Some(Span::from_secs(60)), ..Options::default() };
     let rate = Rate { requests_per_unit: 4, unit: Unit::Second, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
-    let plan = Plan::of_checks([(&b"key"[..], Check::new(algorithm, 1, Role::default()))]);
+    let plan = Arc::new(Plan::of_checks([(&b"key"[..], Check::new(algorithm, 1, Role::default()))]));
     let limiter = Limiter::new(
         AnyStore::Memory(Memory::new(memory::Options::default())),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },

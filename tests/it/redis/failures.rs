@@ -14,7 +14,7 @@ const LENIENCE: Duration = Duration::from_millis(80);
 /// Asks with a short deadline, and holds the answer to it.
 async fn ask_shortly(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
     let began = Instant::now();
-    let answers = redis.decide(&plan(&[(key, check(1_000_000, 1))]), Within::until(began + SHORT)).await;
+    let answers = decide_within(redis, plan(&[(key, check(1_000_000, 1))]), Within::until(began + SHORT)).await;
     assert!(began.elapsed() < SHORT + LENIENCE, "answered after {:?}", began.elapsed());
     answers.checks[0]
 }
@@ -88,7 +88,7 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
     // From here on Redis knows the script.
     ask_one(&redis, "late", 10, -1).await.expect("Redis is well");
     server.pause();
-    let answers = redis.decide(&plan(&[("late", check(10, -2))]), Within::until(Instant::now() + SHORT)).await;
+    let answers = decide_within(&redis, plan(&[("late", check(10, -2))]), Within::until(Instant::now() + SHORT)).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();

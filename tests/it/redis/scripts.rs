@@ -28,8 +28,8 @@ fn asked(algorithm: Algorithm, hits: i64) -> Check {
     Check::new(algorithm, hits, Role::default())
 }
 
-async fn decide(redis: &Redis, plan: &Plan) -> Answers {
-    redis.decide(plan, Within { deadline: Instant::now() + PATIENT, patience: Span::MAX }).await
+async fn decide(redis: &Redis, plan: Plan) -> Answers {
+    decide_within(redis, plan, Within { deadline: Instant::now() + PATIENT, patience: Span::MAX }).await
 }
 
 fn whole(checks: &[(&str, Check)]) -> Plan {
@@ -54,7 +54,7 @@ fn stored_as(key: &str, algorithm: &Algorithm, answers: &Answers) -> String {
 async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let now = decide(&redis, &plan(&[("now", check(1, 0))])).await;
+    let now = decide(&redis, plan(&[("now", check(1, 0))])).await;
     let mut spoilt = 0;
     for (name, algorithm) in each(10) {
         let bad = stored_as(&format!("{name}-bad"), &algorithm, &now);
@@ -84,7 +84,7 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
                         (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), asked(algorithm, 1))).collect();
                     checks.insert(place, (format!("{name}-bad"), asked(algorithm, hits)));
                     let checks: Vec<_> = checks.iter().map(|(key, check)| (key.as_str(), check.clone())).collect();
-                    let answers = decide(&redis, &plan(&checks)).await;
+                    let answers = decide(&redis, plan(&checks)).await;
                     for (index, answer) in used(&answers).into_iter().enumerate() {
                         if index == place {
                             let wrong = matches!(answer, Err(StoreError::Data("wrongtype" | "not_an_integer")));
@@ -93,11 +93,11 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
                             assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {place}");
                         }
                     }
-                    let answers = decide(&redis, &whole(&checks)).await;
+                    let answers = decide(&redis, whole(&checks)).await;
                     assert!(answers.checks.iter().all(|answer| matches!(answer, Err(StoreError::Data(_)))), "{name}: {answers:?}");
                     // Nothing of the group was written.
                     let (key, check) = &checks[(place + 1) % 3];
-                    let look = decide(&redis, &plan(&[(key, asked(check.algorithm, 0))])).await;
+                    let look = decide(&redis, plan(&[(key, asked(check.algorithm, 0))])).await;
                     assert_eq!(used(&look), [Ok((true, 1))], "{name}");
                 }
             }
@@ -116,13 +116,13 @@ async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
     for (name, algorithm) in each(4) {
         let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, asked(algorithm, hits)));
         let expected = [(true, 2), (true, 3), (false, 3), (true, 4), (false, 4), (true, 4), (true, 2), (true, 2), (true, 4)];
-        assert_eq!(used(&decide(&redis, &plan(&hits)).await), expected.map(Ok), "{name}");
+        assert_eq!(used(&decide(&redis, plan(&hits)).await), expected.map(Ok), "{name}");
         server.flush();
-        let group = decide(&redis, &whole(&hits)).await;
+        let group = decide(&redis, whole(&hits)).await;
         let refused = |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
         assert_eq!(used(&group), expected.iter().map(refused).collect::<Vec<_>>(), "{name}: nothing counts, and all have what they had");
         assert_eq!(server.keys(), Vec::<String>::new(), "{name}");
-        let group = decide(&redis, &whole(&hits[..2])).await;
+        let group = decide(&redis, whole(&hits[..2])).await;
         assert_eq!(used(&group), [Ok((true, 2)), Ok((true, 3))], "{name}");
         server.assert_every_key_expires();
         server.flush();
@@ -149,7 +149,7 @@ async fn a_group_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
             let keys: Vec<String> = (0..roles.len()).map(|index| format!("{name}-{index}")).collect();
             let checks: Vec<_> =
                 keys.iter().zip(roles).map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role))).collect();
-            let answers = decide(&redis, &whole(&checks)).await;
+            let answers = decide(&redis, whole(&checks)).await;
             for (answer, (_, hits)) in answers.checks.iter().zip(roles) {
                 assert_eq!(answer.map(|verdict| verdict.allowed), Ok(*hits == 1), "{name} {roles:?}");
             }
@@ -170,7 +170,7 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
         let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, asked(*algorithm, 1))).collect();
         // One that takes the transaction parts the calls.
         checks.insert(3, ("counted", check(10, 1)));
-        let answers = decide(&redis, &plan(&checks)).await;
+        let answers = decide(&redis, plan(&checks)).await;
         assert_eq!(used(&answers), vec![Ok((true, round)); 7], "round {round}");
     }
     assert_eq!(redis.error_counts(), []);
@@ -204,13 +204,13 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let (_, algorithm) = each(10)[4];
-    decide(&redis, &plan(&[("late", asked(algorithm, 1))])).await;
+    decide(&redis, plan(&[("late", asked(algorithm, 1))])).await;
     server.pause();
-    let answers = redis.decide(&plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
+    let answers = decide_within(&redis, plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
-    let answers = decide(&redis, &plan(&[("late", asked(algorithm, 0))])).await;
+    let answers = decide(&redis, plan(&[("late", asked(algorithm, 0))])).await;
     assert_eq!(used(&answers), [Ok((true, 1))]);
 }
 
@@ -234,7 +234,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                                     tokio::spawn(async move {
                                         let mut allowed = 0;
                                         for _ in 0..8 {
-                                            let answers = decide(&redis, &plan(&[(name, asked(algorithm, 1))])).await;
+                                            let answers = decide(&redis, plan(&[(name, asked(algorithm, 1))])).await;
                                             allowed += u32::from(answers.checks[0].expect("Redis is well").allowed);
                                         }
                                         allowed
@@ -267,13 +267,13 @@ async fn waits_are_true_on_redis_s_own_clock() {
         let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
         let mut wait = None;
         while wait.is_none() {
-            let verdict = decide(&redis, &plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
             wait = (!verdict.allowed).then_some(verdict.retry_after);
         }
         let Some(Wait::For(wait)) = wait else { panic!("{name}: never") };
         assert!(wait <= Span::from_secs(2), "{name}: {wait:?}");
         tokio::time::sleep(wait.into()).await;
-        let verdict = decide(&redis, &plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+        let verdict = decide(&redis, plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
         assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
     }
     server.assert_every_key_expires();
