@@ -120,7 +120,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics), health.clone()));
-    tokio::spawn(stores.sweep());
+    tokio::spawn(stores.keep());
     let telling = tokio::spawn(tell_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
 

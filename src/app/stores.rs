@@ -29,7 +29,7 @@ impl Stores {
                 Self::Memory(memory)
             }
             Backend::Redis(options) => {
-                tracing::info!(address = %options.address, "counters are kept in Redis");
+                tracing::info!(redis = %options.topology, "counters are kept in Redis");
                 let shared = redis::Shared::new(options);
                 let shown = Arc::clone(&shared);
                 metrics.register(Box::new(move || redis_samples(&shown)));
@@ -42,18 +42,25 @@ impl Stores {
     pub(super) fn connect(&self) -> AnyStore {
         match self {
             Self::Memory(memory) => AnyStore::Memory(memory.clone()),
-            Self::Redis(shared) => AnyStore::Redis(Redis::new(Arc::clone(shared))),
+            Self::Redis(shared) => AnyStore::Redis(Redis::new(Arc::clone(shared), None)),
         }
     }
 
-    /// Frees what has recovered, a shard at a time.
-    pub(super) async fn sweep(self) {
-        let Self::Memory(memory) = self else { return };
-        let mut tick = tokio::time::interval(SWEEP / u32::try_from(memory.shards()).unwrap_or(u32::MAX));
-        loop {
-            tick.tick().await;
-            memory.sweep(memory::now());
+    /// What the stores need beside the requests; never ends.
+    pub(super) async fn keep(self) {
+        match self {
+            Self::Memory(memory) => sweep(memory).await,
+            Self::Redis(shared) => redis::keep(shared).await,
         }
+    }
+}
+
+/// Frees what has recovered, a shard at a time.
+async fn sweep(memory: Memory) {
+    let mut tick = tokio::time::interval(SWEEP / u32::try_from(memory.shards()).unwrap_or(u32::MAX));
+    loop {
+        tick.tick().await;
+        memory.sweep(memory::now());
     }
 }
 

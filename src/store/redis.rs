@@ -1,195 +1,270 @@
-//! The Redis store: counters that all replicas share, each plan decided in one trip.
+//! The Redis store: counters that all replicas share.
 //!
-//! `options` says where Redis is, `pool` keeps connections and knows when there are none to be had, `link` is one connection, `batch` is what
-//! goes over it and how the replies are read, `clock` numbers the windows by Redis's own time, `script` holds what runs inside Redis, `call`
-//! is one call of that, and `error` names what goes wrong and says whether it ran. A check is never sent twice unless the first time provably did not run.
+//! A request's checks go to the servers that have their keys (`shared`: one server, what Sentinels watch, or a cluster; `slots`), through a
+//! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `link`, `socket`). `batch` is what goes over it and how the
+//! replies are read, `call` and `script` the part of it that runs inside Redis, `clock` numbers the windows by Redis's own time, and `node`
+//! is what is known of one server. `keeper` looks after them beside the requests (`sentinel`, `cluster`), and `error` names what goes wrong
+//! and says whether it ran. A check is sent a second time only when the first time provably did not run.
 
 mod batch;
 mod call;
 mod clock;
+mod cluster;
 mod error;
+mod keeper;
+mod lane;
 mod link;
+mod node;
 mod options;
 mod pool;
 mod script;
+mod sentinel;
+mod shared;
+mod slots;
+mod socket;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::time::Instant;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant, sleep, timeout_at};
 
-use self::batch::{Batch, SLACK};
-pub use self::call::{Call, Named, When};
-use self::clock::Clock;
-use self::error::Tallies;
-use self::link::Link;
-pub use self::options::{Address, AddressError, Options, Secret};
-use self::pool::Pool;
+use self::batch::{Reply, Work};
+pub use self::call::{Call, Named, Part};
+use self::lane::Lanes;
+use self::node::Node;
+pub use self::options::{Address, AddressError, Options, Secret, Topology};
+pub use self::shared::{Connections, Server, Shared};
+use self::slots::Redirect;
 use super::{Store, Within};
 use crate::plan::Plan;
-use crate::time::Span;
+use crate::rules::Commit;
 use crate::verdict::{Answers, StoreError};
+
+/// A slot that is on its way has arrived after this long, if it holds few keys.
+const ON_ITS_WAY: Duration = Duration::from_millis(5);
 
 /// The store as one runtime uses it; clones share its connections.
 #[derive(Clone)]
 pub struct Redis {
+    main: Arc<Side>,
+    /// Counts the limits per second, where they have a Redis of their own.
+    per_second: Option<Arc<Side>>,
+}
+
+/// The ways of one runtime to one deployment.
+struct Side {
     shared: Arc<Shared>,
-    /// Made when it is first used, because its connections belong to the runtime that it is made in.
-    pool: Arc<OnceLock<Pool>>,
+    /// One per server that was asked. Made when first needed, because links belong to the runtime that they are made in.
+    lanes: Mutex<SmallVec<[Lanes; 1]>>,
+    keeper: Option<JoinHandle<()>>,
 }
 
-/// What all runtimes of a process share of one Redis: what its clock shows, and what went wrong.
-#[derive(Debug)]
-pub struct Shared {
-    options: Options,
-    clock: Clock,
-    tallies: Tallies,
-    opened: AtomicU64,
-    open: AtomicUsize,
+/// Part of a request that is under way.
+struct Trip {
+    node: Arc<Node>,
+    began: Instant,
+    /// Which of the picked checks it is for.
+    picks: SmallVec<[usize; 4]>,
+    receiver: oneshot::Receiver<Reply>,
 }
 
-/// Connections of all runtimes, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connections {
-    /// Opened since the start.
-    pub opened: u64,
-    /// Open now.
-    pub open: usize,
-}
-
-impl Shared {
-    /// Nothing is connected yet.
-    #[must_use]
-    pub fn new(options: Options) -> Arc<Self> {
-        let (clock, tallies) = (Clock::new(), Tallies::default());
-        Arc::new(Self { options, clock, tallies, opened: AtomicU64::new(0), open: AtomicUsize::new(0) })
-    }
-
-    /// How often each error happened, by name: once per plan that it spoiled, once per failed attempt to connect. The names stay the same
-    /// over versions.
-    #[must_use]
-    pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
-        self.tallies.counts()
-    }
-
-    /// Connections, opened and open.
-    #[must_use]
-    pub fn connections(&self) -> Connections {
-        Connections { opened: self.opened.load(Ordering::Relaxed), open: self.open.load(Ordering::Relaxed) }
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    fn tallies(&self) -> &Tallies {
-        &self.tallies
-    }
-
-    fn opened(&self) {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        self.open.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn closed(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Where a check has to go.
+#[derive(Clone, Debug)]
+enum Way {
+    /// To whoever has its key.
+    ByKey,
+    /// Elsewhere than the map said.
+    Redirected(Redirect),
 }
 
 impl Redis {
-    /// A store of its own. Never fails and never waits: it connects when it is first asked, and again whenever it has to.
+    /// A store of its own, which looks after its servers by itself, in the runtime that this is called in. Never fails and never waits: it
+    /// connects when it is first asked, and again whenever it has to.
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the keeper ends with the store")]
     pub fn connect_lazily(options: Options) -> Self {
-        Self::new(Shared::new(options))
+        let shared = Shared::new(options);
+        let keeper = Some(tokio::spawn(keeper::keep(Arc::clone(&shared))));
+        Self { main: Arc::new(Side { shared, lanes: Mutex::default(), keeper }), per_second: None }
     }
 
-    /// The store for one runtime; all that are made of the same `shared` count as one. The first [`Store::decide`] binds it, and its clones,
-    /// to the runtime that it runs in.
+    /// The store for one runtime; all that are made of the same deployments count as one. The first [`Store::decide`] binds it, and its
+    /// clones, to the runtime that it runs in. Somebody has to [`keep`] the deployments.
     #[must_use]
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, pool: Arc::default() }
+    pub fn new(main: Arc<Shared>, per_second: Option<Arc<Shared>>) -> Self {
+        let side = |shared| Arc::new(Side { shared, lanes: Mutex::default(), keeper: None });
+        Self { main: side(main), per_second: per_second.map(side) }
     }
 
-    /// What it shares with the other runtimes.
+    /// What it shows of itself, of the main deployment.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+        &self.main.shared
     }
 
     /// See [`Shared::error_counts`].
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
-        self.shared.error_counts()
+        self.shared().error_counts()
     }
 
     /// See [`Shared::connections`].
     #[must_use]
     pub fn connections(&self) -> Connections {
-        self.shared.connections()
+        self.shared().connections()
     }
 
-    async fn ask(&self, plan: &Plan, within: Within) -> Result<Answers, StoreError> {
-        let deadline = within.deadline;
-        let mut link = self.pool.get_or_init(|| Pool::new(&self.shared)).link(deadline).await?;
-        let batch = Batch::new(plan, self.when(within)?, self.shared.options.expiry_jitter_secs);
-        let mut answers = Answers::failed(plan.checks.len(), StoreError::Unknown(error::PROTOCOL));
-        self.send(&mut link, &batch, deadline, &mut answers).await;
-        if let Some(again) = batch.without_script(&answers) {
-            self.send(&mut link, &again, deadline, &mut answers).await;
+    fn side(&self, plan: &Plan, place: usize) -> &Side {
+        match &self.per_second {
+            // A request that counts as a whole is counted in one place.
+            Some(side) if plan.checks[place].per_second && plan.commit == Commit::Each => side,
+            _ => &self.main,
         }
-        Ok(answers)
+    }
+}
+
+/// Looks after a deployment: finds its servers, follows them, and probes those that fell silent. Never ends; one per process is enough.
+pub async fn keep(shared: Arc<Shared>) {
+    keeper::keep(shared).await;
+}
+
+impl Side {
+    /// The ways to a server.
+    fn lanes(&self, node: &Arc<Node>) -> Lanes {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lanes.iter().find(|lanes| lanes.node().id == node.id) {
+            return known.clone();
+        }
+        // Servers that the cluster has no more are forgotten, with their links.
+        let map = self.shared.map();
+        lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
+        lanes.push(Lanes::new(node, self.shared.manner()));
+        lanes[lanes.len() - 1].clone()
     }
 
-    async fn send(&self, link: &mut Link, batch: &Batch<'_>, deadline: Instant, answers: &mut Answers) {
-        batch.write(link.outgoing());
-        match link.exchange(deadline).await {
-            Ok(replies) => {
-                batch.read(replies, answers);
-                if answers.now.0 > 0 {
-                    self.shared.clock.observe(answers.now, Instant::now());
-                }
-                if answers.checks.iter().any(|answer| answer.is_err_and(error::breaks_link)) {
-                    link.condemn();
+    /// Sends some of the picked checks on their way. What cannot go is answered at once.
+    async fn send(&self, asked: &Asked<'_>, picks: &[(usize, Way)], answers: &mut Answers) -> SmallVec<[Trip; 1]> {
+        let map = self.shared.map_by(asked.within.deadline).await;
+        let mut groups: SmallVec<[(Arc<Node>, bool, SmallVec<[usize; 4]>); 1]> = SmallVec::new();
+        for (pick, way) in picks {
+            let (node, is_asking) = match way {
+                Way::Redirected(redirect) if redirect.is_ask => (self.shared.node_at(&redirect.to), true),
+                Way::Redirected(redirect) => (self.shared.moved(redirect.slot, &redirect.to), false),
+                Way::ByKey => match map.owner(asked.key(*pick)) {
+                    Ok(node) => (Arc::clone(node), false),
+                    Err(name) => {
+                        answers.checks[*pick] = Err(StoreError::NotExecuted(name));
+                        continue;
+                    }
+                },
+            };
+            match groups.iter_mut().find(|(known, asking, _)| known.id == node.id && *asking == is_asking) {
+                Some((.., picks)) => picks.push(*pick),
+                None => groups.push((node, is_asking, SmallVec::from_slice(&[*pick]))),
+            }
+        }
+        let mut trips = SmallVec::new();
+        for (node, is_asking, picks) in groups {
+            let places = picks.iter().map(|&pick| asked.picked[pick]).collect();
+            let work = Work { plan: Arc::clone(asked.plan), places, within: asked.within, is_asking };
+            let sent = node.admit(asked.within).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
+            match sent {
+                Ok(receiver) => trips.push(Trip { node, began: Instant::now(), picks, receiver }),
+                Err(error) => picks.iter().for_each(|&pick| answers.checks[pick] = Err(error)),
+            }
+        }
+        trips
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.abort();
+        }
+    }
+}
+
+/// What a request asks.
+struct Asked<'a> {
+    plan: &'a Arc<Plan>,
+    picked: &'a [usize],
+    within: Within,
+}
+
+impl Asked<'_> {
+    /// The key of a picked check. A request that counts as a whole goes where its first check goes: all its keys share a slot.
+    fn key(&self, pick: usize) -> &[u8] {
+        self.plan.key(&self.plan.checks[self.picked[pick]])
+    }
+}
+
+impl Trip {
+    /// Waits for the answers. Returns what may be asked once more.
+    async fn end(self, asked: &Asked<'_>, answers: &mut Answers) -> SmallVec<[(usize, Way); 4]> {
+        let Self { node, began, picks, receiver } = self;
+        let reply = match timeout_at(asked.within.deadline, receiver).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => Reply::failed(picks.len(), StoreError::Unknown(error::IO)),
+            Err(_) => {
+                node.timed_out(began, asked.within);
+                Reply::failed(picks.len(), StoreError::Unknown(error::TIMEOUT))
+            }
+        };
+        answers.now = answers.now.max(reply.now);
+        let mut again = SmallVec::new();
+        for (at, (&pick, answer)) in picks.iter().zip(&reply.answers).enumerate() {
+            answers.checks[pick] = *answer;
+            if answer.is_err_and(error::is_worth_another_try) {
+                let redirect = reply.redirects.iter().find(|(index, _)| *index == at).map(|(_, redirect)| redirect.clone());
+                let here = node.place().map(|place| place.address.clone());
+                again.push((pick, redirect.map_or(Way::ByKey, |redirect| Way::Redirected(redirect.from_the_view_of(here.as_ref())))));
+            }
+        }
+        again
+    }
+}
+
+impl Redis {
+    async fn ask(&self, asked: &Asked<'_>, answers: &mut Answers) {
+        let mut picks: SmallVec<[(usize, Way); 4]> = (0..asked.picked.len()).map(|pick| (pick, Way::ByKey)).collect();
+        for attempt in 0..2 {
+            let mut trips: SmallVec<[Trip; 1]> = SmallVec::new();
+            for side in [Some(&self.main), self.per_second.as_ref()].into_iter().flatten() {
+                let of_side = |pick: &usize| std::ptr::eq(self.side(asked.plan, asked.picked[*pick]), &raw const **side);
+                let own: SmallVec<[(usize, Way); 4]> = picks.iter().filter(|(pick, _)| of_side(pick)).cloned().collect();
+                if !own.is_empty() {
+                    trips.extend(side.send(asked, &own, answers).await);
                 }
             }
-            Err(error) => batch.fail(error, answers),
+            picks.clear();
+            for trip in trips {
+                picks.extend(trip.end(asked, answers).await);
+            }
+            if picks.is_empty() || attempt > 0 {
+                return;
+            }
+            if picks.iter().any(|&(pick, _)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN))) {
+                sleep(ON_ITS_WAY).await;
+            }
         }
-    }
-
-    fn when(&self, within: Within) -> Result<When, StoreError> {
-        let at = Instant::now();
-        // Every handshake sets the clock, so that whoever has a link can read it, unless the clock stands before 1970.
-        let now = self.shared.clock.read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
-        let left = u64::try_from(within.deadline.saturating_duration_since(at).as_micros()).unwrap_or(u64::MAX);
-        Ok(When { now, deadline: now + Span::from_micros(left) + SLACK, patience: within.patience })
     }
 }
 
 impl Store for Redis {
     async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
+        let mut answers = Answers::failed(picked.len(), StoreError::NotExecuted(error::TIMEOUT));
         if picked.is_empty() {
-            return Answers::none();
+            return answers;
         }
-        let only;
-        let plan: &Plan = if picked.len() == plan.checks.len() {
-            plan
-        } else {
-            only = Plan::of_checks(picked.iter().map(|&place| (plan.key(&plan.checks[place]), plan.checks[place].clone())));
-            &only
-        };
-        let answers = match self.ask(plan, within).await {
-            Ok(answers) => answers,
-            Err(error) => Answers::failed(plan.checks.len(), error),
-        };
+        self.ask(&Asked { plan, picked, within }, &mut answers).await;
         let mut last = "";
-        for name in answers.checks.iter().filter_map(|answer| answer.err()).map(error::name) {
+        for (place, name) in answers.checks.iter().enumerate().filter_map(|(place, answer)| Some((place, error::name(answer.err()?)))) {
             if name != last {
-                self.shared.tallies.record(name, None);
+                self.side(plan, picked[place]).shared.tallies().record(name, None);
                 last = name;
             }
         }
@@ -199,6 +274,6 @@ impl Store for Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Redis").field("shared", &self.shared).finish_non_exhaustive()
+        out.debug_struct("Redis").field("shared", self.shared()).finish_non_exhaustive()
     }
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir::algorithm::{Algorithm, FixedWindow};
 use weir::plan::{Check, Plan, Role};
+use weir::store::redis::{Call, Part};
 use weir::store::{Redis, Store, StoreError, Within};
-use weir::time::Span;
+use weir::time::{Micros, Span};
 use weir::verdict::{Answers, Verdict};
 
 /// Long enough for a busy machine; tests of deadlines bring their own.
@@ -38,6 +39,27 @@ fn plan(checks: &[(&str, Check)]) -> Plan {
 async fn decide_within(redis: &Redis, plan: Plan, within: Within) -> Answers {
     let plan = Arc::new(plan);
     redis.decide(&plan, &plan.all(), within).await
+}
+
+/// By Redis's clock.
+#[derive(Clone, Copy, Debug)]
+struct When {
+    /// What it shows.
+    now: Micros,
+    /// After it nothing is counted.
+    deadline: Micros,
+    /// How long the caller can be held by a shaper.
+    patience: Span,
+}
+
+/// All checks of requests that come in at a given time, each with its own patience.
+fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
+    let mut call = Call { parts: Default::default(), now: Micros::default(), is_time_given: true, jitter_secs: 0 };
+    for (plan, When { now, deadline, patience }) in plans {
+        call.now = now;
+        call.parts.push(Part { plan, places: plan.all(), deadline, patience });
+    }
+    call
 }
 
 async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {

@@ -1,9 +1,7 @@
-//! One call of the script: how the checks of a request are told to it, and what its reply means.
+//! One call of the script: how the checks of some requests are told to it, and what its reply means.
 //!
 //! The twin of `lua/frame.lua`, which describes both. Everything that an algorithm needs goes along as packed numbers, because that is what
 //! Lua reads fastest; Lua decides, and answers in ticks.
-
-use std::ops::Range;
 
 use bb8_redis::redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -22,30 +20,37 @@ const MOST: i64 = (1 << 53) - 1;
 /// Values of a reply before those of the checks: the two of TIME.
 const TIME: usize = 2;
 
-/// By Redis's clock.
-#[derive(Clone, Copy, Debug)]
-pub struct When {
-    /// What it shows, by estimate.
+/// A call that decides some checks of some requests.
+#[derive(Clone, Debug)]
+pub struct Call<'p> {
+    /// The requests, in order.
+    pub parts: SmallVec<[Part<'p>; 1]>,
+    /// What Redis's clock shows, by estimate.
     pub now: Micros,
-    /// After it nothing is counted.
+    /// Redis takes `now` for its clock, keeps keys for years, and says for how long each had to be kept. For tests.
+    pub is_time_given: bool,
+    /// Counters of fixed windows live for a random time of at most so many seconds longer.
+    pub jitter_secs: u32,
+}
+
+/// What a call decides of one request.
+#[derive(Clone, Debug)]
+pub struct Part<'p> {
+    /// The request.
+    pub plan: &'p Plan,
+    /// The places of its checks; of a plan that commits all or none all of them.
+    pub places: SmallVec<[usize; 4]>,
+    /// Nothing is counted after this time of Redis's clock.
     pub deadline: Micros,
     /// How long the caller can be held by a shaper.
     pub patience: Span,
 }
 
-/// A call that decides some checks of a plan.
-#[derive(Clone, Debug)]
-pub struct Call<'p> {
-    /// What they are part of.
-    pub plan: &'p Plan,
-    /// Which ones; a plan that commits all or none goes whole.
-    pub checks: Range<usize>,
-    /// When.
-    pub when: When,
-    /// Redis takes `when.now` for its clock, keeps keys for years, and says for how long each had to be kept. For tests.
-    pub is_time_given: bool,
-    /// Counters of fixed windows live for a random time of at most so many seconds longer.
-    pub jitter_secs: u32,
+impl<'p> Part<'p> {
+    /// Each check, and its part.
+    fn checks(&self) -> impl Iterator<Item = (&Self, &'p Check)> {
+        self.places.iter().map(move |&place| (self, &self.plan.checks[place]))
+    }
 }
 
 /// How the script is named.
@@ -72,38 +77,54 @@ impl Call<'_> {
             Named::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
             Named::ByText => command.arg("EVAL").arg(script::TEXT),
         };
-        let checks = &self.plan.checks[self.checks.clone()];
-        command.arg(checks.len());
+        command.arg(self.len());
         let mut bytes = Vec::new();
-        for check in checks {
-            write_key(self.plan, check, self.when.now, &mut bytes);
+        let mut uses: SmallVec<[u8; 8]> = SmallVec::new();
+        for (part, check) in self.checks() {
+            write_key(part.plan, check, self.now, &mut bytes);
             command.arg(&bytes[..]);
+            use_also(&mut uses, code(&check.algorithm));
         }
         if self.is_time_given {
-            command.arg(self.when.now.0);
+            command.arg(self.now.0);
         } else {
             command.arg("");
         }
-        let is_whole = u64::from(self.plan.commit == Commit::AllOrNone);
-        let mut uses: SmallVec<[u8; 8]> = checks.iter().map(|check| code(&check.algorithm)).collect();
-        uses.sort_unstable();
-        uses.dedup();
-        if is_whole == 1 {
+        if self.parts.iter().any(|part| part.plan.commit == Commit::AllOrNone) {
             uses.push(b'A');
         }
         command.arg(&uses[..]);
-        let deadline = self.when.deadline.0.min(MOST.unsigned_abs());
-        bytes.clear();
-        pack(&mut bytes, &[is_whole, checks.len() as u64, self.plan.passing_quotas() as u64, deadline]);
-        command.arg(&bytes[..]);
-        for check in checks {
-            self.describe(check, &mut bytes);
+        for part in &self.parts {
+            let is_whole = u64::from(part.plan.commit == Commit::AllOrNone);
+            let deadline = part.deadline.0.min(MOST.unsigned_abs());
+            bytes.clear();
+            pack(&mut bytes, &[is_whole, part.places.len() as u64, part.plan.passing_quotas() as u64, deadline]);
             command.arg(&bytes[..]);
+            for (_, check) in part.checks() {
+                self.describe(check, part.patience, &mut bytes);
+                command.arg(&bytes[..]);
+            }
         }
     }
 
+    /// How many checks it decides.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.places.len()).sum()
+    }
+
+    /// Whether it decides none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.places.is_empty())
+    }
+
+    fn checks(&self) -> impl Iterator<Item = (&Part<'_>, &Check)> {
+        self.parts.iter().flat_map(Part::checks)
+    }
+
     /// What the script is told of a check.
-    fn describe(&self, check: &Check, out: &mut Vec<u8>) {
+    fn describe(&self, check: &Check, patience: Span, out: &mut Vec<u8>) {
         let hits = check.hits.clamp(-MOST, i64::from(check.algorithm.capacity()) + 1);
         out.clear();
         out.extend([code(&check.algorithm), u8::from(check.role.quota) + 2 * u8::from(check.role.shadow)]);
@@ -112,7 +133,7 @@ impl Call<'_> {
         match &check.algorithm {
             Algorithm::FixedWindow(fixed) => {
                 let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
-                let keep = fixed.end(fixed.number(self.when.now)).since(self.when.now).micros() + jitter;
+                let keep = fixed.end(fixed.number(self.now)).since(self.now).micros() + jitter;
                 pack(out, &[fixed.limit.into(), fixed.count_denied.into(), keep]);
             }
             Algorithm::SlidingWindowLog(log) => pack(out, &[log.limit.into(), log.window, log.count_denied.into()]),
@@ -132,19 +153,19 @@ impl Call<'_> {
                 pack(out, &[token.limit.into(), token.window, token.burst.into(), token.count_denied.into()]);
             }
             Algorithm::LeakyBucket(leaky) => {
-                let patience = leaky.tick.floor(self.when.patience).min(leaky.max_delay);
+                let patience = leaky.tick.floor(patience).min(leaky.max_delay);
                 pack(out, &[leaky.limit.into(), leaky.window, leaky.max_delay, leaky.count_denied.into(), patience]);
             }
         }
     }
 
-    /// Reads the reply: each check's answer goes to its place. Returns Redis's time.
+    /// Reads the reply: each check's answer goes to its place, in the order of the parts. Returns Redis's time.
     ///
     /// # Errors
     /// What made the whole call fail.
     pub fn read(&self, reply: &Value, places: &mut [Result<Verdict, StoreError>]) -> Result<Micros, StoreError> {
         let (now, rows) = self.rows(reply)?;
-        for ((check, row), place) in self.plan.checks[self.checks.clone()].iter().zip(rows).zip(places) {
+        for (((_, check), row), place) in self.checks().zip(rows).zip(places) {
             *place = self.verdict(check, row, now);
         }
         Ok(now)
@@ -154,18 +175,17 @@ impl Call<'_> {
     #[must_use]
     pub fn kept(&self, reply: &Value) -> Vec<Option<Span>> {
         let Ok((_, rows)) = self.rows(reply) else { return Vec::new() };
-        let checks = &self.plan.checks[self.checks.clone()];
-        let kept = |(check, row): (&Check, &[Value])| {
+        let kept = |((_, check), row): ((&Part<'_>, &Check), &[Value])| {
             let ticks = u64::try_from(row.get(4).and_then(whole)?).ok()?;
             Some(check.algorithm.tick().span(ticks))
         };
-        checks.iter().zip(rows).map(kept).collect()
+        self.checks().zip(rows).map(kept).collect()
     }
 
     fn rows<'v>(&self, reply: &'v Value) -> Result<(Micros, std::slice::ChunksExact<'v, Value>), StoreError> {
         let width = if self.is_time_given { 5 } else { 4 };
         match reply {
-            Value::Array(values) if values.len() == TIME + width * self.checks.len() => {
+            Value::Array(values) if values.len() == TIME + width * self.len() => {
                 let now = time(reply).ok_or(StoreError::Unknown(error::PROTOCOL))?;
                 Ok((now, values[TIME..].chunks_exact(width)))
             }
@@ -186,7 +206,7 @@ impl Call<'_> {
         let number = |value| whole(value).and_then(|number| u64::try_from(number).ok()).ok_or(strange);
         let (used, reset) = (number(used)?, number(reset)?);
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
-            return Ok(Verdict { allowed, ..fixed.judge(fixed.number(self.when.now), used, now, check.hits) });
+            return Ok(Verdict { allowed, ..fixed.judge(fixed.number(self.now), used, now, check.hits) });
         }
         let tick = check.algorithm.tick();
         let (retry_after, delay) = match (allowed, extra) {
@@ -196,6 +216,12 @@ impl Call<'_> {
         };
         let remaining = u32::try_from(u64::from(check.algorithm.capacity()).saturating_sub(used)).unwrap_or(u32::MAX);
         Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay })
+    }
+}
+
+fn use_also(uses: &mut SmallVec<[u8; 8]>, code: u8) {
+    if !uses.contains(&code) {
+        uses.push(code);
     }
 }
 

@@ -52,6 +52,11 @@ impl Clock {
         *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ahead { turn_began: at, this_turn: seen, last_turn: None });
     }
 
+    /// Forgets what was known: the server is another one from now on.
+    pub(super) fn forget(&self) {
+        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// What Redis's clock shows at `at`; `None` before the first connection.
     pub(super) fn read(&self, at: Instant) -> Option<Micros> {
         let known = (*self.ahead.lock().unwrap_or_else(PoisonError::into_inner))?;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use bb8_redis::redis::{ServerError, ServerErrorKind};
 use tokio::time::{Duration, Instant};
 
+use crate::breaker::Why;
 use crate::verdict::StoreError;
 
 /// Between two warnings of the same name.
@@ -33,8 +34,28 @@ pub(super) const AUTH: &str = "auth";
 pub(super) const DATABASE: &str = "database";
 /// The server does not know a command that we need.
 pub(super) const UNSUPPORTED: &str = "unsupported";
+/// The user may not use a command or a key.
+const NO_PERMISSION: &str = "noperm";
 /// The script is not in the server's cache.
 pub(super) const NO_SCRIPT: &str = "noscript";
+/// The server is a replica.
+pub(super) const READONLY: &str = "readonly";
+/// The node of a cluster does not have the slot.
+pub(super) const MOVED: &str = "moved";
+/// The node of a cluster gives the slot away, and this key is gone already.
+pub(super) const ASK: &str = "ask";
+/// The node of a cluster gives the slot away, and some of the keys are gone already.
+pub(super) const TRY_AGAIN: &str = "tryagain";
+/// No node of the cluster has the slot, or the cluster says that it is down.
+pub(super) const CLUSTER_DOWN: &str = "clusterdown";
+/// Nobody has told yet who is the primary, or who has which slots.
+pub(super) const NO_PRIMARY: &str = "no_primary";
+/// A transaction was refused.
+const EXEC_ABORT: &str = "execabort";
+/// A script came after its deadline.
+const LATE: &str = "late";
+/// Too many requests wait already.
+pub(super) const QUEUE_FULL: &str = "queue_full";
 /// What is stored is no whole number.
 pub(super) const NOT_AN_INTEGER: &str = "not_an_integer";
 /// A counter is below zero.
@@ -44,6 +65,9 @@ pub(super) const OVERFLOW: &str = "overflow";
 
 const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, \
                        EVALSHA and EVAL on the keys of Weir";
+
+const NODE: &str =
+    "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if it is set, the slot moves on faster than it can be followed";
 
 const SERVER_ERROR: &str = "server_error";
 
@@ -80,7 +104,7 @@ const fn breaking(mut kind: Kind) -> Kind {
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first line that fits counts.
-static KINDS: [Kind; 37] = [
+static KINDS: [Kind; 39] = [
     // What a server says.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
@@ -88,25 +112,25 @@ static KINDS: [Kind; 37] = [
     kind("OOM", "", "oom", NotExecuted, "Redis is full (maxmemory) and may not evict: give it more memory"),
     kind("MISCONF", "", "misconf", NotExecuted, "Redis refuses writes because it cannot save to disk: look at its log"),
     kind("NOREPLICAS", "", "noreplicas", NotExecuted, "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"),
-    breaking(kind("READONLY", "", "readonly", NotExecuted, "this Redis is a replica: connect to the primary")),
+    breaking(kind("READONLY", "", READONLY, NotExecuted, "this Redis is a replica: connect to the primary")),
     breaking(kind("MASTERDOWN", "", "masterdown", NotExecuted, "this Redis is a replica that lost its primary: connect to the primary")),
     breaking(kind("NOAUTH", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
     breaking(kind("WRONGPASS", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
     breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
     kind("ERR", "invalid password", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
-    kind("NOPERM", "", "noperm", NotExecuted, MAY_NOT),
+    kind("NOPERM", "", NO_PERMISSION, NotExecuted, MAY_NOT),
     // From inside of a script, which may have written with a command that it may use.
-    kind("ERR", "executing the script can't", "noperm", Unknown, MAY_NOT),
+    kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MAY_NOT),
     kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs"),
     kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
     kind("ERR", "DB index", DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
-    kind("MOVED", "", "moved", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
-    kind("ASK", "", "ask", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
-    kind("CROSSSLOT", "", "crossslot", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
-    kind("CLUSTERDOWN", "", "clusterdown", NotExecuted, "the Redis cluster is down"),
-    kind("TRYAGAIN", "", "tryagain", NotExecuted, "the Redis cluster is moving a slot"),
-    kind("LATE", "", "late", NotExecuted, "Redis came to a script after its deadline; nothing was counted"),
-    kind("EXECABORT", "", "execabort", NotExecuted, "Redis refused a transaction"),
+    kind("MOVED", "", MOVED, NotExecuted, NODE),
+    kind("ASK", "", ASK, NotExecuted, NODE),
+    kind("CROSSSLOT", "", "crossslot", NotExecuted, NODE),
+    kind("CLUSTERDOWN", "", CLUSTER_DOWN, NotExecuted, "the Redis cluster is down, or nobody has the slot"),
+    kind("TRYAGAIN", "", TRY_AGAIN, NotExecuted, "the Redis cluster is moving a slot"),
+    kind("LATE", "", LATE, NotExecuted, "Redis came to a script after its deadline; nothing was counted"),
+    kind("EXECABORT", "", EXEC_ABORT, NotExecuted, "Redis refused a transaction"),
     kind(
         "WRONGTYPE",
         "",
@@ -130,6 +154,8 @@ static KINDS: [Kind; 37] = [
     kind("", IDLE_CLOSED, IDLE_CLOSED, NotExecuted, "Redis closed a connection that was idle"),
     breaking(kind("", PROTOCOL, PROTOCOL, Unknown, "a reply is not one of Redis: check what listens at the address of REDIS_URL")),
     kind("", AUTH, AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
+    kind("", NO_PRIMARY, NO_PRIMARY, NotExecuted, "no Sentinel or node has told where the primaries are: check REDIS_URL and REDIS_TYPE"),
+    kind("", QUEUE_FULL, QUEUE_FULL, NotExecuted, "more requests wait for Redis than a core can keep: it is too slow for this load"),
     kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
     kind("", DATABASE, DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
     // Anything else, and versions to come.
@@ -170,6 +196,22 @@ fn find(code: &str, text: &str) -> &'static Kind {
 /// Whether the connection that an error came from should not be used again.
 pub(super) fn breaks_link(error: StoreError) -> bool {
     KINDS.iter().any(|kind| kind.breaks_link && kind.name == name(error))
+}
+
+/// Whether an error speaks against the server as a whole, and in what way. Not if it is about one key, is a matter of finding the right
+/// server, or is our own.
+pub(super) fn blame(error: StoreError) -> Option<Why> {
+    match error {
+        Data(_) => None,
+        NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
+        NotExecuted(AUTH | DATABASE | UNSUPPORTED | NO_PERMISSION) | Unknown(NO_PERMISSION) => Some(Why::Config),
+        NotExecuted(_) | Unknown(_) => Some(Why::Outage),
+    }
+}
+
+/// Whether what failed like this did certainly not run, and may well do so when it is asked once more.
+pub(super) fn is_worth_another_try(error: StoreError) -> bool {
+    matches!(error, NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED))
 }
 
 pub(super) fn name(error: StoreError) -> &'static str {

@@ -7,20 +7,13 @@ use std::io;
 use std::ops::Range;
 
 use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Duration, Instant, timeout, timeout_at};
 
-use super::clock::Clock;
 use super::error;
 use super::options::{Address, Options};
+use super::socket::Socket;
 use crate::time::Micros;
 use crate::verdict::StoreError;
-
-/// A peer that is gone without a word is noticed after about this long on a connection that nobody uses.
-const KEEPALIVE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A link is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
 pub(super) const LIFETIME: Duration = Duration::from_secs(60);
@@ -62,17 +55,35 @@ enum State {
     Broken,
 }
 
+/// What a link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Counting; the server has to know transactions.
+    Count,
+    /// The same, on a server that has to say that it is a primary.
+    CountOnPrimary,
+    /// Asking a Sentinel, or a node of a cluster, who the others are.
+    Ask,
+}
+
+/// A new link, and the time that the server's clock showed; 0 when it was not asked.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) link: Link,
+    pub(super) time: Micros,
+}
+
 impl Link {
-    /// Connects, logs in, and learns the server's time and that it knows transactions, in one round trip.
-    pub(super) async fn open(options: &Options, clock: &Clock) -> Result<Self, Refusal> {
-        match timeout(options.connect_timeout, Self::shake_hands(options, clock)).await {
+    /// Connects, logs in, and learns what it has to know about the server, in one round trip.
+    pub(super) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, Refusal> {
+        match timeout(options.connect_timeout, Self::shake_hands(address, options, purpose)).await {
             Ok(result) => result,
             Err(_) => Err(Refusal { name: error::CONNECT_TIMEOUT, cause: None }),
         }
     }
 
-    async fn shake_hands(options: &Options, clock: &Clock) -> Result<Self, Refusal> {
-        let socket = Socket::connect(&options.address).await.map_err(|cause| Refusal { name: error::CONNECT, cause: Some(cause) })?;
+    async fn shake_hands(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, Refusal> {
+        let socket = Socket::connect(address).await.map_err(|cause| Refusal { name: error::CONNECT, cause: Some(cause) })?;
         let mut link = Self {
             socket,
             out: Outgoing::default(),
@@ -83,7 +94,7 @@ impl Link {
             is_condemned: false,
             retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
         };
-        let mut names = Vec::new();
+        let mut steps = Vec::new();
         let out = link.outgoing();
         if let Some(password) = &options.password {
             match &options.username {
@@ -91,32 +102,37 @@ impl Link {
                 None => out.command("AUTH").arg(password.expose()),
             };
             out.end();
-            names.push(error::AUTH);
+            steps.push(error::AUTH);
         }
-        if options.database != 0 {
+        if options.database != 0 && purpose != Purpose::Ask {
             out.command("SELECT").arg(options.database);
             out.end();
-            names.push(error::DATABASE);
+            steps.push(error::DATABASE);
         }
-        for name in ["MULTI", "TIME", "EXEC"] {
+        if purpose == Purpose::CountOnPrimary {
+            out.command("ROLE");
+            out.end();
+            steps.push(ROLE);
+        }
+        let commands: &[&str] = if purpose == Purpose::Ask { &["PING"] } else { &["MULTI", "TIME", "EXEC"] };
+        for name in commands {
             out.command(name);
             out.end();
-            names.push(error::UNSUPPORTED);
+            steps.push(error::UNSUPPORTED);
         }
         // The timeout around all of this is shorter.
         let deadline = Instant::now() + 2 * options.connect_timeout;
         let replies = link.exchange(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
-        let at = Instant::now();
-        if let Some(name) = names.iter().zip(replies).find_map(|(&step, reply)| refused(step, reply)) {
+        if let Some(name) = steps.iter().zip(replies).find_map(|(&step, reply)| refused(step, reply)) {
             return Err(Refusal { name, cause: None });
         }
         let time = match replies.last() {
             Some(Value::Array(values)) => values.first().and_then(time),
+            _ if purpose == Purpose::Ask => Some(Micros::default()),
             _ => None,
         };
         let time = time.ok_or(Refusal { name: error::PROTOCOL, cause: None })?;
-        clock.restart(time, at);
-        Ok(link)
+        Ok(Opened { link, time })
     }
 
     /// Where the next batch is packed; empty.
@@ -159,19 +175,39 @@ impl Link {
         }
         let mut left = MOST_REPLY_BYTES;
         while self.replies.len() < self.out.commands {
+            let reply = self.next(&mut left).await?;
+            self.replies.push(reply);
+        }
+        if self.received.unread.is_empty() { Ok(()) } else { Err(error::PROTOCOL) }
+    }
+
+    /// The next reply, of at most `left` bytes.
+    async fn next(&mut self, left: &mut usize) -> Result<Value, &'static str> {
+        loop {
             match self.received.parse() {
-                Ok(Some(reply)) => self.replies.push(reply),
-                Ok(None) => match self.socket.read(&mut self.received.chunk).await {
+                Ok(Some(reply)) => return Ok(reply),
+                Ok(None) => match self.socket.read(&mut self.received.chunk[..]).await {
                     Ok(count) if count > 0 => {
                         self.received.unread = 0..count;
-                        left = left.checked_sub(count).ok_or(error::PROTOCOL)?;
+                        *left = left.checked_sub(count).ok_or(error::PROTOCOL)?;
                     }
                     _ => return Err(error::IO),
                 },
                 Err(()) => return Err(error::PROTOCOL),
             }
         }
-        if self.received.unread.is_empty() { Ok(()) } else { Err(error::PROTOCOL) }
+    }
+
+    /// What the server says without being asked, to whoever subscribed to it. Waits for as long as it takes.
+    ///
+    /// # Errors
+    /// The name of what broke the link.
+    pub(super) async fn listen(&mut self) -> Result<Value, &'static str> {
+        let heard = self.next(&mut MOST_REPLY_BYTES.clone()).await;
+        if heard.is_err() {
+            self.state = State::Broken;
+        }
+        heard
     }
 
     /// Not to be used again by another caller.
@@ -190,8 +226,17 @@ impl Link {
     }
 }
 
+/// The step of the handshake that asks for the server's role.
+const ROLE: &str = "role";
+
 /// The error of a reply to one step of the handshake.
 fn refused(step: &'static str, reply: &Value) -> Option<&'static str> {
+    if step == ROLE {
+        // Who may not ask cannot know; a replica refuses the first write.
+        let Value::Array(role) = reply else { return None };
+        let is_primary = matches!(role.first(), Some(Value::BulkString(name)) if name == b"master");
+        return (!is_primary).then_some(error::READONLY);
+    }
     let Value::ServerError(error) = reply else { return None };
     let kind = error::classify(error);
     // An error of no known kind is named by the step that it answers.
@@ -294,51 +339,5 @@ impl io::Read for Unread<'_> {
         out[..count].copy_from_slice(&self.bytes[self.unread.start..self.unread.start + count]);
         self.unread.start += count;
         Ok(count)
-    }
-}
-
-/// What carries the bytes; TLS is one more of these.
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    async fn connect(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
-            Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // A batch is one write and waits for its reply: held-back packets would only cost time.
-                stream.set_nodelay(true)?;
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
-                SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-                Ok(Self::Tcp(stream))
-            }
-        }
-    }
-
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes).await,
-            Self::Unix(stream) => stream.write(bytes).await,
-        }
-    }
-
-    async fn read(&mut self, bytes: &mut [u8; CHUNK]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes).await,
-            Self::Unix(stream) => stream.read(bytes).await,
-        }
-    }
-
-    /// Reads a byte that should not be there.
-    fn peek_nothing(&self) -> io::Result<usize> {
-        let mut byte = [0];
-        match self {
-            Self::Tcp(stream) => stream.try_read(&mut byte),
-            Self::Unix(stream) => stream.try_read(&mut byte),
-        }
     }
 }

@@ -16,7 +16,7 @@ const PORT: u16 = 6379;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where Redis listens.
-    pub address: Address,
+    pub topology: Topology,
     /// The user of Redis's access lists; `None` is its default user.
     pub username: Option<String>,
     /// The user's password; `None` when Redis asks for none.
@@ -32,6 +32,37 @@ pub struct Options {
     /// Keys live for a random time of at most this many seconds (and at most one window) longer than their window needs, so that the keys
     /// of one window do not all expire at the same instant. 300 as in envoyproxy/ratelimit.
     pub expiry_jitter_secs: u32,
+    /// Goes in front of the keys of probes, as of all others.
+    pub key_prefix: String,
+    /// Fixed windows go by script too, which counts nothing that comes too late.
+    pub fixed_windows_by_script: bool,
+}
+
+/// How many servers there are, and how they are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One.
+    Single(Address),
+    /// The primary that these Sentinels know by this name.
+    Sentinel {
+        /// The name.
+        master: String,
+        /// The Sentinels.
+        sentinels: Vec<Address>,
+    },
+    /// A cluster, of which these nodes are known.
+    Cluster(Vec<Address>),
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |addresses: &[Address]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Single(address) => address.fmt(out),
+            Self::Sentinel { master, sentinels } => write!(out, "the primary {master} that the Sentinels at {} know", list(sentinels)),
+            Self::Cluster(nodes) => write!(out, "the cluster around {}", list(nodes)),
+        }
+    }
 }
 
 /// Where Redis listens.
@@ -123,14 +154,21 @@ impl Options {
     #[must_use]
     pub fn new(address: Address) -> Self {
         Self {
-            address,
+            topology: Topology::Single(address),
             username: None,
             password: None,
             database: 0,
             pool_size: const { NonZeroU32::new(10).expect("10 is not 0") },
             connect_timeout: Duration::from_millis(250),
             expiry_jitter_secs: 300,
+            key_prefix: String::new(),
+            fixed_windows_by_script: false,
         }
+    }
+
+    /// The key of a probe. The number changes the slot of a cluster that it belongs to.
+    pub(super) fn probe_key(&self, number: u32) -> Vec<u8> {
+        format!("{}w1{{weir|probe={number}}}", self.key_prefix).into_bytes()
     }
 
     /// Reads an address in any form that envoyproxy/ratelimit takes: `host:port`, a path (it begins with `/`, or `socket_type` is `unix`),
@@ -258,7 +296,7 @@ mod tests {
         ];
         for (url, socket_type, expected) in table {
             let options = Options::parse(url, socket_type, None).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(options.address, expected, "{url}");
+            assert_eq!(options.topology, Topology::Single(expected), "{url}");
             assert_eq!((options.username, options.password, options.database), (None, None, 0), "{url}");
         }
     }

@@ -13,8 +13,8 @@ use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, Value, cmd};
 use weir::algorithm::{self, Kind, Moment, State};
 use weir::plan::Group;
 use weir::rules::Commit;
-use weir::store::redis::{Call, Named, When};
-use weir::time::{Micros, Rate, Unit};
+use weir::store::redis::Named;
+use weir::time::{Rate, Unit};
 use weir::verdict::Wait;
 
 use self::source::Source;
@@ -125,10 +125,6 @@ fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Exp
     Expected { plan, when, verdicts, kept, stored, deleted }
 }
 
-fn call<'p>(plan: &'p Plan, when: When) -> Call<'p> {
-    Call { plan, checks: 0..plan.checks.len(), when, is_time_given: true, jitter_secs: 0 }
-}
-
 /// What matters of a verdict: nobody is told when to come again who was let in.
 fn told(verdict: Verdict) -> Verdict {
     if verdict.allowed { Verdict { retry_after: Wait::For(Span::ZERO), ..verdict } } else { verdict }
@@ -146,7 +142,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         for key in &batch.deleted {
             add(cmd("DEL").arg(key).clone());
         }
-        add(call(&batch.plan, batch.when).command(Named::ByHash));
+        add(call([(&batch.plan, batch.when)]).command(Named::ByHash));
         for (key, _) in &batch.stored {
             add(cmd("GET").arg(key).clone());
         }
@@ -158,7 +154,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
             replies.next();
         }
         let reply = replies.next().expect("one per command");
-        let call = call(&batch.plan, batch.when);
+        let call = call([(&batch.plan, batch.when)]);
         let shown = || format!("seed {seed}, at {:?}, {:?}: {:#?}\nreply {reply:?}", batch.when, batch.plan.commit, batch.plan.checks);
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); batch.verdicts.len()];
         assert_eq!(call.read(reply, &mut answers), Ok(batch.when.now), "{}", shown());
@@ -189,7 +185,7 @@ fn run(kinds: &[Kind]) {
     let (mut source, mut model) = (Source::new(kinds, seed), Model::new());
     let first = source.plan();
     let when = When { now: Micros(0), deadline: Micros(END), patience: Span::ZERO };
-    call(&first, when).command(Named::ByText).exec(&mut connection).expect("the script is known from here on");
+    call([(&first, when)]).command(Named::ByText).exec(&mut connection).expect("the script is known from here on");
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
     while done < operations {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bb8_redis::redis::{Arg, Cmd, Value, cmd};
+use bb8_redis::redis::{Value, cmd};
 use weir::algorithm::{self, Kind};
 use weir::rules::Commit;
-use weir::store::redis::{Call, Named, Shared, When};
-use weir::time::{Micros, Rate, Unit};
+use weir::store::redis::{Named, Shared};
+use weir::time::{Rate, Unit};
 use weir::verdict::Wait;
 
 use super::*;
@@ -185,7 +185,7 @@ async fn a_late_call_counts_nothing() {
         let plan = plan(&[(name, asked(algorithm, 1)), ("other", asked(algorithm, 1))]);
         for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
             let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), patience: Span::ZERO };
-            let call = Call { plan: &plan, checks: 0..2, when, is_time_given: true, jitter_secs: 0 };
+            let call = call([(&plan, when)]);
             let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
             assert_eq!(call.read(&reply, &mut answers), Ok(when.now));
@@ -206,7 +206,8 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let (_, algorithm) = each(10)[4];
     decide(&redis, plan(&[("late", asked(algorithm, 1))])).await;
     server.pause();
-    let answers = decide_within(&redis, plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
+    let answers =
+        decide_within(&redis, plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
@@ -225,7 +226,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                 .iter()
                 .map(|shared| {
                     scope.spawn(|| {
-                        let redis = Redis::new(Arc::clone(shared));
+                        let redis = Redis::new(Arc::clone(shared), None);
                         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                         runtime.block_on(async {
                             let clients: Vec<_> = (0..32)
@@ -291,7 +292,7 @@ async fn a_long_log_takes_little_room() {
     let mut connection = server.connection();
     for event in 0..EVENTS {
         let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), patience: Span::ZERO };
-        let call = Call { plan: &plan, checks: 0..1, when, is_time_given: true, jitter_secs: 0 };
+        let call = call([(&plan, when)]);
         let named = if event == 0 { Named::ByText } else { Named::ByHash };
         call.command(named).exec(&mut connection).expect("Redis is well");
         cmd("ZADD").arg("set").arg(when.now.0).arg(event).exec(&mut connection).expect("Redis is well");
@@ -300,26 +301,6 @@ async fn a_long_log_takes_little_room() {
     assert!(ours * 10 <= theirs * 3, "{ours} and {theirs} bytes for {EVENTS} events");
     server.run::<()>(&["EXPIRE", "set", "60"]);
     server.assert_every_key_expires();
-}
-
-/// Joins the calls of several requests into one: all keys first, then the groups.
-fn joined(calls: &[Call<'_>]) -> Cmd {
-    let (mut keys, mut uses, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-    for call in calls {
-        let command = call.command(Named::ByText);
-        let mut texts = command.args_iter().skip(3).map(|argument| match argument {
-            Arg::Simple(text) => text.to_vec(),
-            _ => panic!("all arguments are plain"),
-        });
-        keys.extend(texts.by_ref().take(call.checks.len()));
-        uses.extend(texts.by_ref().nth(1).expect("the codes"));
-        groups.extend(texts);
-    }
-    let first = calls[0].command(Named::ByText);
-    let mut command = cmd("EVAL");
-    let Some(Arg::Simple(text)) = first.args_iter().nth(1) else { panic!("the text of the script") };
-    command.arg(text).arg(keys.len()).arg(keys).arg(calls[0].when.now.0).arg(uses).arg(groups);
-    command
 }
 
 #[tokio::test]
@@ -342,21 +323,11 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         };
         server.run::<()>(&["SADD", &bad, "x"]);
         let late = [0, 0, 2, 0, 0, 0];
-        let calls: Vec<_> = plans
-            .iter()
-            .zip(late)
-            .map(|(plan, late)| Call { plan, checks: 0..plan.checks.len(), when: when(late), is_time_given: true, jitter_secs: 0 })
-            .collect();
-        let Value::Array(values) = joined(&calls).query(&mut server.connection()).expect("Redis is well") else { panic!("{name}") };
-        let (time, mut rows) = values.split_at(2);
-        let mut seen = Vec::new();
-        for call in &calls {
-            let (own, rest) = rows.split_at(5 * call.checks.len());
-            rows = rest;
-            let mut answers = vec![Err(StoreError::Unknown("unanswered")); call.checks.len()];
-            assert_eq!(call.read(&Value::Array([time, own].concat()), &mut answers), Ok(now), "{name}");
-            seen.extend(answers.into_iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))));
-        }
+        let all = call(plans.iter().zip(late).map(|(plan, late)| (plan, when(late))));
+        let reply = all.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
+        let mut answers = vec![Err(StoreError::Unknown("unanswered")); all.len()];
+        assert_eq!(all.read(&reply, &mut answers), Ok(now), "{name}");
+        let seen: Vec<_> = answers.into_iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))).collect();
         let wrong = Err(StoreError::Data("wrongtype"));
         let expected = [
             Ok((true, 1)),
@@ -376,15 +347,16 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         // What a refused request took back was written all the same, because another had changed it before.
         assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
         let look = plan(&[(name, asked(algorithm, 0)), ("other", asked(algorithm, 0))]);
-        let look = Call { plan: &look, checks: 0..2, when: when(0), is_time_given: true, jitter_secs: 0 };
+        let look = call([(&look, when(0))]);
         let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
         let reply = look.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
         look.read(&reply, &mut answers).expect("a good reply");
         assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(2), Ok(2)], "{name}");
         server.flush();
         // Two requests, of which the second changes nothing in the end: the first one's change has to survive it.
-        let pair = joined(&calls[..2]).query::<Value>(&mut server.connection());
-        assert!(pair.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 2 + 5 * 5)), "{name}");
+        let pair = call(plans[..2].iter().map(|plan| (plan, when(0))));
+        let reply = pair.command(Named::ByText).query::<Value>(&mut server.connection());
+        assert!(reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 2 + 5 * 5)), "{name}");
         let reply = look.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
         look.read(&reply, &mut answers).expect("a good reply");
         assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(1), Ok(0)], "{name}");

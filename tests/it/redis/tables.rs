@@ -1,7 +1,6 @@
 //! The tables of the algorithms (`tests/vectors/algorithms`) through the script inside Redis, at given times.
 
-use weir::store::redis::{Call, Named, When};
-use weir::time::Micros;
+use weir::store::redis::Named;
 
 use super::*;
 use crate::algorithms::tables;
@@ -20,7 +19,7 @@ fn redis_does_what_the_tables_say() {
         for (index, ask) in sequence.asks.iter().enumerate() {
             let plan = plan(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Role::default()))]);
             let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.patience };
-            let call = Call { plan: &plan, checks: 0..1, when, is_time_given: true, jitter_secs: 0 };
+            let call = call([(&plan, when)]);
             let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered"))];
             call.read(&reply, &mut answers).expect("a good reply");

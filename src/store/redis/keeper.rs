@@ -1,0 +1,138 @@
+//! What goes on beside the requests, on the control thread: servers are found and found again, and whoever fell silent is probed until it
+//! writes again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::time::{Duration, Instant, sleep, timeout};
+
+use super::batch::{Batch, Manner, Now, Work};
+use super::error;
+use super::link::{Link, Refusal};
+use super::node::Node;
+use super::options::Topology;
+use super::shared::Shared;
+use super::{cluster, sentinel};
+use crate::algorithm::{Algorithm, FixedWindow};
+use crate::breaker::Why;
+use crate::plan::{Check, Plan, Role};
+use crate::store::Within;
+use crate::time::Span;
+use crate::verdict::StoreError;
+
+/// How long the counters of probes are kept: no longer than it takes to look at them.
+const PROBE_WINDOW: Span = Span::from_secs(1);
+
+/// Looks after a deployment; never ends.
+pub(super) async fn keep(shared: Arc<Shared>) {
+    let find = async {
+        match &shared.options().topology {
+            Topology::Single(_) => {}
+            Topology::Sentinel { master, sentinels } => sentinel::follow(&shared, master, sentinels).await,
+            Topology::Cluster(seeds) => cluster::follow(&shared, seeds).await,
+        }
+    };
+    tokio::join!(find, probe_whoever_fell_silent(&shared));
+}
+
+/// Links of the probes, so that a second one need not connect again.
+type Links = HashMap<u64, Link>;
+
+async fn probe_whoever_fell_silent(shared: &Shared) {
+    let mut links = Links::new();
+    loop {
+        let opened = shared.opened_circuit.notified();
+        let map = shared.map();
+        let next = map.nodes.iter().filter_map(|node| Some((node, node.next_probe()?)));
+        let (due, later): (Vec<_>, Vec<_>) = next.partition(|(_, wait)| wait.is_zero());
+        if due.is_empty() {
+            match later.iter().map(|(_, wait)| *wait).min() {
+                // Whose circuit is open now may close or open again before its time: then there is another wait.
+                Some(wait) => drop(timeout(wait, opened).await),
+                None => {
+                    links.clear();
+                    opened.await;
+                }
+            }
+            continue;
+        }
+        let probes = due.into_iter().map(|(node, _)| {
+            let link = links.remove(&node.id);
+            let key = map.key_of(node, |number| shared.options().probe_key(number));
+            async move {
+                let (link, result) = match key {
+                    Some(key) => probe(node, link, &key, shared.manner()).await,
+                    // It has no slot any more, and nobody asks it.
+                    None => (None, Ok(())),
+                };
+                if let Err((_, name)) = result {
+                    shared.tallies().record(name, None);
+                }
+                node.probed(result);
+                (node.id, link)
+            }
+        });
+        for (id, link) in join_all(probes).await {
+            links.extend(link.map(|link| (id, link)));
+        }
+        if links.is_empty() {
+            // A circuit that is probed at once again and again would keep this thread busy.
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+type Probed = (Option<Link>, Result<(), (Why, &'static str)>);
+
+/// Counts a hit, by transaction and by script, as requests do: only that shows that the server takes writes in time.
+async fn probe(node: &Node, link: Option<Link>, key: &[u8], manner: Manner) -> Probed {
+    let usable = link.filter(|link| !link.is_spent() && link.is_quiet());
+    let mut link = match usable {
+        Some(link) => link,
+        None => match node.connect().await {
+            Ok((link, _)) => link,
+            Err(Refusal { name, .. }) => return (None, Err(blamed(StoreError::NotExecuted(name)))),
+        },
+    };
+    match count(node, &mut link, key, manner).await {
+        Ok(()) => (Some(link), Ok(())),
+        Err(error) => (None, Err(blamed(error))),
+    }
+}
+
+fn blamed(error: StoreError) -> (Why, &'static str) {
+    (error::blame(error).unwrap_or(Why::Outage), error::name(error))
+}
+
+async fn count(node: &Node, link: &mut Link, key: &[u8], manner: Manner) -> Result<(), StoreError> {
+    for by_script in [false, true] {
+        // The text of the script may have to be sent, and takes its time; what requests need is measured by the transaction.
+        let budget = if by_script { node.options().connect_timeout } else { node.budget() };
+        let at = Instant::now();
+        let time = node.clock().read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
+        let work = work(key, at + budget);
+        let manner = Manner { fixed_windows_by_script: by_script || manner.fixed_windows_by_script, ..manner };
+        let batch = Batch::new([&work], manner, Now { time, at });
+        let mut replies = batch.unanswered();
+        batch.write(link.outgoing());
+        batch.read(link.exchange(work.within.deadline).await?, &mut replies);
+        if let Some(again) = batch.without_script(&replies) {
+            again.write(link.outgoing());
+            again.read(link.exchange(work.within.deadline).await?, &mut replies);
+        }
+        for answer in &replies[0].answers {
+            match answer {
+                Ok(_) | Err(StoreError::Data(_)) => {}
+                Err(error) => return Err(*error),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn work(key: &[u8], deadline: Instant) -> Work {
+    let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX, window: PROBE_WINDOW, count_denied: true });
+    let plan = Arc::new(Plan::of_checks([(key, Check::new(window, 1, Role::default()))]));
+    Work { places: plan.all(), plan, within: Within::until(deadline), is_asking: false }
+}

@@ -1,0 +1,223 @@
+//! How requests of one runtime get to one server: together, without a timer.
+//!
+//! What is asked waits in a bounded queue. A lane is a task with a link of the pool in its hand: it takes what waits, sends it in one write,
+//! hands out the answers, and goes on until nothing waits. While all lanes are busy the next batch grows by itself, and a request that meets
+//! an idle lane is sent at once. Who has left by then costs Redis nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::batch::{Batch, Manner, Now, Reply, Work};
+use super::error;
+use super::link::Link;
+use super::node::{Node, Outcome};
+use super::pool::Pool;
+use crate::verdict::StoreError;
+
+/// So many lanes are used before a batch has to be worth another one: one on its way while the next is filled costs least of all (measured).
+const EAGER: u32 = 2;
+
+/// So many checks are worth a further lane, where a round trip is long and many requests wait for it.
+const WORTH_A_LANE: usize = 16;
+
+/// Checks in one batch at most (but one request always goes whole): a script takes about 4 us each, and must not hold up Redis for more
+/// than half a millisecond.
+const MOST_CHECKS: usize = 96;
+
+/// Checks that wait at most; more would only grow too old to be of use.
+const LONGEST_QUEUE: usize = 4_096;
+
+/// The way of one runtime to one server; clones are the same way.
+#[derive(Clone, Debug)]
+pub(super) struct Lanes(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    node: Arc<Node>,
+    pool: Pool,
+    manner: Manner,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// In all jobs.
+    checks: usize,
+    busy: u32,
+}
+
+/// Work, and who waits for it.
+#[derive(Debug)]
+struct Job {
+    work: Work,
+    since: Instant,
+    reply: oneshot::Sender<Reply>,
+}
+
+impl Lanes {
+    /// A way to `node` that begins to connect with the first request; to be used in the runtime that it is made in.
+    pub(super) fn new(node: &Arc<Node>, manner: Manner) -> Self {
+        Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), manner, queue: Mutex::default() }))
+    }
+
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    /// Puts work in the queue. To leave early, drop the receiver.
+    ///
+    /// # Errors
+    /// `NotExecuted` when too much waits already.
+    #[expect(clippy::disallowed_methods, reason = "a lane ends when nothing waits, or with its runtime")]
+    pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<Reply>, StoreError> {
+        let (reply, receiver) = oneshot::channel();
+        let mut queue = self.0.queue();
+        if queue.checks + work.places.len() > LONGEST_QUEUE && queue.checks > 0 {
+            return Err(StoreError::NotExecuted(error::QUEUE_FULL));
+        }
+        queue.checks += work.places.len();
+        queue.jobs.push_back(Job { work, since: Instant::now(), reply });
+        if queue.has_work_for_another(self.0.node.options().pool_size.get()) {
+            queue.busy += 1;
+            drop(queue);
+            // The task begins after those that are ready now, so that what they ask goes along.
+            tokio::spawn(Busy { inner: Arc::clone(&self.0), is_counted: true }.run());
+        }
+        Ok(receiver)
+    }
+}
+
+impl Queue {
+    fn has_work_for_another(&self, lanes: u32) -> bool {
+        self.checks > 0 && (self.busy < EAGER.min(lanes) || (self.checks >= WORTH_A_LANE && self.busy < lanes))
+    }
+
+    fn take_all(&mut self) -> VecDeque<Job> {
+        self.checks = 0;
+        std::mem::take(&mut self.jobs)
+    }
+
+    /// The next batch: in the order in which it was asked, without those who have left or are too late.
+    fn take(&mut self, jobs: &mut Vec<Job>) {
+        let (now, mut checks) = (Instant::now(), 0);
+        while let Some(job) = self.jobs.front() {
+            let next = job.work.places.len();
+            if checks > 0 && checks + next > MOST_CHECKS {
+                break;
+            }
+            let Some(job) = self.jobs.pop_front() else { break };
+            self.checks -= next;
+            if !job.reply.is_closed() && job.work.within.deadline > now {
+                checks += next;
+                jobs.push(job);
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing that changes it can panic half way.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn exchange(&self, link: &mut Link, jobs: &mut Vec<Job>) {
+        let at = Instant::now();
+        // Every handshake sets the clock, so that whoever has a link can read it, unless the clock stands before 1970 or was just forgotten.
+        let Some(time) = self.node.clock().read(at) else {
+            link.condemn();
+            return self.fail(jobs.drain(..), StoreError::NotExecuted(error::PROTOCOL));
+        };
+        let replies = {
+            let batch = Batch::new(jobs.iter().map(|job| &job.work), self.manner, Now { time, at });
+            let mut replies = batch.unanswered();
+            let deadline = jobs.iter().map(|job| job.work.within.deadline).max().unwrap_or(at);
+            self.send(link, &batch, deadline, &mut replies).await;
+            if let Some(again) = batch.without_script(&replies) {
+                self.send(link, &again, deadline, &mut replies).await;
+            }
+            replies
+        };
+        let mut outcome = Outcome::default();
+        for (job, reply) in jobs.drain(..).zip(replies) {
+            let mut with_it = outcome;
+            with_it.add(&reply, job.since, job.work.within);
+            // Who has left has told the node already that it was too late.
+            if job.reply.send(reply).is_ok() {
+                outcome = with_it;
+            }
+        }
+        self.node.learn(outcome);
+    }
+
+    async fn send(&self, link: &mut Link, batch: &Batch<'_>, deadline: Instant, replies: &mut [Reply]) {
+        batch.write(link.outgoing());
+        match link.exchange(deadline).await {
+            Ok(values) => {
+                batch.read(values, replies);
+                let now = replies.iter().map(|reply| reply.now).max().unwrap_or_default();
+                if now.0 > 0 {
+                    self.node.clock().observe(now, Instant::now());
+                }
+                if replies.iter().flat_map(|reply| &reply.answers).any(|answer| answer.is_err_and(error::breaks_link)) {
+                    link.condemn();
+                }
+            }
+            Err(error) => batch.fail(error, replies),
+        }
+    }
+
+    fn fail(&self, jobs: impl Iterator<Item = Job>, error: StoreError) {
+        let told = jobs.filter_map(|job| job.reply.send(Reply::failed(job.work.places.len(), error)).ok()).count();
+        self.node.failed(u32::try_from(told).unwrap_or(u32::MAX), error);
+    }
+}
+
+/// A lane that is at work; not counted any more when it is dropped, whatever ends it.
+struct Busy {
+    inner: Arc<Inner>,
+    is_counted: bool,
+}
+
+impl Busy {
+    async fn run(mut self) {
+        let inner = Arc::clone(&self.inner);
+        let mut jobs = Vec::new();
+        loop {
+            match inner.pool.link().await {
+                Ok(mut link) => {
+                    while !link.is_spent() {
+                        inner.queue().take(&mut jobs);
+                        if jobs.is_empty() {
+                            break;
+                        }
+                        inner.exchange(&mut link, &mut jobs).await;
+                    }
+                }
+                Err(name) => {
+                    let waiting = inner.queue().take_all();
+                    inner.fail(waiting.into_iter(), StoreError::NotExecuted(name));
+                }
+            }
+            let mut queue = inner.queue();
+            if queue.checks == 0 || (queue.busy > EAGER && queue.checks < WORTH_A_LANE) {
+                // Under the same lock, so that who comes next sees that a lane is free.
+                queue.busy -= 1;
+                self.is_counted = false;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.inner.queue().busy -= 1;
+        }
+    }
+}

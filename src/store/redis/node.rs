@@ -1,0 +1,306 @@
+//! One Redis server, as all threads of the process see it: where it is, whether it can be asked, and what its clock shows.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::Notify;
+use tokio::time::{Duration, Instant, timeout_at};
+
+use super::batch::Reply;
+use super::clock::Clock;
+use super::error::{self, Tallies};
+use super::link::{Link, Purpose, Refusal};
+use super::options::{Address, Options};
+use crate::breaker::{self, Breaker, Why};
+use crate::store::Within;
+use crate::time::Micros;
+use crate::verdict::StoreError;
+
+/// Who has less time than this learns nothing about a server.
+const TELLING: Duration = Duration::from_millis(2);
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// No two nodes of a process have the same.
+    pub(super) id: u64,
+    options: Arc<Options>,
+    purpose: Purpose,
+    place: ArcSwapOption<Place>,
+    found: Notify,
+    clock: Clock,
+    began: Instant,
+    circuit: Mutex<Circuit>,
+    is_closed: AtomicBool,
+    /// Told to the keeper when the circuit opens.
+    pub(super) opened_circuit: Arc<Notify>,
+    tallies: Arc<Tallies>,
+    links: Links,
+    /// What a request had for its trip, lately; a probe gets no more.
+    budget_micros: AtomicU64,
+}
+
+/// Where a server is. After a failover it is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) address: Address,
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Circuit {
+    breaker: Breaker,
+    /// The name of the last error.
+    reason: &'static str,
+}
+
+/// Links to the server, of all threads.
+#[derive(Debug, Default)]
+struct Links {
+    opened: AtomicU64,
+    open: AtomicUsize,
+}
+
+/// What became of the requests of one batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    answered: u32,
+    slow: u32,
+    failed: u32,
+    failure: Option<(Why, &'static str)>,
+}
+
+impl Outcome {
+    /// Counts the reply to a request that began at `since`.
+    pub(super) fn add(&mut self, reply: &Reply, since: Instant, within: Within) {
+        let blamed = reply.answers.iter().filter_map(|answer| answer.err());
+        let blamed = blamed.filter_map(|error| Some((error::blame(error)?, error::name(error)))).max_by_key(|(why, _)| *why == Why::Config);
+        if blamed.is_some() {
+            self.failed += 1;
+            self.failure = blamed;
+        } else {
+            self.answered += 1;
+            let budget = within.deadline.saturating_duration_since(since);
+            self.slow += u32::from(budget >= TELLING && since.elapsed() > budget / 2);
+        }
+    }
+}
+
+impl Node {
+    /// A server that nobody has asked yet. Without an address it has to be found first.
+    pub(super) fn new(
+        address: Option<Address>,
+        options: &Arc<Options>,
+        purpose: Purpose,
+        tallies: &Arc<Tallies>,
+        opened: &Arc<Notify>,
+    ) -> Arc<Self> {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            options: Arc::clone(options),
+            purpose,
+            place: ArcSwapOption::from(address.map(|address| Arc::new(Place { address, generation: 0 }))),
+            found: Notify::new(),
+            clock: Clock::new(),
+            began: Instant::now(),
+            circuit: Mutex::new(Circuit { breaker: Breaker::new(breaker::Options::default()), reason: error::NO_PRIMARY }),
+            is_closed: AtomicBool::new(true),
+            opened_circuit: Arc::clone(opened),
+            tallies: Arc::clone(tallies),
+            links: Links::default(),
+            budget_micros: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn options(&self) -> &Arc<Options> {
+        &self.options
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(super) fn tallies(&self) -> &Tallies {
+        &self.tallies
+    }
+
+    /// Where it is, when that is known.
+    pub(super) fn place(&self) -> Option<Arc<Place>> {
+        self.place.load_full()
+    }
+
+    /// It is elsewhere from now on: links to the old place are not used again, and what was known of its clock is forgotten.
+    pub(super) fn move_to(&self, address: Address) {
+        let old = self.place.load_full();
+        if old.as_ref().is_some_and(|place| place.address == address) {
+            return;
+        }
+        let generation = old.map_or(0, |place| place.generation + 1);
+        self.place.store(Some(Arc::new(Place { address, generation })));
+        self.clock.forget();
+        self.found.notify_waiters();
+    }
+
+    /// Whether the server is still where this says.
+    pub(super) fn is_at(&self, place: &Arc<Place>) -> bool {
+        self.place.load().as_ref().is_some_and(|now| now.generation == place.generation)
+    }
+
+    /// A new link, and the place that it leads to.
+    pub(super) async fn connect(&self) -> Result<(Link, Arc<Place>), Refusal> {
+        let place = self.find().await.ok_or(Refusal { name: error::NO_PRIMARY, cause: None })?;
+        let opened = Link::open(&place.address, &self.options, self.purpose).await?;
+        if !self.is_at(&place) {
+            // It moved while we connected to where it was.
+            return Err(Refusal { name: error::READONLY, cause: None });
+        }
+        let at = Instant::now();
+        if self.links.open.load(Ordering::Relaxed) == 0 {
+            self.clock.restart(opened.time, at);
+        } else {
+            self.clock.observe(opened.time, at);
+        }
+        Ok((opened.link, place))
+    }
+
+    /// Waits for a server that is being looked for.
+    async fn find(&self) -> Option<Arc<Place>> {
+        let found = self.found.notified();
+        if let Some(place) = self.place() {
+            return Some(place);
+        }
+        let _ = timeout_at(Instant::now() + self.options.connect_timeout, found).await;
+        self.place()
+    }
+
+    pub(super) fn link_opened(&self) {
+        self.links.opened.fetch_add(1, Ordering::Relaxed);
+        self.links.open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn link_closed(&self) {
+        self.links.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Links, opened since the start and open now.
+    pub(super) fn links(&self) -> (u64, usize) {
+        (self.links.opened.load(Ordering::Relaxed), self.links.open.load(Ordering::Relaxed))
+    }
+
+    /// Whether a request may go there.
+    ///
+    /// # Errors
+    /// The name of what went wrong last.
+    pub(super) fn admit(&self, within: Within) -> Result<(), &'static str> {
+        let left = within.deadline.saturating_duration_since(Instant::now());
+        self.budget_micros.store(u64::try_from(left.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.with_circuit(|circuit, now| if circuit.breaker.admits(now) { Ok(()) } else { Err(circuit.reason) })
+    }
+
+    /// What a request has for its trip, at most a tenth of a second.
+    pub(super) fn budget(&self) -> Duration {
+        match self.budget_micros.load(Ordering::Relaxed) {
+            0 => PROBE_AT_MOST,
+            micros => Duration::from_micros(micros).clamp(PROBE_AT_LEAST, PROBE_AT_MOST),
+        }
+    }
+
+    /// What became of the requests of a batch.
+    pub(super) fn learn(&self, outcome: Outcome) {
+        let Outcome { answered, slow, failed, failure } = outcome;
+        if answered == 0 && failed == 0 {
+            return;
+        }
+        self.with_circuit(|circuit, now| {
+            if answered > 0 {
+                circuit.breaker.succeeded(now, answered, slow);
+            }
+            if let Some((why, reason)) = failure {
+                circuit.reason = reason;
+                circuit.breaker.failed(now, failed, why);
+            }
+        });
+    }
+
+    /// So many requests got no answer.
+    pub(super) fn failed(&self, requests: u32, error: StoreError) {
+        if let (Some(why), true) = (error::blame(error), requests > 0) {
+            let failure = Some((why, error::name(error)));
+            self.learn(Outcome { failed: requests, failure, ..Outcome::default() });
+        }
+    }
+
+    /// A request was not answered within its time.
+    pub(super) fn timed_out(&self, since: Instant, within: Within) {
+        if within.deadline.saturating_duration_since(since) >= TELLING {
+            self.failed(1, StoreError::Unknown(error::TIMEOUT));
+        }
+    }
+
+    /// What a probe found.
+    pub(super) fn probed(&self, result: Result<(), (Why, &'static str)>) {
+        self.with_circuit(|circuit, now| {
+            if let Err((_, reason)) = result {
+                circuit.reason = reason;
+            }
+            circuit.breaker.probed(now, result.map_err(|(why, _)| why), fastrand::u32(..=1_000));
+        });
+    }
+
+    /// How long until the next probe is due; `None` while none is needed.
+    pub(super) fn next_probe(&self) -> Option<Duration> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.with_circuit(|circuit, now| circuit.breaker.next_probe().map(|due| Duration::from(due.since(now))))
+    }
+
+    pub(super) fn state(&self) -> breaker::State {
+        self.circuit().breaker.state()
+    }
+
+    /// Asks the breaker, says what changes, and tells the keeper.
+    fn with_circuit<T>(&self, ask: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
+        let now = Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX));
+        let (answer, before, after, reason) = {
+            let mut circuit = self.circuit();
+            let before = circuit.breaker.state();
+            let answer = ask(&mut circuit, now);
+            let after = circuit.breaker.state();
+            self.is_closed.store(after == breaker::State::Closed, Ordering::Relaxed);
+            (answer, before, after, circuit.reason)
+        };
+        match (before, after) {
+            (breaker::State::Open, breaker::State::Open) | (_, breaker::State::Ramp { .. }) => {}
+            (_, breaker::State::Open) => {
+                let redis = self.place().map(|place| place.address.to_string());
+                tracing::warn!(
+                    redis,
+                    error = reason,
+                    "Redis cannot be used: limits are answered by on_store_failure until a probe succeeds"
+                );
+                self.opened_circuit.notify_one();
+            }
+            (breaker::State::Closed, breaker::State::Closed) => {}
+            (_, breaker::State::Closed) => {
+                let redis = self.place().map(|place| place.address.to_string());
+                tracing::info!(redis, "Redis is back");
+            }
+        }
+        answer
+    }
+
+    fn circuit(&self) -> MutexGuard<'_, Circuit> {
+        // The breaker is total, so that a poisoned lock still holds a whole state.
+        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time that a probe has: what requests have, within these bounds.
+const PROBE_AT_LEAST: Duration = Duration::from_millis(5);
+const PROBE_AT_MOST: Duration = Duration::from_millis(100);
