@@ -1,4 +1,124 @@
 //! Redis Cluster: who has which slots, asked at the start and whenever something speaks against what is known.
+//!
+//! The answer of any one node is believed; where it is behind the others, the nodes that it names say so (MOVED), and another is asked.
+
+use std::ops::RangeInclusive;
+
+use bb8_redis::redis::Value;
+use tokio::time::{Duration, Instant, sleep, timeout};
+
+use super::error;
+use super::link::{Link, Purpose, Refusal, whole};
 use super::options::Address;
 use super::shared::Shared;
-pub(super) async fn follow(_shared: &Shared, _seeds: &[Address]) {}
+use super::slots::Slot;
+use crate::breaker::State;
+
+/// How old the map may get while nothing speaks against it.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// Between looks at the nodes' circuits, and between two questions while one of them is open: a failover is over in the meantime, or soon.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Between two questions for any reason: a slot that moves is reported by many requests at once.
+const AT_LEAST: Duration = Duration::from_millis(50);
+
+/// Keeps the map true; never ends.
+pub(super) async fn follow(shared: &Shared, seeds: &[Address]) {
+    loop {
+        match ask_anybody(shared, seeds).await {
+            Ok(ranges) => shared.redraw(&ranges),
+            Err(Refusal { name, cause }) => {
+                shared.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
+                shared.found_nothing();
+            }
+        }
+        sleep(AT_LEAST).await;
+        let asked = Instant::now();
+        while shared.is_well() && asked.elapsed() < FRESH {
+            if timeout(TICK, shared.is_stale.notified()).await.is_ok() {
+                break;
+            }
+        }
+        if !shared.is_well() {
+            let _ = timeout(TICK, shared.is_stale.notified()).await;
+        }
+    }
+}
+
+type Ranges = Vec<(RangeInclusive<Slot>, Address)>;
+
+/// Asks one node after the other until one answers: first those that are well, in turn, then those of the settings.
+async fn ask_anybody(shared: &Shared, seeds: &[Address]) -> Result<Ranges, Refusal> {
+    let map = shared.map();
+    let well = map.nodes.iter().filter(|node| node.state() == State::Closed);
+    let mut known: Vec<Address> = well.filter_map(|node| Some(node.place()?.address.clone())).collect();
+    fastrand::shuffle(&mut known);
+    let mut refusal = Refusal { name: error::NO_PRIMARY, cause: None };
+    for address in known.iter().chain(seeds.iter().filter(|seed| !known.contains(seed))) {
+        match ask(shared, address).await {
+            Ok(ranges) => return Ok(ranges),
+            Err(other) => refusal = other,
+        }
+    }
+    Err(refusal)
+}
+
+async fn ask(shared: &Shared, address: &Address) -> Result<Ranges, Refusal> {
+    let options = shared.options();
+    let mut link = Link::open(address, options, Purpose::Ask).await?.link;
+    let out = link.outgoing();
+    out.command("CLUSTER").arg("SLOTS");
+    out.end();
+    let reply = link.exchange(Instant::now() + options.connect_timeout).await;
+    let reply = reply.map_err(|error| Refusal { name: error::name(error), cause: None })?;
+    let refused = |name| Refusal { name, cause: None };
+    match reply {
+        [Value::ServerError(error)] => Err(refused(error::classify(error).name)),
+        [Value::Array(rows)] => rows.iter().map(|row| range(row, address)).collect::<Option<Ranges>>().ok_or(refused(error::PROTOCOL)),
+        _ => Err(refused(error::PROTOCOL)),
+    }
+}
+
+/// A row of CLUSTER SLOTS: first and last slot, then the primary, then its replicas, which are never asked. A node that does not know its
+/// own host is where we asked.
+fn range(row: &Value, asked: &Address) -> Option<(RangeInclusive<Slot>, Address)> {
+    let Value::Array(row) = row else { return None };
+    let [first, last, Value::Array(primary), ..] = row.as_slice() else { return None };
+    let [host, port, ..] = primary.as_slice() else { return None };
+    let slot = |value| Slot::try_from(whole(value)?).ok();
+    let host = match host {
+        Value::BulkString(host) if !host.is_empty() && host != b"?" => String::from_utf8(host.clone()).ok()?,
+        Value::BulkString(_) | Value::Nil => match asked {
+            Address::Tcp { host, .. } => host.clone(),
+            Address::Unix(_) => return None,
+        },
+        _ => return None,
+    };
+    Some((slot(first)?..=slot(last)?, Address::Tcp { host, port: u16::try_from(whole(port)?).ok()? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use bb8_redis::redis::parse_redis_value;
+
+    use super::*;
+
+    fn read(row: &str) -> Option<(RangeInclusive<Slot>, Address)> {
+        let text = format!("{}\r\n", row.replace(' ', "\r\n"));
+        let asked = Address::Tcp { host: "asked".to_owned(), port: 1 };
+        range(&parse_redis_value(text.as_bytes()).expect("a good reply"), &asked)
+    }
+
+    #[test]
+    fn rows_are_read_and_an_unknown_host_is_where_we_asked() {
+        let at = |host: &str, port| Address::Tcp { host: host.to_owned(), port };
+        let replica = "*4 $1 r :8 $2 id *0";
+        assert_eq!(read(&format!("*4 :0 :5460 *4 $3 abc :7000 $2 id *0 {replica}")), Some((0..=5_460, at("abc", 7_000))));
+        assert_eq!(read("*3 :7 :7 *4 $0  :7000 $2 id *0"), Some((7..=7, at("asked", 7_000))));
+        assert_eq!(read("*3 :7 :7 *3 $-1 :7000 $2 id"), Some((7..=7, at("asked", 7_000))));
+        for row in ["*2 :0 :1", "*3 :0 :1 *1 $1 a", "*3 :-1 :1 *2 $1 a :7", "*3 :0 :70000 *2 $1 a :7", "*3 :0 :1 *2 $1 a :70000", ":0"] {
+            assert_eq!(read(row), None, "{row}");
+        }
+    }
+}

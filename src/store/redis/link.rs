@@ -62,8 +62,16 @@ pub(super) enum Purpose {
     Count,
     /// The same, on a server that has to say that it is a primary.
     CountOnPrimary,
-    /// Asking a Sentinel, or a node of a cluster, who the others are.
+    /// Asking a node of a cluster who the others are.
     Ask,
+    /// Asking a Sentinel, which has passwords of its own.
+    AskSentinel,
+}
+
+impl Purpose {
+    fn is_to_count(self) -> bool {
+        matches!(self, Self::Count | Self::CountOnPrimary)
+    }
 }
 
 /// A new link, and the time that the server's clock showed; 0 when it was not asked.
@@ -104,7 +112,7 @@ impl Link {
             out.end();
             steps.push(error::AUTH);
         }
-        if options.database != 0 && purpose != Purpose::Ask {
+        if options.database != 0 && purpose.is_to_count() {
             out.command("SELECT").arg(options.database);
             out.end();
             steps.push(error::DATABASE);
@@ -114,7 +122,7 @@ impl Link {
             out.end();
             steps.push(ROLE);
         }
-        let commands: &[&str] = if purpose == Purpose::Ask { &["PING"] } else { &["MULTI", "TIME", "EXEC"] };
+        let commands: &[&str] = if purpose.is_to_count() { &["MULTI", "TIME", "EXEC"] } else { &["PING"] };
         for name in commands {
             out.command(name);
             out.end();
@@ -128,7 +136,7 @@ impl Link {
         }
         let time = match replies.last() {
             Some(Value::Array(values)) => values.first().and_then(time),
-            _ if purpose == Purpose::Ask => Some(Micros::default()),
+            _ if !purpose.is_to_count() => Some(Micros::default()),
             _ => None,
         };
         let time = time.ok_or(Refusal { name: error::PROTOCOL, cause: None })?;

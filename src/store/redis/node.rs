@@ -140,6 +140,9 @@ impl Node {
         let generation = old.map_or(0, |place| place.generation + 1);
         self.place.store(Some(Arc::new(Place { address, generation })));
         self.clock.forget();
+        // What the old one did says nothing about the new one.
+        self.circuit().breaker = Breaker::new(breaker::Options::default());
+        self.is_closed.store(true, Ordering::Relaxed);
         self.found.notify_waiters();
     }
 

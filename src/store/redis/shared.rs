@@ -154,7 +154,7 @@ impl Shared {
         let old = self.map();
         let mut map = Map { nodes: Vec::new(), owners: Some(vec![NOBODY; SLOTS].into_boxed_slice()) };
         for (slots, address) in ranges {
-            let index = self.node_in(&mut map, &old, address);
+            let index = self.place_in(&mut map, &old, address);
             if let Some(owners) =
                 map.owners.as_mut().and_then(|owners| owners.get_mut(usize::from(*slots.start())..=usize::from(*slots.end())))
             {
@@ -164,33 +164,46 @@ impl Shared {
         self.put(map);
     }
 
-    /// A single slot has moved. Returns its new node.
+    /// A single slot has moved. Returns its new server.
     pub(super) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
         self.is_stale.notify_one();
-        let mut moved = None;
-        self.map.rcu(|old| {
-            let mut map = Map::clone(old);
-            let index = self.node_in(&mut map, old, address);
+        self.change(|map, old| {
+            let index = self.place_in(map, old, address);
             if let Some(owner) = map.owners.as_mut().and_then(|owners| owners.get_mut(usize::from(slot))) {
                 *owner = index;
             }
-            moved = Some(Arc::clone(&map.nodes[usize::from(index)]));
-            map
-        });
-        moved.unwrap_or_else(|| self.node(address))
+            index
+        })
     }
 
-    /// The server at an address, known or not yet.
+    /// The server at an address. One that is new has no slot yet.
     pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
-        self.map.load().nodes.iter().find(|node| is_at(node, address)).map_or_else(|| self.node(address), Arc::clone)
+        let known = self.map.load().nodes.iter().find(|node| is_at(node, address)).map(Arc::clone);
+        known.unwrap_or_else(|| self.change(|map, old| self.place_in(map, old, address)))
     }
 
-    fn node_in(&self, map: &mut Map, old: &Map, address: &Address) -> u16 {
+    /// Puts a changed copy in the map's place, unless somebody else was faster; then changes that one. Returns the server at the place that
+    /// the change names.
+    fn change(&self, change: impl Fn(&mut Map, &Map) -> u16) -> Arc<Node> {
+        loop {
+            let old = self.map();
+            let mut map = Map::clone(&old);
+            let place = change(&mut map, &old);
+            let node = Arc::clone(&map.nodes[usize::from(place)]);
+            if Arc::ptr_eq(&self.map.compare_and_swap(&old, Arc::new(map)), &old) {
+                return node;
+            }
+        }
+    }
+
+    /// The place of the server at an address, which is put there if it is new.
+    fn place_in(&self, map: &mut Map, old: &Map, address: &Address) -> u16 {
         let place = map.nodes.iter().position(|node| is_at(node, address)).unwrap_or_else(|| {
             let known = old.nodes.iter().find(|node| is_at(node, address));
             map.nodes.push(known.map_or_else(|| self.node(address), Arc::clone));
             map.nodes.len() - 1
         });
+        // A cluster has at most as many servers as slots.
         u16::try_from(place).unwrap_or(NOBODY)
     }
 
