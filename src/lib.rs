@@ -22,6 +22,7 @@ pub mod verdict;
 pub mod algorithm;
 pub mod rules;
 pub mod plan;
+pub mod breaker;
 
 // Edges.
 pub mod proto;

@@ -11,6 +11,7 @@ const RANKS: &[&[&str]] = &[
     &["algorithm"],
     &["rules"],
     &["plan"],
+    &["breaker"],
     // Edges.
     &["proto"],
     &["metrics", "health", "telemetry"],
@@ -26,7 +27,7 @@ const RANKS: &[&[&str]] = &[
 ];
 
 /// The first rooms: plain data and pure functions.
-const CORE: usize = 6;
+const CORE: usize = 7;
 
 /// What no file of the core may name.
 const EDGES: &[&str] =
