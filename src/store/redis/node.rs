@@ -263,8 +263,15 @@ impl Node {
         self.with_circuit(|circuit, now| circuit.breaker.next_probe().map(|due| Duration::from(due.since(now))))
     }
 
+    /// Whether it is asked now.
     pub(super) fn state(&self) -> breaker::State {
-        self.circuit().breaker.state()
+        if self.is_closed.load(Ordering::Relaxed) {
+            return breaker::State::Closed;
+        }
+        self.with_circuit(|circuit, now| {
+            circuit.breaker.advance(now);
+            circuit.breaker.state()
+        })
     }
 
     /// Asks the breaker, says what changes, and tells the keeper.
