@@ -28,9 +28,9 @@ impl Stores {
                 metrics.register(Box::new(move || memory_samples(shown.size())));
                 Self::Memory(memory)
             }
-            Backend::Redis(options) => {
-                tracing::info!(address = %options.address, "counters are kept in Redis");
-                let shared = redis::Shared::new(options);
+            Backend::Redis { main, .. } => {
+                tracing::info!(address = %main.topology, tls = main.tls.is_some(), "counters are kept in Redis");
+                let shared = redis::Shared::new(main);
                 let shown = Arc::clone(&shared);
                 metrics.register(Box::new(move || redis_samples(&shown)));
                 Self::Redis(shared)

@@ -12,6 +12,7 @@ mod link;
 mod options;
 mod pool;
 mod script;
+mod socket;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +25,9 @@ pub use self::call::{Call, Named, When};
 use self::clock::Clock;
 use self::error::Tallies;
 use self::link::Link;
-pub use self::options::{Address, AddressError, Options, Secret};
+pub use self::options::{
+    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, Secret, Tls, TlsError, TlsFiles, Topology, Written,
+};
 use self::pool::Pool;
 use super::{Store, Within};
 use crate::plan::Plan;

@@ -29,6 +29,10 @@ pub(super) const IDLE_CLOSED: &str = "idle_closed";
 pub(super) const PROTOCOL: &str = "protocol";
 /// User name or password are refused.
 pub(super) const AUTH: &str = "auth";
+/// One of the two does not trust the other's certificate.
+pub(super) const TLS_CERTIFICATE: &str = "tls_certificate";
+/// Anything else about TLS.
+pub(super) const TLS: &str = "tls";
 /// There is no such database.
 pub(super) const DATABASE: &str = "database";
 /// The server does not know a command that we need.
@@ -45,7 +49,19 @@ pub(super) const OVERFLOW: &str = "overflow";
 const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, \
                        EVALSHA and EVAL on the keys of Weir";
 
+const LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
+
+const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
+
 const SERVER_ERROR: &str = "server_error";
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) name: &'static str,
+    /// For the log: what the system or TLS says, or a hint of ours; never what the server says.
+    pub(super) cause: Option<String>,
+}
 
 /// One kind of error.
 #[derive(Debug)]
@@ -58,6 +74,8 @@ pub(super) struct Kind {
     outcome: fn(&'static str) -> StoreError,
     /// Another connection may lead to a server that does better.
     breaks_link: bool,
+    /// A person has to change a setting, here or in Redis, before it gets better.
+    is_config: bool,
     /// For the log: what it means and what to do.
     means: &'static str,
 }
@@ -69,7 +87,7 @@ const fn kind(
     outcome: fn(&'static str) -> StoreError,
     means: &'static str,
 ) -> Kind {
-    Kind { code, text, name, outcome, breaks_link: false, means }
+    Kind { code, text, name, outcome, breaks_link: false, is_config: false, means }
 }
 
 const fn breaking(mut kind: Kind) -> Kind {
@@ -77,10 +95,15 @@ const fn breaking(mut kind: Kind) -> Kind {
     kind
 }
 
+const fn config(mut kind: Kind) -> Kind {
+    kind.is_config = true;
+    kind
+}
+
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first line that fits counts.
-static KINDS: [Kind; 37] = [
+static KINDS: [Kind; 39] = [
     // What a server says.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
@@ -90,16 +113,16 @@ static KINDS: [Kind; 37] = [
     kind("NOREPLICAS", "", "noreplicas", NotExecuted, "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"),
     breaking(kind("READONLY", "", "readonly", NotExecuted, "this Redis is a replica: connect to the primary")),
     breaking(kind("MASTERDOWN", "", "masterdown", NotExecuted, "this Redis is a replica that lost its primary: connect to the primary")),
-    breaking(kind("NOAUTH", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
-    breaking(kind("WRONGPASS", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
-    breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
-    kind("ERR", "invalid password", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
-    kind("NOPERM", "", "noperm", NotExecuted, MAY_NOT),
+    config(breaking(kind("NOAUTH", "", AUTH, NotExecuted, LOGIN))),
+    config(breaking(kind("WRONGPASS", "", AUTH, NotExecuted, LOGIN))),
+    config(breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, LOGIN))),
+    config(kind("ERR", "invalid password", AUTH, NotExecuted, LOGIN)),
+    config(kind("NOPERM", "", "noperm", NotExecuted, MAY_NOT)),
     // From inside of a script, which may have written with a command that it may use.
-    kind("ERR", "executing the script can't", "noperm", Unknown, MAY_NOT),
-    kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs"),
+    config(kind("ERR", "executing the script can't", "noperm", Unknown, MAY_NOT)),
+    config(kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs")),
     kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
-    kind("ERR", "DB index", DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
+    config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
     kind("MOVED", "", "moved", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
     kind("ASK", "", "ask", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
     kind("CROSSSLOT", "", "crossslot", NotExecuted, "this Redis is a node of a cluster, which needs REDIS_TYPE=cluster"),
@@ -129,9 +152,17 @@ static KINDS: [Kind; 37] = [
     kind("", IO, IO, Unknown, "a connection to Redis broke"),
     kind("", IDLE_CLOSED, IDLE_CLOSED, NotExecuted, "Redis closed a connection that was idle"),
     breaking(kind("", PROTOCOL, PROTOCOL, Unknown, "a reply is not one of Redis: check what listens at the address of REDIS_URL")),
-    kind("", AUTH, AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
+    config(kind("", AUTH, AUTH, NotExecuted, LOGIN)),
     kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
-    kind("", DATABASE, DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
+    config(kind(
+        "",
+        TLS_CERTIFICATE,
+        TLS_CERTIFICATE,
+        NotExecuted,
+        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate",
+    )),
+    config(kind("", TLS, TLS, NotExecuted, "TLS to Redis fails: check that the port of REDIS_URL speaks it, and REDIS_TLS")),
+    config(kind("", DATABASE, DATABASE, NotExecuted, NO_DATABASE)),
     // Anything else, and versions to come.
     kind("", "", SERVER_ERROR, Unknown, "Redis answered with an error that Weir does not know"),
 ];
@@ -170,6 +201,12 @@ fn find(code: &str, text: &str) -> &'static Kind {
 /// Whether the connection that an error came from should not be used again.
 pub(super) fn breaks_link(error: StoreError) -> bool {
     KINDS.iter().any(|kind| kind.breaks_link && kind.name == name(error))
+}
+
+/// Whether a person has to change a setting before an error of this name ends.
+#[cfg_attr(not(test), expect(dead_code, reason = "for the breaker, which opens at once on such an error and tries again slowly"))]
+pub(super) fn is_config(name: &str) -> bool {
+    KINDS.iter().any(|kind| kind.is_config && kind.name == name)
 }
 
 pub(super) fn name(error: StoreError) -> &'static str {
@@ -272,6 +309,18 @@ mod tests {
         }
         for (name, breaks) in [("readonly", true), ("masterdown", true), ("auth", true), ("loading", false), ("oom", false)] {
             assert_eq!(breaks_link(NotExecuted(name)), breaks, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_person_has_to_mend_is_marked() {
+        let mut marked: Vec<_> = KINDS.iter().map(|kind| kind.name).filter(|name| is_config(name)).collect();
+        marked.sort_unstable();
+        marked.dedup();
+        assert_eq!(marked, ["auth", "database", "noperm", "tls", "tls_certificate", "unsupported"]);
+        // A name is of one sort, whichever line of the table it comes from.
+        for kind in &KINDS {
+            assert_eq!(kind.is_config, is_config(kind.name), "{kind:?}");
         }
     }
 

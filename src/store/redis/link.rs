@@ -7,20 +7,14 @@ use std::io;
 use std::ops::Range;
 
 use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Duration, Instant, timeout, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use super::clock::Clock;
-use super::error;
-use super::options::{Address, Options};
+use super::error::{self, Refusal};
+use super::options::{Address, Login, Options, Password};
+use super::socket::{self, Socket};
 use crate::time::Micros;
 use crate::verdict::StoreError;
-
-/// A peer that is gone without a word is noticed after about this long on a connection that nobody uses.
-const KEEPALIVE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A link is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
 pub(super) const LIFETIME: Duration = Duration::from_secs(60);
@@ -34,14 +28,6 @@ const CHUNK: usize = 4_096;
 /// Buffers that grew beyond this for one large request are given back.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Why there is no link.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) name: &'static str,
-    /// What the system says; never what the server says.
-    pub(super) cause: Option<io::Error>,
-}
-
 #[derive(Debug)]
 pub(super) struct Link {
     socket: Socket,
@@ -49,6 +35,8 @@ pub(super) struct Link {
     received: Received,
     replies: Vec<Value>,
     written: usize,
+    /// What the system said when the link broke.
+    cause: Option<io::Error>,
     state: State,
     is_condemned: bool,
     retire_at: Instant,
@@ -64,32 +52,32 @@ enum State {
 
 impl Link {
     /// Connects, logs in, and learns the server's time and that it knows transactions, in one round trip.
-    pub(super) async fn open(options: &Options, clock: &Clock) -> Result<Self, Refusal> {
-        match timeout(options.connect_timeout, Self::shake_hands(options, clock)).await {
-            Ok(result) => result,
-            Err(_) => Err(Refusal { name: error::CONNECT_TIMEOUT, cause: None }),
+    pub(super) async fn open(options: &Options, address: &Address, clock: &Clock) -> Result<Self, Refusal> {
+        let deadline = Instant::now() + options.connect_timeout;
+        let refusal = match timeout_at(deadline, Self::shake_hands(options, address, clock, deadline)).await {
+            Ok(Ok(link)) => return Ok(link),
+            Ok(Err(refusal)) => refusal,
+            Err(_) => Refusal { name: error::CONNECT_TIMEOUT, cause: None },
+        };
+        // Certificates may have been replaced; the next attempt has the new ones.
+        if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, refusal.name) {
+            tls.read_again();
         }
+        Err(refusal)
     }
 
-    async fn shake_hands(options: &Options, clock: &Clock) -> Result<Self, Refusal> {
-        let socket = Socket::connect(&options.address).await.map_err(|cause| Refusal { name: error::CONNECT, cause: Some(cause) })?;
-        let mut link = Self {
-            socket,
-            out: Outgoing::default(),
-            received: Received::default(),
-            replies: Vec::new(),
-            written: 0,
-            state: State::Ready,
-            is_condemned: false,
-            retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
-        };
+    async fn shake_hands(options: &Options, address: &Address, clock: &Clock, deadline: Instant) -> Result<Self, Refusal> {
+        let login = options.login.read().await;
+        let login = login.map_err(|error| Refusal { name: error::AUTH, cause: Some(error.to_string()) })?;
+        let mut link = Self::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
         let mut names = Vec::new();
         let out = link.outgoing();
-        if let Some(password) = &options.password {
-            match &options.username {
-                Some(username) => out.command("AUTH").arg(username).arg(password.expose()),
-                None => out.command("AUTH").arg(password.expose()),
-            };
+        if let Some((username, password)) = login {
+            let command = out.command("AUTH");
+            if let Some(username) = username {
+                command.arg(username);
+            }
+            command.arg(password.expose());
             out.end();
             names.push(error::AUTH);
         }
@@ -104,19 +92,56 @@ impl Link {
             names.push(error::UNSUPPORTED);
         }
         // The timeout around all of this is shorter.
-        let deadline = Instant::now() + 2 * options.connect_timeout;
-        let replies = link.exchange(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
-        let at = Instant::now();
-        if let Some(name) = names.iter().zip(replies).find_map(|(&step, reply)| refused(step, reply)) {
-            return Err(Refusal { name, cause: None });
+        if let Err(error) = link.exchange(deadline + options.connect_timeout).await {
+            return Err(link.why_closed(error::name(error), options));
         }
-        let time = match replies.last() {
+        let at = Instant::now();
+        if let Some(name) = names.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply)) {
+            let cause = (name == error::AUTH).then(|| sent(&options.login).to_owned());
+            return Err(Refusal { name, cause });
+        }
+        let time = match link.replies.last() {
             Some(Value::Array(values)) => values.first().and_then(time),
             _ => None,
         };
         let time = time.ok_or(Refusal { name: error::PROTOCOL, cause: None })?;
         clock.restart(time, at);
         Ok(link)
+    }
+
+    fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            out: Outgoing::default(),
+            received: Received::default(),
+            replies: Vec::new(),
+            written: 0,
+            cause: None,
+            state: State::Ready,
+            is_condemned: false,
+            retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
+        }
+    }
+
+    /// What ended the login, with a hint where one side may speak TLS and the other one not.
+    fn why_closed(&mut self, name: &'static str, options: &Options) -> Refusal {
+        match (name, self.cause.take()) {
+            (error::PROTOCOL, _) if self.received.chunk.starts_with(&socket::TLS_ALERT) => {
+                Refusal { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
+            }
+            (error::IO, cause) => {
+                let told = cause.map_or(Refusal { name, cause: None }, |cause| socket::refusal(name, &cause));
+                let hint = if options.tls.is_some() { socket::MAY_WANT_A_CERTIFICATE } else { socket::MAY_SPEAK_TLS };
+                match told {
+                    Refusal { name: error::IO, cause } => {
+                        let cause = cause.unwrap_or_else(|| "closed by the other side".to_owned());
+                        Refusal { name, cause: Some(format!("{cause}, during the login; {hint}")) }
+                    }
+                    about_tls => about_tls,
+                }
+            }
+            (name, cause) => Refusal { name, cause: cause.map(|cause| cause.to_string()) },
+        }
     }
 
     /// Where the next batch is packed; empty.
@@ -154,24 +179,37 @@ impl Link {
         while self.written < self.out.bytes.len() {
             match self.socket.write(&self.out.bytes[self.written..]).await {
                 Ok(count) if count > 0 => self.written += count,
-                _ => return Err(error::IO),
+                Ok(_) => return Err(error::IO),
+                Err(cause) => {
+                    self.cause = Some(cause);
+                    // What TLS could not send whole it may have sent in part.
+                    self.written = self.written.max(usize::from(self.socket.is_tls()));
+                    return Err(error::IO);
+                }
             }
         }
+        self.socket.flush().await.map_err(|cause| self.broke(cause))?;
         let mut left = MOST_REPLY_BYTES;
         while self.replies.len() < self.out.commands {
             match self.received.parse() {
                 Ok(Some(reply)) => self.replies.push(reply),
-                Ok(None) => match self.socket.read(&mut self.received.chunk).await {
+                Ok(None) => match self.socket.read(&mut self.received.chunk[..]).await {
                     Ok(count) if count > 0 => {
                         self.received.unread = 0..count;
                         left = left.checked_sub(count).ok_or(error::PROTOCOL)?;
                     }
-                    _ => return Err(error::IO),
+                    Ok(_) => return Err(error::IO),
+                    Err(cause) => return Err(self.broke(cause)),
                 },
                 Err(()) => return Err(error::PROTOCOL),
             }
         }
         if self.received.unread.is_empty() { Ok(()) } else { Err(error::PROTOCOL) }
+    }
+
+    fn broke(&mut self, cause: io::Error) -> &'static str {
+        self.cause = Some(cause);
+        error::IO
     }
 
     /// Not to be used again by another caller.
@@ -185,8 +223,19 @@ impl Link {
     }
 
     /// Whether the other side has closed the link, or said something unasked, since it was last used. Asks nobody.
-    pub(super) fn is_quiet(&self) -> bool {
-        matches!(self.socket.peek_nothing(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.socket.is_quiet()
+    }
+}
+
+/// What a person should know about a refused login, and nothing more.
+fn sent(login: &Login) -> &'static str {
+    match (&login.password, &login.username) {
+        (None, _) => "no password was sent",
+        (Some(Password::Text(_)), None) => "a password was sent, no user name",
+        (Some(Password::Text(_)), Some(_)) => "a user name and a password were sent",
+        (Some(Password::File(_)), None) => "a password out of a file was sent, no user name",
+        (Some(Password::File(_)), Some(_)) => "a user name, and a password out of a file, were sent",
     }
 }
 
@@ -294,51 +343,5 @@ impl io::Read for Unread<'_> {
         out[..count].copy_from_slice(&self.bytes[self.unread.start..self.unread.start + count]);
         self.unread.start += count;
         Ok(count)
-    }
-}
-
-/// What carries the bytes; TLS is one more of these.
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    async fn connect(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
-            Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // A batch is one write and waits for its reply: held-back packets would only cost time.
-                stream.set_nodelay(true)?;
-                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
-                SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-                Ok(Self::Tcp(stream))
-            }
-        }
-    }
-
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes).await,
-            Self::Unix(stream) => stream.write(bytes).await,
-        }
-    }
-
-    async fn read(&mut self, bytes: &mut [u8; CHUNK]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes).await,
-            Self::Unix(stream) => stream.read(bytes).await,
-        }
-    }
-
-    /// Reads a byte that should not be there.
-    fn peek_nothing(&self) -> io::Result<usize> {
-        let mut byte = [0];
-        match self {
-            Self::Tcp(stream) => stream.try_read(&mut byte),
-            Self::Unix(stream) => stream.try_read(&mut byte),
-        }
     }
 }

@@ -11,8 +11,9 @@ use bb8_redis::bb8;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::link::{LIFETIME, Link, Refusal};
-use super::{Shared, error};
+use super::error::{self, Refusal};
+use super::link::{LIFETIME, Link};
+use super::{Shared, Topology};
 use crate::verdict::StoreError;
 
 /// Waits between attempts: the first, and the longest.
@@ -177,7 +178,13 @@ impl bb8::ManageConnection for Links {
             self.gate.attempt_failed.notify_waiters();
             return Err(Event::TooEarly);
         };
-        match Link::open(self.shared.options(), self.shared.clock()).await {
+        let options = self.shared.options();
+        let address = match &options.topology {
+            Topology::Single(address) => address,
+            // Settings do not let these through yet; and one of them is always there.
+            Topology::Sentinel { sentinels: list, .. } | Topology::Cluster(list) => list.first().ok_or(Event::TooEarly)?,
+        };
+        match Link::open(options, address, self.shared.clock()).await {
             Ok(link) => {
                 self.shared.opened();
                 self.gate.succeeded();

@@ -1,6 +1,6 @@
 //! What happens when Redis is away, hangs, refuses, or comes back.
 
-use weir::store::redis::{Address, Options, Secret};
+use weir::store::redis::{Address, Login, Options, TlsFiles, Topology, Written};
 
 use super::*;
 use crate::support::redis::RedisServer;
@@ -162,19 +162,22 @@ async fn who_leaves_in_the_middle_leaves_no_reply_behind() {
 #[tokio::test]
 async fn a_wrong_password_has_a_name_and_is_never_shown() {
     let server = RedisServer::start_with(&["--requirepass", "s3cret"]);
-    let with = |auth: Option<&str>| Options::parse(&format!("127.0.0.1:{}", server.port()), Some("tcp"), auth).expect("a good address");
-    for auth in [None, Some("wr0ng"), Some("nobody:s3cret")] {
+    let with = |auth: &str| {
+        let written = Written { url: &server.url(), socket_type: "tcp", auth, ..Written::default() };
+        Options::parse(&written, &TlsFiles::default()).expect("a good address")
+    };
+    for auth in ["", "wr0ng", "nobody:s3cret"] {
         let redis = Redis::connect_lazily(with(auth));
         assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("auth")), "{auth:?}");
         let shown = format!("{redis:?}");
         assert!(!shown.contains("wr0ng") && !shown.contains("s3cret"), "{shown}");
     }
     for auth in ["s3cret", "default:s3cret"] {
-        let redis = Redis::connect_lazily(with(Some(auth)));
+        let redis = Redis::connect_lazily(with(auth));
         assert!(ask_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
         assert!(!format!("{redis:?}").contains("s3cret"));
     }
-    let no_such = Options { database: 99, password: Some(Secret::new("s3cret")), ..server.options() };
+    let no_such = Options { database: 99, login: Login::new(None, "s3cret"), ..server.options() };
     assert_eq!(ask_shortly(&Redis::connect_lazily(no_such), "key").await, Err(StoreError::NotExecuted("database")));
 }
 
@@ -186,9 +189,8 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_do() {
     rights.extend(commands.split(' '));
     server.run::<()>(&rights);
     let options = Options {
-        address: Address::Unix(server.socket()),
-        username: Some("weir".to_owned()),
-        password: Some(Secret::new("s3cret")),
+        topology: Topology::Single(Address::Unix(server.socket())),
+        login: Login::new(Some("weir"), "s3cret"),
         database: 3,
         ..server.options()
     };
