@@ -44,13 +44,13 @@ pub(super) struct RedisFlags {
     redis_tls: bool,
     /// Trust only these authorities (PEM) [default: those of the system]
     #[arg(long, env = "REDIS_TLS_CACERT", value_name = "PATH")]
-    redis_tls_cacert: Option<PathBuf>,
+    redis_tls_cacert: Option<String>,
     /// Show this certificate (PEM) to Redis
     #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "PATH")]
-    redis_tls_client_cert: Option<PathBuf>,
+    redis_tls_client_cert: Option<String>,
     /// Its private key (PEM)
     #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "PATH")]
-    redis_tls_client_key: Option<PathBuf>,
+    redis_tls_client_key: Option<String>,
     /// Accept a trusted certificate for any name
     #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_parser = parse::boolean)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
@@ -166,7 +166,7 @@ impl RedisFlags {
     }
 
     fn files(&self) -> TlsFiles {
-        let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let set = |path: &Option<String>| path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from);
         TlsFiles {
             ca_cert: set(&self.redis_tls_cacert),
             client_cert: set(&self.redis_tls_client_cert),

@@ -100,6 +100,7 @@ async fn a_rotated_password_in_a_file_heals() {
     // A new password, which also ends the sessions of those who had the old one.
     server.run::<()>(&["ACL", "SETUSER", "old", "resetpass", ">rotated"]);
     server.run::<()>(&["CLIENT", "KILL", "USER", "old"]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     std::fs::remove_file(&path).expect("there");
     tokio::time::sleep(Duration::from_millis(1_100)).await;

@@ -229,9 +229,7 @@ impl Options {
         Ok(Self {
             login: login(("AUTH_FILE", written.auth, written.auth_file), username, password)?,
             sentinel_login: match topology {
-                Topology::Sentinel { .. } => {
-                    login(("SENTINEL_AUTH_FILE", written.sentinel_auth, written.sentinel_auth_file), None, None)?
-                }
+                Topology::Sentinel { .. } => login(("SENTINEL_AUTH_FILE", written.sentinel_auth, written.sentinel_auth_file), None, None)?,
                 _ => nobody,
             },
             database,

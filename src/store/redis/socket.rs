@@ -53,7 +53,8 @@ impl Socket {
             Address::Tcp { host, port } => (host, tcp(host, *port).await.map_err(|cause| refusal(error::CONNECT, &cause))?),
         };
         let Some(tls) = tls else { return Ok(Self::Tcp(stream)) };
-        let no_name = |_| Refusal { name: error::TLS, cause: Some("the host of REDIS_URL is no name that a certificate can be for".to_owned()) };
+        let no_name =
+            |_| Refusal { name: error::TLS, cause: Some("the host of REDIS_URL is no name that a certificate can be for".to_owned()) };
         let name = ServerName::try_from(host.clone()).map_err(no_name)?;
         match timeout_at(deadline, TlsConnector::from(tls.config()).connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Self::Tls(Box::new(stream))),
@@ -170,7 +171,12 @@ fn refused(alert: AlertDescription) -> (&'static str, String) {
     };
     match alert {
         CertificateRequired => (error::TLS_CERTIFICATE, "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT".to_owned()),
-        AccessDenied | BadCertificate | CertificateExpired | CertificateRevoked | CertificateUnknown | UnknownCA
+        AccessDenied
+        | BadCertificate
+        | CertificateExpired
+        | CertificateRevoked
+        | CertificateUnknown
+        | UnknownCA
         | UnsupportedCertificate => {
             (error::TLS_CERTIFICATE, format!("Redis refuses the client certificate ({alert:?}): check REDIS_TLS_CLIENT_CERT"))
         }

@@ -33,7 +33,8 @@ async fn no_password_is_shown_whatever_goes_wrong() {
     let wrong_file = files.write("wrong", &wrong);
     let (file, wrong_file) = (file.to_str().expect("UTF-8"), wrong_file.to_str().expect("UTF-8"));
     let (right_url, wrong_url) = (format!("rediss://:{PASSWORD}@{tls}"), format!("redis://default:{wrong}@{plain}"));
-    let (elsewhere, to_plaintext) = (format!("rediss://:{PASSWORD}@127.1.1.1:{}", secured.tls_port), format!("rediss://:{PASSWORD}@{plain}"));
+    let (elsewhere, to_plaintext) =
+        (format!("rediss://:{PASSWORD}@127.1.1.1:{}", secured.tls_port), format!("rediss://:{PASSWORD}@{plain}"));
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("REDIS_URL", &plain), ("REDIS_AUTH", PASSWORD)], "counters are kept in Redis"),
         (&[("REDIS_URL", &plain), ("REDIS_AUTH", &wrong)], "a password was sent, no user name"),

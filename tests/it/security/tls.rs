@@ -114,6 +114,7 @@ async fn a_new_authority_is_trusted_without_a_restart() {
     secured.files.write_issued("next", &next.issue(&["localhost"]));
     secured.use_certificate("next");
     secured.server.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(hit(&redis).await, CERTIFICATE, "it is not known yet");
     // Half of a rotation is no reason to lose what works.
     secured.files.write("ca.crt", "");

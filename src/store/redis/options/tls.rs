@@ -152,9 +152,7 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
         .expect("ring has the ciphers of TLS 1.2 and 1.3");
     let builder = match files.name_check {
         NameCheck::Strict => builder.with_root_certificates(roots),
-        NameCheck::Skipped => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName { roots: Arc::new(roots), provider }))
-        }
+        NameCheck::Skipped => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName { roots: Arc::new(roots), provider })),
     };
     match (&files.client_cert, &files.client_key) {
         (None, None) => Ok(builder.with_no_client_auth()),
