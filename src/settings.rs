@@ -5,6 +5,7 @@
 
 mod flags;
 mod parse;
+mod redis;
 mod reference;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use crate::live::files;
 use crate::rls::respond::HeaderNames;
-use crate::store::{memory, redis};
+use crate::store;
+use crate::store::memory;
 use crate::telemetry::Format;
 use crate::{limiter, plan, rls, server};
 use flags::AnswerFlags;
@@ -21,11 +23,17 @@ pub use flags::{Flags, ReadFlags};
 
 /// Where counters are.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 pub enum Backend {
     /// In this process.
     Memory(memory::Options),
     /// In Redis.
-    Redis(redis::Options),
+    Redis {
+        /// For all limits, or for all that are not per second.
+        main: store::redis::Options,
+        /// For limits per second, if they have one of their own.
+        per_second: Option<store::redis::Options>,
+    },
 }
 
 /// Everything that a process needs to know, checked.
@@ -43,6 +51,8 @@ pub struct Settings {
     pub needs_a_domain: bool,
     /// Where counters are.
     pub backend: Backend,
+    /// Be unhealthy while no connection to Redis is open.
+    pub redis_health: bool,
     /// The wait for the store.
     pub limiter: limiter::Options,
     /// How requests are read and answered.
@@ -81,8 +91,8 @@ impl Settings {
     }
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, Wrong> {
-        let warnings = reference::judge(environment).map_err(Wrong)?;
-        let backend = backend(&flags)?;
+        let mut warnings = reference::judge(environment).map_err(Wrong)?;
+        let backend = backend(&flags, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
             return Err(Wrong("CACHE_KEY_PREFIX: braces would move keys to another slot of a Redis Cluster; leave them out".to_owned()));
         }
@@ -102,6 +112,7 @@ impl Settings {
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
             backend,
+            redis_health: flags.redis.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
             rls: rls::Options {
                 plan: plan::Options { key_prefix: flags.cache_key_prefix, quota_mode: answers.quota_mode },
@@ -127,28 +138,14 @@ impl Settings {
     }
 }
 
-fn backend(flags: &Flags) -> Result<Backend, Wrong> {
-    if !["", "single"].contains(&flags.redis_type.to_ascii_lowercase().as_str()) {
-        let kind = &flags.redis_type;
-        return Err(Wrong(format!("REDIS_TYPE={kind}: Weir speaks to a single Redis so far; write single, with REDIS_URL=host:6379")));
-    }
-    let url = flags.redis_url.as_deref().filter(|url| !url.is_empty());
+fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, Wrong> {
     let kind = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
-    match (kind.as_str(), url) {
-        ("memory", _) | ("", None) => Ok(Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize })),
-        ("redis", None) => Err(Wrong("BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned())),
-        ("redis" | "", Some(url)) => {
-            let set = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
-            let (socket_type, auth) = (set(&flags.redis_socket_type), set(&flags.redis_auth));
-            let options = redis::Options::parse(url, socket_type.as_deref(), auth.as_deref());
-            let options = options.map_err(|error| Wrong(format!("REDIS_URL: {error}")))?;
-            Ok(Backend::Redis(redis::Options {
-                pool_size: flags.redis_pool_size.unwrap_or(options.pool_size),
-                expiry_jitter_secs: flags.expiration_jitter_max_seconds.unwrap_or(options.expiry_jitter_secs),
-                ..options
-            }))
-        }
-        (other, _) => Err(Wrong(format!("BACKEND_TYPE={other}: Weir keeps counters in `redis` or in `memory`"))),
+    let memory = || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize });
+    match kind.as_str() {
+        "memory" => Ok(memory()),
+        "" if !flags.redis.is_set()? => Ok(memory()),
+        "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
+        other => Err(Wrong(format!("BACKEND_TYPE={other}: Weir keeps counters in `redis` or in `memory`"))),
     }
 }
 

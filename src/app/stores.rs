@@ -14,7 +14,7 @@ const SWEEP: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) enum Stores {
     Memory(Memory),
-    Redis(Arc<redis::Shared>),
+    Redis { main: Arc<redis::Shared>, per_second: Option<Arc<redis::Shared>> },
 }
 
 impl Stores {
@@ -28,12 +28,15 @@ impl Stores {
                 metrics.register(Box::new(move || memory_samples(shown.size())));
                 Self::Memory(memory)
             }
-            Backend::Redis(options) => {
-                tracing::info!(redis = %options.topology, "counters are kept in Redis");
-                let shared = redis::Shared::new(options);
-                let shown = Arc::clone(&shared);
+            Backend::Redis { main, per_second } => {
+                tracing::info!(redis = %main.topology, tls = main.tls.is_some(), "counters are kept in Redis");
+                if let Some(options) = &per_second {
+                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "those of limits per second in this one");
+                }
+                let (main, per_second) = (redis::Shared::new(main), per_second.map(redis::Shared::new));
+                let shown = Arc::clone(&main);
                 metrics.register(Box::new(move || redis_samples(&shown)));
-                Self::Redis(shared)
+                Self::Redis { main, per_second }
             }
         }
     }
@@ -42,7 +45,7 @@ impl Stores {
     pub(super) fn connect(&self) -> AnyStore {
         match self {
             Self::Memory(memory) => AnyStore::Memory(memory.clone()),
-            Self::Redis(shared) => AnyStore::Redis(Redis::new(Arc::clone(shared), None)),
+            Self::Redis { main, per_second } => AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone())),
         }
     }
 
@@ -50,7 +53,8 @@ impl Stores {
     pub(super) async fn keep(self) {
         match self {
             Self::Memory(memory) => sweep(memory).await,
-            Self::Redis(shared) => redis::keep(shared).await,
+            Self::Redis { main, per_second: None } => redis::keep(main).await,
+            Self::Redis { main, per_second: Some(per_second) } => drop(tokio::join!(redis::keep(main), redis::keep(per_second))),
         }
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A flag is spelled as its variable of envoyproxy/ratelimit. What several of them mean together is decided in `settings`.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, value_parser};
 
 use super::parse;
+use super::redis::RedisFlags;
 use crate::live::files;
 use crate::rules::compile;
 use crate::store::memory;
@@ -34,27 +34,9 @@ pub struct Flags {
     /// Where counters are: `redis` or `memory` [default: redis if REDIS_URL is set]
     #[arg(long, env = "BACKEND_TYPE")]
     pub(super) backend_type: Option<String>,
-    /// What REDIS_URL leads to; so far only `single`
-    #[arg(long, env = "REDIS_TYPE", default_value = "single")]
-    pub(super) redis_type: String,
-    /// host:port, a path of a unix socket, or redis://[user:password@]host:port[/db]
-    #[arg(long, env = "REDIS_URL", hide_env_values = true)]
-    pub(super) redis_url: Option<String>,
-    /// `tcp` or `unix` [default: what REDIS_URL looks like]
-    #[arg(long, env = "REDIS_SOCKET_TYPE")]
-    pub(super) redis_socket_type: Option<String>,
-    /// `password` or `user:password`
-    #[arg(long, env = "REDIS_AUTH", hide_env_values = true)]
-    pub(super) redis_auth: Option<String>,
-    /// Connections to Redis, per thread [default: 10]
-    #[arg(long, env = "REDIS_POOL_SIZE")]
-    pub(super) redis_pool_size: Option<NonZeroU32>,
     /// Goes in front of every key in Redis
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "")]
     pub(super) cache_key_prefix: String,
-    /// Keys in Redis live up to this much longer than needed, so that they do not all expire at once [default: 300]
-    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS")]
-    pub(super) expiration_jitter_max_seconds: Option<u32>,
     /// The longest wait for the store, whatever the caller's own patience; 1ms to 1h
     #[arg(long, env = "STORE_TIMEOUT", default_value = "500ms", value_parser = parse::store_timeout)]
     pub(super) store_timeout: Duration,
@@ -74,6 +56,8 @@ pub struct Flags {
     /// After SIGTERM, keep serving for so long while clients are told to go elsewhere; up to 1h
     #[arg(long, env = "DRAIN_DELAY", default_value = "5s", value_parser = parse::drain_delay)]
     pub(super) drain_delay: Duration,
+    #[command(flatten)]
+    pub(super) redis: RedisFlags,
     #[command(flatten)]
     pub(super) files: FileFlags,
     #[command(flatten)]

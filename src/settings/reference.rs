@@ -31,22 +31,10 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
         Refuse("Weir does not check client certificates yet; let a sidecar or the mesh do it"),
         &[("GRPC_CLIENT_TLS_CACERT", EMPTY), ("GRPC_CLIENT_TLS_SAN", EMPTY)],
     ),
-    (Refuse("Weir does not speak TLS to Redis yet"), &[("REDIS_TLS", OFF)]),
-    (Refuse("Weir has one Redis for all units so far"), &[("REDIS_PERSECOND", OFF)]),
     (Refuse("a month is 30 days in Weir"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
     (Warn("refused requests count here"), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)]),
     (Warn("there is no cache of refused keys yet"), &[("LOCAL_CACHE_SIZE_IN_BYTES", &["0"])]),
-    (
-        Warn("Weir does not speak TLS yet"),
-        &[
-            ("GRPC_SERVER_TLS_CERT", EMPTY),
-            ("GRPC_SERVER_TLS_KEY", EMPTY),
-            ("REDIS_TLS_CLIENT_CERT", EMPTY),
-            ("REDIS_TLS_CLIENT_KEY", EMPTY),
-            ("REDIS_TLS_CACERT", EMPTY),
-            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", OFF),
-        ],
-    ),
+    (Warn("Weir does not speak TLS yet"), &[("GRPC_SERVER_TLS_CERT", EMPTY), ("GRPC_SERVER_TLS_KEY", EMPTY)]),
     (Warn("there is no debug listener"), &[("DEBUG_HOST", &["0.0.0.0"]), ("DEBUG_PORT", &["6070"])]),
     (
         Warn("Weir reads its limits from files"),
@@ -103,15 +91,25 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
             ("OTEL_EXPORTER_OTLP_*", EMPTY),
         ],
     ),
-    (Warn("health does not depend on Redis"), &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", OFF)]),
-    (Warn("STORE_TIMEOUT is the longest wait for Redis"), &[("REDIS_TIMEOUT", &["10s"])]),
+    (Warn("STORE_TIMEOUT is the longest wait for Redis"), &[("REDIS_TIMEOUT", &["10s"]), ("REDIS_PERSECOND_TIMEOUT", &["10s"])]),
     (
         Warn("what waits for Redis is sent together, without a timer"),
-        &[("REDIS_PIPELINE_WINDOW", NO_TIME), ("REDIS_PIPELINE_LIMIT", &["0"]), ("REDIS_CLUSTER_PIPELINE_PARALLELISM", &["1"])],
+        &[
+            ("REDIS_PIPELINE_WINDOW", NO_TIME),
+            ("REDIS_PIPELINE_LIMIT", &["0"]),
+            ("REDIS_CLUSTER_PIPELINE_PARALLELISM", &["1"]),
+            ("REDIS_PERSECOND_PIPELINE_WINDOW", NO_TIME),
+            ("REDIS_PERSECOND_PIPELINE_LIMIT", &["0"]),
+            ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", &["1"]),
+        ],
     ),
     (
         Warn("a full pool is waited for, no longer than the caller waits"),
-        &[("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["wait"]), ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", EMPTY)],
+        &[
+            ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
+            ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", EMPTY),
+            ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
+        ],
     ),
     (
         Warn("Weir starts without Redis, and connects as soon as it is there"),
@@ -119,24 +117,6 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
             ("REDIS_STARTUP_INITIAL_INTERVAL", &["1s"]),
             ("REDIS_STARTUP_MAX_INTERVAL", &["30s"]),
             ("REDIS_STARTUP_MAX_ELAPSED_TIME", NO_TIME),
-        ],
-    ),
-    (Warn("Weir speaks to a single Redis so far"), &[("REDIS_SENTINEL_AUTH", EMPTY)]),
-    (
-        Warn("Weir has one Redis for all units so far"),
-        &[
-            ("REDIS_PERSECOND_SOCKET_TYPE", &["unix"]),
-            ("REDIS_PERSECOND_TYPE", &["single"]),
-            ("REDIS_PERSECOND_URL", &["/var/run/nutcracker/ratelimitpersecond.sock"]),
-            ("REDIS_PERSECOND_POOL_SIZE", &["10"]),
-            ("REDIS_PERSECOND_AUTH", EMPTY),
-            ("REDIS_PERSECOND_TLS", OFF),
-            ("REDIS_PERSECOND_SENTINEL_AUTH", EMPTY),
-            ("REDIS_PERSECOND_PIPELINE_WINDOW", NO_TIME),
-            ("REDIS_PERSECOND_PIPELINE_LIMIT", &["0"]),
-            ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", &["1"]),
-            ("REDIS_PERSECOND_TIMEOUT", &["10s"]),
-            ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
         ],
     ),
     (
@@ -246,12 +226,12 @@ TRACING_SAMPLING_RATE=1 OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_HEADERS O
     #[test]
     fn one_line_names_all_settings_of_one_reason_and_none_of_their_values() {
         let set = [
-            ("REDIS_PERSECOND_URL", "redis://:hunter2@h"),
-            ("REDIS_PERSECOND_AUTH", "hunter2"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=hunter2"),
+            ("TRACING_ENABLED", "true"),
             ("STATSD_HOST", "localhost"),
             ("HOME", "/"),
         ];
         let warnings = judge(&set.map(|(name, value)| (name.to_owned(), value.to_owned()))).expect("nothing that stops the start");
-        assert_eq!(warnings, ["REDIS_PERSECOND_AUTH, REDIS_PERSECOND_URL have no effect: Weir has one Redis for all units so far"]);
+        assert_eq!(warnings, ["OTEL_EXPORTER_OTLP_HEADERS, TRACING_ENABLED have no effect: there is no tracing yet"]);
     }
 }

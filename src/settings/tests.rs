@@ -31,10 +31,14 @@ fn limits_are_where_the_reference_has_them() {
 #[test]
 fn the_backend_follows_the_url() {
     assert!(matches!(read(&[], &[]).expect("settings").backend, Backend::Memory(_)));
-    assert!(matches!(read(&["--redis-url", "r:6379"], &[]).expect("settings").backend, Backend::Redis(_)));
+    assert!(matches!(read(&["--redis-url", "r:6379"], &[]).expect("settings").backend, Backend::Redis { .. }));
     assert!(matches!(read(&["--redis-url", "r:6379", "--backend-type", "memory"], &[]).expect("settings").backend, Backend::Memory(_)));
     assert!(read(&["--backend-type", "redis"], &[]).expect_err("no URL").to_string().contains("REDIS_URL=host:6379"));
     assert!(read(&["--backend-type", "memcache"], &[]).is_err());
+    assert!(read(&["--redis-type", ""], &[]).is_ok());
+    assert!(read(&["--redis-health-check-active-connection"], &[]).expect("settings").redis_health);
+    let warned = read(&["--redis-url", "r:6379", "--redis-tls-cacert", "/ca"], &[("USE_STATSD", "true")]).expect("settings").warnings;
+    assert_eq!(warned.len(), 2, "{warned:?}");
 }
 
 #[test]
@@ -50,7 +54,7 @@ fn wrong_values_say_how_to_write_them() {
         (["--cache-key-prefix", "{x}"], "leave them out"),
         (["--workers", "0"], "1 to 1024"),
         (["--near-limit-ratio", "2"], "0 to 1"),
-        (["--redis-type", "cluster"], "write single"),
+        (["--redis-type", "cluster"], "REDIS_URL=host:6379"),
         (["--log-format", "xml"], "text or json"),
         (["--host", "no such host"], "0.0.0.0"),
     ] {
@@ -92,11 +96,4 @@ fn a_switch_may_stand_alone_or_have_a_value() {
     assert!(!merges(&[]));
     assert!(merges(&["--merge-domain-config"]) && merges(&["--merge-domain-config=1"]) && merges(&["--merge_domain_configs"]));
     assert!(!merges(&["--merge-domain-config=false"]));
-}
-
-#[test]
-fn every_kind_of_redis_but_one_is_refused() {
-    assert!(read(&["--redis-url", "r:6379", "--redis-type", "SINGLE"], &[]).is_ok());
-    assert!(read(&["--redis-type", ""], &[]).is_ok());
-    assert!(read(&["--redis-type", "sentinel"], &[]).is_err());
 }

@@ -35,7 +35,9 @@ use self::batch::{Reply, Work};
 pub use self::call::{Call, Named, Part};
 use self::lane::Lanes;
 use self::node::Node;
-pub use self::options::{Address, AddressError, Options, Secret, Topology};
+pub use self::options::{
+    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, Secret, Tls, TlsError, TlsFiles, Topology, Written,
+};
 pub use self::shared::{Connections, Server, Shared};
 use self::slots::Redirect;
 use super::{Store, Within};
@@ -70,6 +72,9 @@ struct Trip {
     picks: SmallVec<[usize; 4]>,
     receiver: oneshot::Receiver<Reply>,
 }
+
+/// The picked checks that go to the same server in the same way: whether it has to be told that we know that it gets the slot.
+type Group = (Arc<Node>, bool, SmallVec<[usize; 4]>);
 
 /// Where a check has to go.
 #[derive(Clone, Debug)]
@@ -148,7 +153,7 @@ impl Side {
     /// Sends some of the picked checks on their way. What cannot go is answered at once.
     async fn send(&self, asked: &Asked<'_>, picks: &[(usize, Way)], answers: &mut Answers) -> SmallVec<[Trip; 1]> {
         let map = self.shared.map_by(asked.within.deadline).await;
-        let mut groups: SmallVec<[(Arc<Node>, bool, SmallVec<[usize; 4]>); 1]> = SmallVec::new();
+        let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
         for (pick, way) in picks {
             let (node, is_asking) = match way {
                 Way::Redirected(redirect) if redirect.is_ask => (self.shared.node_at(&redirect.to), true),
@@ -221,7 +226,7 @@ impl Trip {
             if answer.is_err_and(error::is_worth_another_try) {
                 let redirect = reply.redirects.iter().find(|(index, _)| *index == at).map(|(_, redirect)| redirect.clone());
                 let here = node.place().map(|place| place.address.clone());
-                again.push((pick, redirect.map_or(Way::ByKey, |redirect| Way::Redirected(redirect.from_the_view_of(here.as_ref())))));
+                again.push((pick, redirect.map_or(Way::ByKey, |redirect| Way::Redirected(redirect.seen_from(here.as_ref())))));
             }
         }
         again

@@ -50,7 +50,9 @@ fn wrong_use_is_one_line_and_an_exit_code() {
         (weir(&["hit", "-d", "d", "a=b", "--address", "::1:8081"], &[]), 2, "[::1]:8081"),
         (weir(&["hit", "-d", "d", "a=b", "--timeout-ms", "0"], &[]), 2, "1..="),
         (weir(&[], &[("STORE_TIMEOUT", "0")]), 2, "write 1ms to 1h"),
-        (weir(&[], &[("REDIS_TYPE", "cluster")]), 1, "write single"),
+        (weir(&[], &[("REDIS_TYPE", "cluster")]), 1, "REDIS_TYPE needs REDIS_URL"),
+        (weir(&[], &[("REDIS_URL", "h:1"), ("REDIS_AUTH", "hunter2"), ("REDIS_AUTH_FILE", "/f")]), 1, "REDIS_AUTH_FILE"),
+        (weir(&[], &[("REDIS_URL", "rediss://:hunter2@h"), ("REDIS_TLS_CACERT", "/no/such")]), 1, "REDIS_TLS_CACERT: /no/such"),
         (weir(&["hit", "--domain", "d", "no-entry"], &[]), 1, "write key=value"),
         (weir(&["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"], &[]), 1, "is `weir serve` running?"),
     ] {

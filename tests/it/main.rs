@@ -18,6 +18,7 @@ mod redis;
 mod reload;
 mod requests;
 mod rules;
+mod security;
 mod server;
 mod shaping;
 mod support;

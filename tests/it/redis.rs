@@ -27,11 +27,11 @@ fn fixed(limit: u32, window: Span) -> FixedWindow {
     FixedWindow { limit, window, count_denied: true }
 }
 
-fn check(limit: u32, hits: i64) -> Check {
+pub fn check(limit: u32, hits: i64) -> Check {
     Check::new(Algorithm::FixedWindow(fixed(limit, WEEK)), hits, Role::default())
 }
 
-fn plan(checks: &[(&str, Check)]) -> Plan {
+pub fn plan(checks: &[(&str, Check)]) -> Plan {
     Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
 }
 
@@ -62,11 +62,11 @@ fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
     call
 }
 
-async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
+pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
     decide_within(redis, plan(checks), Within::until(Instant::now() + PATIENT)).await
 }
 
-async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {
+pub async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {
     let answers = ask(redis, &[(key, check(limit, hits))]).await;
     assert_eq!(answers.checks.len(), 1);
     answers.checks[0]

@@ -1,5 +1,6 @@
 //! What the tests stand on: real processes on free ports, each with a folder of its own, gone when the test is done.
 
+pub mod certificates;
 pub mod envoy;
 pub mod log;
 pub mod ports;

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use bb8_redis::redis::Value;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::error;
-use super::link::{Link, Purpose, Refusal, whole};
+use super::error::{self, Refusal};
+use super::link::{Link, Purpose, whole};
 use super::options::Address;
 use super::shared::Shared;
 use super::slots::Slot;

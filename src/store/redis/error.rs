@@ -30,6 +30,10 @@ pub(super) const IDLE_CLOSED: &str = "idle_closed";
 pub(super) const PROTOCOL: &str = "protocol";
 /// User name or password are refused.
 pub(super) const AUTH: &str = "auth";
+/// One of the two does not trust the other's certificate.
+pub(super) const TLS_CERTIFICATE: &str = "tls_certificate";
+/// Anything else about TLS.
+pub(super) const TLS: &str = "tls";
 /// There is no such database.
 pub(super) const DATABASE: &str = "database";
 /// The server does not know a command that we need.
@@ -69,7 +73,19 @@ const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCR
 const NODE: &str =
     "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if it is set, the slot moves on faster than it can be followed";
 
+const LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
+
+const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
+
 const SERVER_ERROR: &str = "server_error";
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) name: &'static str,
+    /// For the log: what the system or TLS says, or a hint of ours; never what the server says.
+    pub(super) cause: Option<String>,
+}
 
 /// One kind of error.
 #[derive(Debug)]
@@ -82,6 +98,8 @@ pub(super) struct Kind {
     outcome: fn(&'static str) -> StoreError,
     /// Another connection may lead to a server that does better.
     breaks_link: bool,
+    /// A person has to change a setting, here or in Redis, before it gets better.
+    is_config: bool,
     /// For the log: what it means and what to do.
     means: &'static str,
 }
@@ -93,7 +111,7 @@ const fn kind(
     outcome: fn(&'static str) -> StoreError,
     means: &'static str,
 ) -> Kind {
-    Kind { code, text, name, outcome, breaks_link: false, means }
+    Kind { code, text, name, outcome, breaks_link: false, is_config: false, means }
 }
 
 const fn breaking(mut kind: Kind) -> Kind {
@@ -101,10 +119,15 @@ const fn breaking(mut kind: Kind) -> Kind {
     kind
 }
 
+const fn config(mut kind: Kind) -> Kind {
+    kind.is_config = true;
+    kind
+}
+
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first line that fits counts.
-static KINDS: [Kind; 39] = [
+static KINDS: [Kind; 41] = [
     // What a server says.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
@@ -114,16 +137,16 @@ static KINDS: [Kind; 39] = [
     kind("NOREPLICAS", "", "noreplicas", NotExecuted, "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"),
     breaking(kind("READONLY", "", READONLY, NotExecuted, "this Redis is a replica: connect to the primary")),
     breaking(kind("MASTERDOWN", "", "masterdown", NotExecuted, "this Redis is a replica that lost its primary: connect to the primary")),
-    breaking(kind("NOAUTH", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
-    breaking(kind("WRONGPASS", "", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
-    breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL")),
-    kind("ERR", "invalid password", AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
-    kind("NOPERM", "", NO_PERMISSION, NotExecuted, MAY_NOT),
+    config(breaking(kind("NOAUTH", "", AUTH, NotExecuted, LOGIN))),
+    config(breaking(kind("WRONGPASS", "", AUTH, NotExecuted, LOGIN))),
+    config(breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, LOGIN))),
+    config(kind("ERR", "invalid password", AUTH, NotExecuted, LOGIN)),
+    config(kind("NOPERM", "", NO_PERMISSION, NotExecuted, MAY_NOT)),
     // From inside of a script, which may have written with a command that it may use.
-    kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MAY_NOT),
-    kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs"),
+    config(kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MAY_NOT)),
+    config(kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs")),
     kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
-    kind("ERR", "DB index", DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
+    config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
     kind("MOVED", "", MOVED, NotExecuted, NODE),
     kind("ASK", "", ASK, NotExecuted, NODE),
     kind("CROSSSLOT", "", "crossslot", NotExecuted, NODE),
@@ -153,11 +176,19 @@ static KINDS: [Kind; 39] = [
     kind("", IO, IO, Unknown, "a connection to Redis broke"),
     kind("", IDLE_CLOSED, IDLE_CLOSED, NotExecuted, "Redis closed a connection that was idle"),
     breaking(kind("", PROTOCOL, PROTOCOL, Unknown, "a reply is not one of Redis: check what listens at the address of REDIS_URL")),
-    kind("", AUTH, AUTH, NotExecuted, "Redis refuses the user name or password: check REDIS_AUTH and REDIS_URL"),
+    config(kind("", AUTH, AUTH, NotExecuted, LOGIN)),
     kind("", NO_PRIMARY, NO_PRIMARY, NotExecuted, "no Sentinel or node has told where the primaries are: check REDIS_URL and REDIS_TYPE"),
     kind("", QUEUE_FULL, QUEUE_FULL, NotExecuted, "more requests wait for Redis than a core can keep: it is too slow for this load"),
     kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
-    kind("", DATABASE, DATABASE, NotExecuted, "Redis has no database of that number: check the end of REDIS_URL"),
+    config(kind(
+        "",
+        TLS_CERTIFICATE,
+        TLS_CERTIFICATE,
+        NotExecuted,
+        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate",
+    )),
+    config(kind("", TLS, TLS, NotExecuted, "TLS to Redis fails: check that the port of REDIS_URL speaks it, and REDIS_TLS")),
+    config(kind("", DATABASE, DATABASE, NotExecuted, NO_DATABASE)),
     // Anything else, and versions to come.
     kind("", "", SERVER_ERROR, Unknown, "Redis answered with an error that Weir does not know"),
 ];
@@ -204,7 +235,7 @@ pub(super) fn blame(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
         NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
-        NotExecuted(AUTH | DATABASE | UNSUPPORTED | NO_PERMISSION) | Unknown(NO_PERMISSION) => Some(Why::Config),
+        NotExecuted(name) | Unknown(name) if is_config(name) => Some(Why::Config),
         NotExecuted(_) | Unknown(_) => Some(Why::Outage),
     }
 }
@@ -212,6 +243,11 @@ pub(super) fn blame(error: StoreError) -> Option<Why> {
 /// Whether what failed like this did certainly not run, and may well do so when it is asked once more.
 pub(super) fn is_worth_another_try(error: StoreError) -> bool {
     matches!(error, NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED))
+}
+
+/// Whether a person has to change a setting before an error of this name ends.
+fn is_config(name: &str) -> bool {
+    KINDS.iter().any(|kind| kind.is_config && kind.name == name)
 }
 
 pub(super) fn name(error: StoreError) -> &'static str {
@@ -314,6 +350,18 @@ mod tests {
         }
         for (name, breaks) in [("readonly", true), ("masterdown", true), ("auth", true), ("loading", false), ("oom", false)] {
             assert_eq!(breaks_link(NotExecuted(name)), breaks, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_person_has_to_mend_is_marked() {
+        let mut marked: Vec<_> = KINDS.iter().map(|kind| kind.name).filter(|name| is_config(name)).collect();
+        marked.sort_unstable();
+        marked.dedup();
+        assert_eq!(marked, ["auth", "database", "noperm", "tls", "tls_certificate", "unsupported"]);
+        // A name is of one sort, whichever line of the table it comes from.
+        for kind in &KINDS {
+            assert_eq!(kind.is_config, is_config(kind.name), "{kind:?}");
         }
     }
 

@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::batch::{Batch, Manner, Now, Work};
-use super::error;
-use super::link::{Link, Refusal};
+use super::error::{self, Refusal};
+use super::link::Link;
 use super::node::Node;
 use super::options::Topology;
 use super::shared::Shared;
@@ -87,7 +87,7 @@ type Probed = (Option<Link>, Result<(), (Why, &'static str)>);
 
 /// Counts a hit, by transaction and by script, as requests do: only that shows that the server takes writes in time.
 async fn probe(node: &Node, link: Option<Link>, key: &[u8], manner: Manner) -> Probed {
-    let usable = link.filter(|link| !link.is_spent() && link.is_quiet());
+    let usable = link.and_then(|mut link| (!link.is_spent() && link.is_quiet()).then_some(link));
     let mut link = match usable {
         Some(link) => link,
         None => match node.connect().await {

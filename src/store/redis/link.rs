@@ -7,11 +7,11 @@ use std::io;
 use std::ops::Range;
 
 use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value};
-use tokio::time::{Duration, Instant, timeout, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
-use super::error;
-use super::options::{Address, Options};
-use super::socket::Socket;
+use super::error::{self, Refusal};
+use super::options::{Address, Login, Options, Password};
+use super::socket::{self, Socket};
 use crate::time::Micros;
 use crate::verdict::StoreError;
 
@@ -27,14 +27,6 @@ const CHUNK: usize = 4_096;
 /// Buffers that grew beyond this for one large request are given back.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// Why there is no link.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) name: &'static str,
-    /// What the system says; never what the server says.
-    pub(super) cause: Option<io::Error>,
-}
-
 #[derive(Debug)]
 pub(super) struct Link {
     socket: Socket,
@@ -42,6 +34,8 @@ pub(super) struct Link {
     received: Received,
     replies: Vec<Value>,
     written: usize,
+    /// What the system said when the link broke.
+    cause: Option<io::Error>,
     state: State,
     is_condemned: bool,
     retire_at: Instant,
@@ -72,6 +66,10 @@ impl Purpose {
     fn is_to_count(self) -> bool {
         matches!(self, Self::Count | Self::CountOnPrimary)
     }
+
+    fn login(self, options: &Options) -> &Login {
+        if self == Self::AskSentinel { &options.sentinel_login } else { &options.login }
+    }
 }
 
 /// A new link, and the time that the server's clock showed; 0 when it was not asked.
@@ -84,31 +82,31 @@ pub(super) struct Opened {
 impl Link {
     /// Connects, logs in, and learns what it has to know about the server, in one round trip.
     pub(super) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, Refusal> {
-        match timeout(options.connect_timeout, Self::shake_hands(address, options, purpose)).await {
-            Ok(result) => result,
-            Err(_) => Err(Refusal { name: error::CONNECT_TIMEOUT, cause: None }),
+        let deadline = Instant::now() + options.connect_timeout;
+        let refusal = match timeout_at(deadline, Self::shake_hands(address, options, purpose, deadline)).await {
+            Ok(Ok(opened)) => return Ok(opened),
+            Ok(Err(refusal)) => refusal,
+            Err(_) => Refusal { name: error::CONNECT_TIMEOUT, cause: None },
+        };
+        // Certificates may have been replaced; the next attempt has the new ones.
+        if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, refusal.name) {
+            tls.read_again();
         }
+        Err(refusal)
     }
 
-    async fn shake_hands(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, Refusal> {
-        let socket = Socket::connect(address).await.map_err(|cause| Refusal { name: error::CONNECT, cause: Some(cause) })?;
-        let mut link = Self {
-            socket,
-            out: Outgoing::default(),
-            received: Received::default(),
-            replies: Vec::new(),
-            written: 0,
-            state: State::Ready,
-            is_condemned: false,
-            retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
-        };
+    async fn shake_hands(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, Refusal> {
+        let login = purpose.login(options);
+        let who = login.read().await.map_err(|error| Refusal { name: error::AUTH, cause: Some(error.to_string()) })?;
+        let mut link = Self::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
         let mut steps = Vec::new();
         let out = link.outgoing();
-        if let Some(password) = &options.password {
-            match &options.username {
-                Some(username) => out.command("AUTH").arg(username).arg(password.expose()),
-                None => out.command("AUTH").arg(password.expose()),
-            };
+        if let Some((username, password)) = who {
+            let command = out.command("AUTH");
+            if let Some(username) = username {
+                command.arg(username);
+            }
+            command.arg(password.expose());
             out.end();
             steps.push(error::AUTH);
         }
@@ -129,18 +127,55 @@ impl Link {
             steps.push(error::UNSUPPORTED);
         }
         // The timeout around all of this is shorter.
-        let deadline = Instant::now() + 2 * options.connect_timeout;
-        let replies = link.exchange(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
-        if let Some(name) = steps.iter().zip(replies).find_map(|(&step, reply)| refused(step, reply)) {
-            return Err(Refusal { name, cause: None });
+        if let Err(error) = link.exchange(deadline + options.connect_timeout).await {
+            return Err(link.why_closed(error::name(error), options));
         }
-        let time = match replies.last() {
+        if let Some(name) = steps.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply)) {
+            let cause = (name == error::AUTH).then(|| sent(login).to_owned());
+            return Err(Refusal { name, cause });
+        }
+        let time = match link.replies.last() {
             Some(Value::Array(values)) => values.first().and_then(time),
             _ if !purpose.is_to_count() => Some(Micros::default()),
             _ => None,
         };
         let time = time.ok_or(Refusal { name: error::PROTOCOL, cause: None })?;
         Ok(Opened { link, time })
+    }
+
+    fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            out: Outgoing::default(),
+            received: Received::default(),
+            replies: Vec::new(),
+            written: 0,
+            cause: None,
+            state: State::Ready,
+            is_condemned: false,
+            retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
+        }
+    }
+
+    /// What ended the login, with a hint where one side may speak TLS and the other one not.
+    fn why_closed(&mut self, name: &'static str, options: &Options) -> Refusal {
+        match (name, self.cause.take()) {
+            (error::PROTOCOL, _) if self.received.chunk.starts_with(&socket::TLS_ALERT) => {
+                Refusal { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
+            }
+            (error::IO, cause) => {
+                let told = cause.map_or(Refusal { name, cause: None }, |cause| socket::refusal(name, &cause));
+                let hint = if options.tls.is_some() { socket::MAY_WANT_A_CERTIFICATE } else { socket::MAY_SPEAK_TLS };
+                match told {
+                    Refusal { name: error::IO, cause } => {
+                        let cause = cause.unwrap_or_else(|| "closed by the other side".to_owned());
+                        Refusal { name, cause: Some(format!("{cause}, during the login; {hint}")) }
+                    }
+                    about_tls => about_tls,
+                }
+            }
+            (name, cause) => Refusal { name, cause: cause.map(|cause| cause.to_string()) },
+        }
     }
 
     /// Where the next batch is packed; empty.
@@ -178,9 +213,16 @@ impl Link {
         while self.written < self.out.bytes.len() {
             match self.socket.write(&self.out.bytes[self.written..]).await {
                 Ok(count) if count > 0 => self.written += count,
-                _ => return Err(error::IO),
+                Ok(_) => return Err(error::IO),
+                Err(cause) => {
+                    self.cause = Some(cause);
+                    // What TLS could not send whole it may have sent in part.
+                    self.written = self.written.max(usize::from(self.socket.is_tls()));
+                    return Err(error::IO);
+                }
             }
         }
+        self.socket.flush().await.map_err(|cause| self.broke(cause))?;
         let mut left = MOST_REPLY_BYTES;
         while self.replies.len() < self.out.commands {
             let reply = self.next(&mut left).await?;
@@ -199,7 +241,8 @@ impl Link {
                         self.received.unread = 0..count;
                         *left = left.checked_sub(count).ok_or(error::PROTOCOL)?;
                     }
-                    _ => return Err(error::IO),
+                    Ok(_) => return Err(error::IO),
+                    Err(cause) => return Err(self.broke(cause)),
                 },
                 Err(()) => return Err(error::PROTOCOL),
             }
@@ -218,6 +261,11 @@ impl Link {
         heard
     }
 
+    fn broke(&mut self, cause: io::Error) -> &'static str {
+        self.cause = Some(cause);
+        error::IO
+    }
+
     /// Not to be used again by another caller.
     pub(super) fn condemn(&mut self) {
         self.is_condemned = true;
@@ -229,8 +277,19 @@ impl Link {
     }
 
     /// Whether the other side has closed the link, or said something unasked, since it was last used. Asks nobody.
-    pub(super) fn is_quiet(&self) -> bool {
-        matches!(self.socket.peek_nothing(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.socket.is_quiet()
+    }
+}
+
+/// What a person should know about a refused login, and nothing more.
+fn sent(login: &Login) -> &'static str {
+    match (&login.password, &login.username) {
+        (None, _) => "no password was sent",
+        (Some(Password::Text(_)), None) => "a password was sent, no user name",
+        (Some(Password::Text(_)), Some(_)) => "a user name and a password were sent",
+        (Some(Password::File(_)), None) => "a password out of a file was sent, no user name",
+        (Some(Password::File(_)), Some(_)) => "a user name, and a password out of a file, were sent",
     }
 }
 

@@ -9,8 +9,8 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::batch::Reply;
 use super::clock::Clock;
-use super::error::{self, Tallies};
-use super::link::{Link, Purpose, Refusal};
+use super::error::{self, Refusal, Tallies};
+use super::link::{Link, Purpose};
 use super::options::{Address, Options};
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Within;

@@ -1,28 +1,33 @@
-//! Where Redis is and how it is used: the defaults with their reasons, and the forms in which people write an address.
+//! Where Redis is and how it is used: the defaults with their reasons, and the forms in which people write it.
 //!
 //! Nothing here repeats a secret, neither when printed nor in an error.
 
+mod address;
+mod login;
+mod tls;
+
 use std::fmt;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use bb8_redis::redis::{ConnectionAddr, IntoConnectionInfo};
-
-/// The port of a `redis://` address that names none.
-const PORT: u16 = 6379;
+pub use self::address::Address;
+use self::address::{Asks, Place};
+pub use self::login::{Login, Password, PasswordFileError, Secret};
+pub use self::tls::{NameCheck, Tls, TlsError, TlsFiles};
 
 /// How the store is built.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where Redis listens.
+    /// Which servers there are.
     pub topology: Topology,
-    /// The user of Redis's access lists; `None` is its default user.
-    pub username: Option<String>,
-    /// The user's password; `None` when Redis asks for none.
-    pub password: Option<Secret>,
-    /// The number of the database.
+    /// Who logs in to Redis.
+    pub login: Login,
+    /// Who logs in to the sentinels, which have users of their own.
+    pub sentinel_login: Login,
+    /// The number of the database; a cluster has only 0.
     pub database: u32,
+    /// `None`: nothing is encrypted.
+    pub tls: Option<Tls>,
     /// Connections per core at most. Each carries one batch at a time, so this is also how many batches of a core wait for Redis at once;
     /// 10 as in envoyproxy/ratelimit.
     pub pool_size: NonZeroU32,
@@ -34,86 +39,65 @@ pub struct Options {
     pub expiry_jitter_secs: u32,
     /// Goes in front of the keys of probes, as of all others.
     pub key_prefix: String,
-    /// Fixed windows go by script too, which counts nothing that comes too late.
+    /// Fixed windows go by script too, which counts nothing when it comes too late. Costs Redis more, so it is off.
     pub fixed_windows_by_script: bool,
 }
 
-/// How many servers there are, and how they are found.
+/// Which servers there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One.
     Single(Address),
-    /// The primary that these Sentinels know by this name.
+    /// One primary at a time; the sentinels know which.
     Sentinel {
-        /// The name.
+        /// What they call it.
         master: String,
-        /// The Sentinels.
+        /// Where they listen; at least one.
         sentinels: Vec<Address>,
     },
-    /// A cluster, of which these nodes are known.
+    /// Several that share the keys. Some of their addresses, at least one, lead to all of them.
     Cluster(Vec<Address>),
 }
 
 impl fmt::Display for Topology {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |addresses: &[Address]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = |list: &[Address]| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match self {
             Self::Single(address) => address.fmt(out),
-            Self::Sentinel { master, sentinels } => write!(out, "the primary {master} that the Sentinels at {} know", list(sentinels)),
-            Self::Cluster(nodes) => write!(out, "the cluster around {}", list(nodes)),
+            Self::Sentinel { master, sentinels } => write!(out, "{master}, known to {}", list(sentinels)),
+            Self::Cluster(nodes) => out.write_str(&list(nodes)),
         }
     }
 }
 
-/// Where Redis listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A host name or IP address, and a port.
-    Tcp {
-        /// Without the brackets of an IPv6 address.
-        host: String,
-        /// Its port.
-        port: u16,
-    },
-    /// The path of a unix socket.
-    Unix(PathBuf),
+/// Where Redis is, as settings write it; an empty text is a setting that is not set.
+#[derive(Clone, Copy, Default)]
+pub struct Written<'a> {
+    /// `single` (or nothing), `sentinel` or `cluster`.
+    pub kind: &'a str,
+    /// `host:port`, a path, or `redis://` or `rediss://[[user][:password]@]host[:port][/database]`; for Sentinel the master's name and the
+    /// sentinels, for Cluster some nodes, with commas between them.
+    pub url: &'a str,
+    /// `tcp` or `unix`; for a single server only.
+    pub socket_type: &'a str,
+    /// `password` or `user:password`; goes before what the address says.
+    pub auth: &'a str,
+    /// The path of a file with the password; the user is that of `auth` (`user:`) or of the address.
+    pub auth_file: &'a str,
+    /// As `auth`, for sentinels.
+    pub sentinel_auth: &'a str,
+    /// As `auth_file`, for sentinels.
+    pub sentinel_auth_file: &'a str,
+    /// TLS although the address does not ask for it.
+    pub tls: bool,
 }
 
-impl fmt::Display for Address {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(out, "{host}:{port}"),
-            Self::Unix(path) => write!(out, "{}", path.display()),
-        }
-    }
-}
-
-/// A text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps `text` from being printed.
-    #[must_use]
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("***")
-    }
-}
-
-/// Why an address cannot be used, and how to write it. Never repeats what was written: it may hold a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+/// What is wrong with the settings and how to write them. Never repeats what was written: it may hold a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// None of the three topologies.
+    #[error("Redis is `single`, `sentinel` or `cluster`")]
+    Kind,
     /// Nothing was written.
     #[error("the address of Redis is empty: write host:port, redis://[user:password@]host[:port][/database] or the path of a unix socket")]
     Empty,
@@ -133,31 +117,81 @@ pub enum AddressError {
     #[error("the database of Redis is no number: write redis://host:port/0")]
     Database,
     /// A user without a password.
-    #[error("the address of Redis names a user but no password: write redis://user:password@host:port, or set REDIS_AUTH to user:password")]
+    #[error("the address of Redis names a user but no password: write redis://user:password@host:port, or set a password beside it")]
     NoPassword,
-    /// `rediss://`.
-    #[error("TLS to Redis is not supported yet: write redis:// in place of rediss://")]
-    Tls,
-    /// A list of addresses.
-    #[error("several addresses of Redis need Sentinel or Cluster, which are not supported yet: write one host:port")]
+    /// A list of addresses for one server.
+    #[error("several addresses are several servers: write one host:port, or set the type to sentinel or cluster")]
     Several,
     /// A socket type other than the two.
     #[error("the socket type of Redis is tcp or unix")]
     SocketType,
     /// The socket type says tcp, the address is a path.
-    #[error("the address of Redis is a path but the socket type is tcp: set REDIS_SOCKET_TYPE to unix, or write host:port")]
+    #[error("the address of Redis is a path but the socket type is tcp: set the socket type to unix, or write host:port")]
     PathForTcp,
+    /// No master, or no sentinel.
+    #[error("write the name of the master, then the sentinels: mymaster,sentinel-1:26379,sentinel-2:26379")]
+    Sentinels,
+    /// A login where it is not clear for whom.
+    #[error("sentinels and Redis have logins of their own: leave them out of the addresses and set the two passwords beside them")]
+    SentinelLogin,
+    /// Addresses of one Redis that say different things.
+    #[error("the addresses of one Redis have to agree: the same user, password, database and scheme in all that name one")]
+    Disagree,
+    /// A cluster and a database.
+    #[error("a Redis Cluster has no databases but 0: leave the number out")]
+    ClusterDatabase,
+    /// TLS over a unix socket.
+    #[error("a unix socket does not speak TLS: write host:port, or switch TLS off")]
+    UnixTls,
+    /// A password and a file with a password; the end of the setting's name.
+    #[error("there is a password beside the one in the file: set only one of the two")]
+    TwoPasswords(&'static str),
+    /// The end of the setting's name, and why the file gives no password.
+    #[error("{1}; write the path of a file that holds only the password")]
+    PasswordFile(&'static str, String),
+    /// A whole sentence about a file of certificates.
+    #[error("{0}")]
+    Tls(String),
+}
+
+impl OptionsError {
+    /// The end of the name of the setting that is wrong, behind `REDIS_` or `REDIS_PERSECOND_`; `None`: the text names it.
+    #[must_use]
+    pub fn setting(&self) -> Option<&'static str> {
+        match self {
+            Self::Kind => Some("TYPE"),
+            Self::SocketType => Some("SOCKET_TYPE"),
+            Self::TwoPasswords(setting) | Self::PasswordFile(setting, _) => Some(setting),
+            Self::UnixTls => Some("TLS"),
+            Self::Tls(_) => None,
+            _ => Some("URL"),
+        }
+    }
+}
+
+/// What addresses say together.
+struct Found {
+    topology: Topology,
+    asks: Asks,
+    username: Option<String>,
+    password: Option<Secret>,
+    database: u32,
 }
 
 impl Options {
-    /// Options for an address, with all defaults.
+    /// Options for one server, with all defaults.
     #[must_use]
     pub fn new(address: Address) -> Self {
+        Self::of(Topology::Single(address))
+    }
+
+    fn of(topology: Topology) -> Self {
         Self {
-            topology: Topology::Single(address),
-            username: None,
-            password: None,
+            topology,
+            login: Login::default(),
+            sentinel_login: Login::default(),
             database: 0,
+            tls: None,
             pool_size: const { NonZeroU32::new(10).expect("10 is not 0") },
             connect_timeout: Duration::from_millis(250),
             expiry_jitter_secs: 300,
@@ -171,184 +205,117 @@ impl Options {
         format!("{}w1{{weir|probe={number}}}", self.key_prefix).into_bytes()
     }
 
-    /// Reads an address in any form that envoyproxy/ratelimit takes: `host:port`, a path (it begins with `/`, or `socket_type` is `unix`),
-    /// `redis://[[user][:password]@]host[:port][/database]` and `unix://path`. `auth` is `password` or `user:password` and goes before what
-    /// the address says.
+    /// Reads the settings in any form that envoyproxy/ratelimit takes, and the files that they name.
     ///
     /// # Errors
     /// What is wrong and how to write it, without repeating it.
-    pub fn parse(url: &str, socket_type: Option<&str>, auth: Option<&str>) -> Result<Self, AddressError> {
-        let url = url.trim();
-        let is_unix = match socket_type.map(str::trim).filter(|text| !text.is_empty()) {
-            None => None,
-            Some(text) if text.eq_ignore_ascii_case("unix") => Some(true),
-            Some(text) if text.eq_ignore_ascii_case("tcp") => Some(false),
-            Some(_) => return Err(AddressError::SocketType),
+    pub fn parse(written: &Written<'_>, files: &TlsFiles) -> Result<Self, OptionsError> {
+        let is_unix = match written.socket_type.trim() {
+            "" => None,
+            text if text.eq_ignore_ascii_case("unix") => Some(true),
+            text if text.eq_ignore_ascii_case("tcp") => Some(false),
+            _ => return Err(OptionsError::SocketType),
         };
-        let auth = auth.filter(|text| !text.is_empty());
-        let mut options = match (url.split_once("://"), is_unix) {
-            _ if url.is_empty() => return Err(AddressError::Empty),
-            (Some((scheme, rest)), _) => with_scheme(scheme, rest, auth.is_some())?,
-            (None, Some(true)) => Self::new(Address::Unix(url.into())),
-            (None, Some(false)) if url.starts_with('/') => return Err(AddressError::PathForTcp),
-            (None, None) if url.starts_with('/') => Self::new(Address::Unix(url.into())),
-            (None, _) => Self::new(host_and_port(url)?),
+        let url = written.url.trim();
+        let found = match written.kind.trim().to_ascii_lowercase().as_str() {
+            "" | "single" | "sentinel" | "cluster" if url.is_empty() => return Err(OptionsError::Empty),
+            "" | "single" => single(url, is_unix)?,
+            "sentinel" => sentinel(url)?,
+            "cluster" => cluster(url)?,
+            _ => return Err(OptionsError::Kind),
         };
-        if let Some(auth) = auth {
-            let (username, password) = auth.split_once(':').map_or((None, auth), |(user, password)| (Some(user), password));
-            options.username = username.filter(|user| !user.is_empty()).map(str::to_owned);
-            options.password = Some(Secret::new(password));
-        }
-        Ok(options)
-    }
-}
-
-fn with_scheme(scheme: &str, rest: &str, has_auth: bool) -> Result<Options, AddressError> {
-    match scheme.to_ascii_lowercase().as_str() {
-        "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => Ok(Options::new(Address::Unix(rest.into()))),
-        "redis" => {
-            if authority(rest).contains(',') {
-                return Err(AddressError::Several);
+        let tls = if found.asks == Asks::Tls || written.tls {
+            if matches!(found.topology, Topology::Single(Address::Unix(_))) {
+                return Err(OptionsError::UnixTls);
             }
-            // The redis crate undoes the escapes of user, password and path; the error it gives does not say which part is wrong.
-            let info = format!("redis://{rest}").into_connection_info().map_err(|_| what_is_wrong(rest))?;
-            let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(AddressError::Form) };
-            let login = info.redis_settings();
-            let mut options = Options::new(Address::Tcp { host: host.clone(), port: *port });
-            options.username = login.username().filter(|user| !user.is_empty()).map(str::to_owned);
-            options.password = login.password().map(Secret::new);
-            options.database = u32::try_from(login.db()).map_err(|_| AddressError::Database)?;
-            if options.username.is_some() && options.password.is_none() && !has_auth {
-                return Err(AddressError::NoPassword);
-            }
-            Ok(options)
+            Some(Tls::read(files.clone()).map_err(|error| OptionsError::Tls(error.to_string()))?)
+        } else {
+            None
+        };
+        let Found { topology, username, password, database, .. } = found;
+        let nobody = Login::default();
+        Ok(Self {
+            login: login(("AUTH_FILE", written.auth, written.auth_file), username, password)?,
+            sentinel_login: match topology {
+                Topology::Sentinel { .. } => login(("SENTINEL_AUTH_FILE", written.sentinel_auth, written.sentinel_auth_file), None, None)?,
+                _ => nobody,
+            },
+            database,
+            tls,
+            ..Self::of(topology)
+        })
+    }
+}
+
+fn single(url: &str, is_unix: Option<bool>) -> Result<Found, OptionsError> {
+    let Place { address, asks, username, password, database } = Place::of_one(url, is_unix)?;
+    Ok(Found { topology: Topology::Single(address), asks, username, password, database })
+}
+
+fn sentinel(url: &str) -> Result<Found, OptionsError> {
+    let (master, rest) = url.split_once(',').ok_or(OptionsError::Sentinels)?;
+    let master = master.trim();
+    // These are the characters that a sentinel takes in a name; others are a sign that the name was left out.
+    let is_name = !master.is_empty() && master.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+    if !is_name || rest.trim().is_empty() {
+        return Err(OptionsError::Sentinels);
+    }
+    let found = several(rest)?;
+    if found.username.is_some() || found.password.is_some() {
+        return Err(OptionsError::SentinelLogin);
+    }
+    let Topology::Cluster(sentinels) = found.topology else { return Err(OptionsError::Sentinels) };
+    Ok(Found { topology: Topology::Sentinel { master: master.to_owned(), sentinels }, ..found })
+}
+
+fn cluster(url: &str) -> Result<Found, OptionsError> {
+    let found = several(url)?;
+    if found.database == 0 { Ok(found) } else { Err(OptionsError::ClusterDatabase) }
+}
+
+/// A list of servers, of which some say more than where they listen.
+fn several(list: &str) -> Result<Found, OptionsError> {
+    let places = list.split(',').map(|item| Place::of_many(item.trim())).collect::<Result<Vec<_>, _>>()?;
+    let mut schemes = places.iter().filter(|place| place.asks != Asks::Nothing);
+    let first = schemes.next();
+    let agrees = |place: &Place| first.is_some_and(|first| *place == Place { address: place.address.clone(), ..first.clone() });
+    if !schemes.all(agrees) {
+        return Err(OptionsError::Disagree);
+    }
+    let (username, password) = first.map(|place| (place.username.clone(), place.password.clone())).unwrap_or_default();
+    let (asks, database) = first.map_or((Asks::Nothing, 0), |place| (place.asks, place.database));
+    let nodes = places.into_iter().map(|place| place.address).collect();
+    Ok(Found { topology: Topology::Cluster(nodes), asks, username, password, database })
+}
+
+/// `auth` and `file` go before what the address says; `setting` is the name of the one for the file.
+fn login(
+    (setting, auth, file): (&'static str, &str, &str),
+    username: Option<String>,
+    password: Option<Secret>,
+) -> Result<Login, OptionsError> {
+    let (user, text) = auth.split_once(':').map_or(("", auth), |(user, text)| (user, text));
+    let user = Some(user.to_owned()).filter(|user| !user.is_empty());
+    if !file.is_empty() {
+        if !text.is_empty() || password.is_some() {
+            return Err(OptionsError::TwoPasswords(setting));
         }
-        "rediss" | "valkeys" => Err(AddressError::Tls),
-        _ => Err(AddressError::Form),
+        let login = Login { username: user.or(username), password: Some(Password::File(file.into())) };
+        return match login.check() {
+            Ok(()) => Ok(login),
+            Err(error) => Err(OptionsError::PasswordFile(setting, error.to_string())),
+        };
     }
-}
-
-/// `host:port` out of what follows the scheme.
-fn authority(rest: &str) -> &str {
-    let place = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    place.rsplit_once('@').map_or(place, |(_, place)| place)
-}
-
-fn what_is_wrong(rest: &str) -> AddressError {
-    let place = authority(rest);
-    if place.is_empty() {
-        return AddressError::Form;
+    if !auth.is_empty() {
+        // The user of an address that has a password goes with that password.
+        let username = user.or(if password.is_none() { username } else { None });
+        return Ok(Login { username, password: Some(Password::Text(Secret::new(text))) });
     }
-    let with_port = if place.ends_with(']') || !place.contains(':') { format!("{place}:{PORT}") } else { place.to_owned() };
-    host_and_port(&with_port).err().unwrap_or(AddressError::Database)
-}
-
-fn host_and_port(text: &str) -> Result<Address, AddressError> {
-    if text.contains(',') {
-        return Err(AddressError::Several);
+    if username.is_some() && password.is_none() {
+        return Err(OptionsError::NoPassword);
     }
-    if text.contains(['/', '@', '?', '#']) || text.contains(char::is_whitespace) {
-        return Err(AddressError::Form);
-    }
-    let (host, port) = text.rsplit_once(':').ok_or(AddressError::NoPort)?;
-    let host = match host.strip_prefix('[').map(|host| host.strip_suffix(']')) {
-        Some(Some(host)) => host,
-        Some(None) => return Err(AddressError::NoPort),
-        None if host.contains(':') => return Err(AddressError::Brackets),
-        None => host,
-    };
-    let port = match port.parse() {
-        Ok(0) => return Err(AddressError::Port),
-        Ok(port) => port,
-        Err(_) if port.is_empty() => return Err(AddressError::NoPort),
-        Err(_) => return Err(AddressError::Port),
-    };
-    if host.is_empty() {
-        return Err(AddressError::Form);
-    }
-    Ok(Address::Tcp { host: host.to_owned(), port })
+    Ok(Login { username, password: password.map(Password::Text) })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp { host: host.to_owned(), port }
-    }
-
-    #[test]
-    fn the_forms_of_the_reference_are_read() {
-        let unix = |path: &str| Address::Unix(path.into());
-        let table = [
-            ("redis:6379", None, tcp("redis", 6379)),
-            ("redis:6379", Some("tcp"), tcp("redis", 6379)),
-            (" 10.0.0.1:7000 ", Some("TCP"), tcp("10.0.0.1", 7000)),
-            ("[::1]:6379", None, tcp("::1", 6379)),
-            ("/run/redis.sock", None, unix("/run/redis.sock")),
-            ("/run/redis.sock", Some(""), unix("/run/redis.sock")),
-            ("redis.sock", Some("unix"), unix("redis.sock")),
-            ("unix:///run/redis.sock", None, unix("/run/redis.sock")),
-            ("redis://redis", None, tcp("redis", 6379)),
-            ("REDIS://redis:1", Some("unix"), tcp("redis", 1)),
-            ("redis://[::1]:7000", None, tcp("::1", 7000)),
-            ("redis://[::1]", None, tcp("::1", 6379)),
-        ];
-        for (url, socket_type, expected) in table {
-            let options = Options::parse(url, socket_type, None).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(options.topology, Topology::Single(expected), "{url}");
-            assert_eq!((options.username, options.password, options.database), (None, None, 0), "{url}");
-        }
-    }
-
-    #[test]
-    fn logins_are_read_and_never_printed() {
-        let table = [
-            ("redis://u:p%40ss@h/3", None, (Some("u"), "p@ss", 3)),
-            ("redis://:s3cret@h:1/", None, (None, "s3cret", 0)),
-            ("h:1", Some("s3cret"), (None, "s3cret", 0)),
-            ("h:1", Some("u:s3:cret"), (Some("u"), "s3:cret", 0)),
-            ("redis://u:old@h/2", Some("s3cret"), (None, "s3cret", 2)),
-            ("redis://u@h/2", Some("v:s3cret"), (Some("v"), "s3cret", 2)),
-        ];
-        for (url, auth, (username, password, database)) in table {
-            let options = Options::parse(url, None, auth).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(options.username.as_deref(), username, "{url}");
-            assert_eq!(options.password.as_ref().map(Secret::expose), Some(password), "{url}");
-            assert_eq!(options.database, database, "{url}");
-            assert!(!format!("{options:?}").contains(password), "{options:?}");
-        }
-    }
-
-    #[test]
-    fn mistakes_say_how_to_write_it_and_repeat_nothing() {
-        let table = [
-            ("", None, AddressError::Empty),
-            ("redis", None, AddressError::NoPort),
-            ("redis:", None, AddressError::NoPort),
-            ("[::1]", None, AddressError::NoPort),
-            ("redis:0", None, AddressError::Port),
-            ("redis:65536", None, AddressError::Port),
-            ("redis:s3cret", None, AddressError::Port),
-            (":6379", None, AddressError::Form),
-            ("::1:6379", None, AddressError::Brackets),
-            ("a:1,b:2", None, AddressError::Several),
-            ("redis://a:1,b:2", None, AddressError::Several),
-            ("redis://u:s3cret@h:port", None, AddressError::Port),
-            ("redis://u:s3cret@h/db", None, AddressError::Database),
-            ("redis://u:s3cret@h/-1", None, AddressError::Database),
-            ("redis://u@h", None, AddressError::NoPassword),
-            ("redis://", None, AddressError::Form),
-            ("rediss://u:s3cret@h", None, AddressError::Tls),
-            ("http://u:s3cret@h", None, AddressError::Form),
-            ("u:s3cret@h:1", None, AddressError::Form),
-            ("redis:6379", Some("udp"), AddressError::SocketType),
-            ("/run/redis.sock", Some("tcp"), AddressError::PathForTcp),
-        ];
-        for (url, socket_type, expected) in table {
-            let error = Options::parse(url, socket_type, None).expect_err(url);
-            assert_eq!(error, expected, "{url}");
-            assert!(!error.to_string().contains("s3cret"), "{error}");
-        }
-    }
-}
+mod tests;

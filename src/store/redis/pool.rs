@@ -7,8 +7,8 @@ use bb8_redis::bb8;
 use tokio::sync::Notify;
 use tokio::time::Duration;
 
-use super::error;
-use super::link::{LIFETIME, Link, Refusal};
+use super::error::{self, Refusal};
+use super::link::{LIFETIME, Link};
 use super::node::{Node, Place};
 
 /// A lane gives up on a link after this long; attempts to connect end much sooner.

@@ -10,8 +10,8 @@ use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::error;
-use super::link::{Link, Purpose, Refusal};
+use super::error::{self, Refusal};
+use super::link::{Link, Purpose};
 use super::options::Address;
 use super::shared::Shared;
 

@@ -49,7 +49,7 @@ impl Redirect {
     }
 
     /// With the host of the node that says so in place of an empty one.
-    pub(super) fn from_the_view_of(mut self, node: Option<&Address>) -> Self {
+    pub(super) fn seen_from(mut self, node: Option<&Address>) -> Self {
         if let (Address::Tcp { host, .. }, Some(Address::Tcp { host: own, .. })) = (&mut self.to, node)
             && host.is_empty()
         {

@@ -1,0 +1,87 @@
+//! Settings of Redis as flags give them.
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    flags: RedisFlags,
+}
+
+fn read(arguments: &[&str]) -> (Result<Backend, Wrong>, Vec<String>) {
+    let mut warnings = Vec::new();
+    let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
+    (flags.backend("", &mut warnings), warnings)
+}
+
+fn both(arguments: &[&str]) -> (Options, Option<Options>) {
+    match read(arguments) {
+        (Ok(Backend::Redis { main, per_second }), warnings) if warnings.is_empty() => (main, per_second),
+        other => panic!("{arguments:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn one_redis_for_all_units_or_two() {
+    let (main, per_second) = both(&["--redis-url", "a:1", "--redis-pool-size", "3", "--fixed-windows-by-script"]);
+    assert_eq!((main.topology.to_string().as_str(), main.pool_size.get(), main.expiry_jitter_secs), ("a:1", 3, 300));
+    assert!(main.fixed_windows_by_script && main.tls.is_none() && per_second.is_none());
+    let twins = "--redis-url=a:1 --redis-auth=x --redis-persecond --redis-persecond-url=m,b:2 --redis-persecond-type=SENTINEL \
+                 --redis-persecond-pool-size=4 --redis-persecond-auth=u:y --redis-persecond-sentinel-auth=z --redis-persecond-tls \
+                 --redis-persecond-socket-type=tcp --expiration-jitter-max-seconds=7";
+    let (main, per_second) = both(&twins.split_whitespace().collect::<Vec<_>>());
+    let per_second = per_second.expect("two");
+    assert_eq!((per_second.topology.to_string().as_str(), per_second.pool_size.get()), ("m, known to b:2", 4));
+    assert_eq!((main.pool_size.get(), main.expiry_jitter_secs, per_second.expiry_jitter_secs), (10, 7, 7));
+    assert_eq!((main.login.username.as_deref(), per_second.login.username.as_deref()), (None, Some("u")));
+    assert!(main.login.password.is_some() && per_second.sentinel_login.password.is_some());
+    assert!(main.tls.is_none() && per_second.tls.is_some());
+}
+
+#[test]
+fn every_kind_of_redis_is_read() {
+    for (kind, url, shown) in [("single", "a:1", "a:1"), ("Sentinel", "m,a:1", "m, known to a:1"), ("CLUSTER", "a:1,b:2", "a:1, b:2")] {
+        assert_eq!(both(&["--redis-type", kind, "--redis-url", url]).0.topology.to_string(), shown);
+    }
+    assert!(both(&["--redis-url", "rediss://a:1"]).0.tls.is_some());
+    assert!(both(&["--redis-url", "a:1", "--redis-tls", "--redis-tls-skip-hostname-verification"]).0.tls.is_some());
+}
+
+#[test]
+fn mistakes_name_the_setting() {
+    for (arguments, start) in [
+        (&["--redis-url", "a"][..], "REDIS_URL: "),
+        (&[], "BACKEND_TYPE=redis needs REDIS_URL"),
+        (&["--redis-type", "cluster"], "REDIS_TYPE needs REDIS_URL"),
+        (&["--redis-type", "s3cret", "--redis-url", "a:1"], "REDIS_TYPE: "),
+        (&["--redis-socket-type", "s3cret", "--redis-url", "a:1"], "REDIS_SOCKET_TYPE: "),
+        (&["--redis-url", "a:1", "--redis-auth", "s3cret", "--redis-auth-file", "/f"], "REDIS_AUTH_FILE: "),
+        (&["--redis-url", "a:1", "--redis-auth-file", "/no/such/file"], "REDIS_AUTH_FILE: "),
+        (&["--redis-url", "/run/redis.sock", "--redis-tls"], "REDIS_TLS: "),
+        (&["--redis-url", "rediss://a:1", "--redis-tls-cacert", "/no/such/file"], "REDIS_TLS_CACERT: "),
+        (&["--redis-url", "rediss://a:1", "--redis-tls-client-key", "/no/such/file"], "REDIS_TLS_CLIENT_KEY needs "),
+        (&["--redis-url", "a:1", "--redis-persecond"], "REDIS_PERSECOND needs REDIS_PERSECOND_URL"),
+        (&["--redis-url", "a:1", "--redis-persecond", "--redis-persecond-url", "s3cret"], "REDIS_PERSECOND_URL: "),
+    ] {
+        let error = read(arguments).0.expect_err("wrong").to_string();
+        assert!(error.starts_with(start) && !error.contains("s3cret"), "{error}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_said_once() {
+    let warnings = |more: &[&str]| {
+        let (backend, warnings) = read(&[&["--redis-url", "a:1"], more].concat());
+        assert!(backend.is_ok(), "{more:?}");
+        warnings
+    };
+    assert!(warnings(&["--redis-tls-cacert", "", "--redis-persecond-type", "single"]).is_empty());
+    let said = warnings(&["--redis-tls-cacert", "/ca", "--redis-tls-client-key", "/key"]);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("REDIS_TLS_CACERT, REDIS_TLS_CLIENT_KEY have no effect: "), "{said:?}");
+    assert_eq!(warnings(&["--redis-sentinel-auth", "s3cret"]), ["REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not sentinel"]);
+    let said = warnings(&["--redis-persecond-url", "redis://:s3cret@b:2", "--redis-persecond-auth", "s3cret"]);
+    assert_eq!(said, ["REDIS_PERSECOND_URL, REDIS_PERSECOND_AUTH have no effect: REDIS_PERSECOND is not true"]);
+}

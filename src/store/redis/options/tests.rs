@@ -1,0 +1,186 @@
+//! Tables of what can be written, and of what cannot.
+
+use super::*;
+
+fn tcp(host: &str, port: u16) -> Address {
+    Address::Tcp { host: host.to_owned(), port }
+}
+
+fn parse(written: Written<'_>) -> Result<Options, OptionsError> {
+    Options::parse(&written, &TlsFiles::default())
+}
+
+fn text(login: &Login) -> Option<&str> {
+    match &login.password {
+        Some(Password::Text(secret)) => Some(secret.expose()),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_forms_of_the_reference_are_read() {
+    let unix = |path: &str| Address::Unix(path.into());
+    let table = [
+        ("redis:6379", "", tcp("redis", 6379)),
+        ("redis:6379", "tcp", tcp("redis", 6379)),
+        (" 10.0.0.1:7000 ", "TCP", tcp("10.0.0.1", 7000)),
+        ("[::1]:6379", "", tcp("::1", 6379)),
+        ("/run/redis.sock", "", unix("/run/redis.sock")),
+        ("redis.sock", "unix", unix("redis.sock")),
+        ("unix:///run/redis.sock", "", unix("/run/redis.sock")),
+        ("redis://redis", "", tcp("redis", 6379)),
+        ("REDIS://redis:1", "unix", tcp("redis", 1)),
+        ("valkey://redis:1", "", tcp("redis", 1)),
+        ("redis://[::1]:7000", "", tcp("::1", 7000)),
+        ("redis://[::1]", "", tcp("::1", 6379)),
+    ];
+    for (url, socket_type, expected) in table {
+        for kind in ["", "single", "SINGLE"] {
+            let options = parse(Written { url, socket_type, kind, ..Written::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(options.topology, Topology::Single(expected.clone()), "{url}");
+            assert_eq!((options.login, options.sentinel_login, options.database), (Login::default(), Login::default(), 0), "{url}");
+            assert!(options.tls.is_none(), "{url}");
+        }
+    }
+}
+
+#[test]
+fn several_servers_are_a_list() {
+    let sentinel = |sentinels: &[Address]| Topology::Sentinel { master: "my-master.1".to_owned(), sentinels: sentinels.to_vec() };
+    let (a, b) = (tcp("a", 1), tcp("::1", 2));
+    let both = [a.clone(), b.clone()];
+    let table = [
+        ("sentinel", "my-master.1,a:1,[::1]:2", sentinel(&both), 0, false),
+        ("Sentinel", " my-master.1 , a:1 ", sentinel(&both[..1]), 0, false),
+        ("sentinel", "my-master.1,redis://a:1/3,[::1]:2", sentinel(&both), 3, false),
+        ("sentinel", "my-master.1,rediss://a:1,rediss://[::1]:2", sentinel(&both), 0, true),
+        ("cluster", "a:1", Topology::Cluster(vec![a.clone()]), 0, false),
+        ("CLUSTER", "a:1, [::1]:2", Topology::Cluster(both.to_vec()), 0, false),
+        ("cluster", "rediss://a:1/0,[::1]:2", Topology::Cluster(both.to_vec()), 0, true),
+    ];
+    for (kind, url, topology, database, is_tls) in table {
+        // The type of the socket is for a single server; the reference's default must not get in the way.
+        let options = parse(Written { kind, url, socket_type: "unix", ..Written::default() });
+        let options = options.unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert_eq!((options.topology, options.database, options.tls.is_some()), (topology, database, is_tls), "{url}");
+    }
+    let url = "redis://u:p%2C1@a:1,b:2,redis://u:p%2C1@c:3";
+    let login = parse(Written { kind: "cluster", url, ..Written::default() }).expect("one login").login;
+    assert_eq!((login.username.as_deref(), text(&login)), (Some("u"), Some("p,1")));
+}
+
+#[test]
+fn topologies_are_shown_without_secrets() {
+    let shown = |kind, url| parse(Written { kind, url, ..Written::default() }).expect("options").topology.to_string();
+    assert_eq!(shown("", "redis://u:s3cret@[::1]:1"), "[::1]:1");
+    assert_eq!(shown("sentinel", "m,a:1,b:2"), "m, known to a:1, b:2");
+    assert_eq!(shown("cluster", "redis://u:s3cret@a:1,b:2"), "a:1, b:2");
+}
+
+#[test]
+fn logins_are_read_and_never_printed() {
+    let table = [
+        ("redis://u:p%40ss@h/3", "", (Some("u"), "p@ss", 3)),
+        ("rediss://:s3cret@h:1/", "", (None, "s3cret", 0)),
+        ("h:1", "s3cret", (None, "s3cret", 0)),
+        ("h:1", "u:s3:cret", (Some("u"), "s3:cret", 0)),
+        ("redis://u:old@h/2", "s3cret", (None, "s3cret", 2)),
+        ("redis://u@h/2", "s3cret", (Some("u"), "s3cret", 2)),
+        ("redis://u@h/2", "v:s3cret", (Some("v"), "s3cret", 2)),
+    ];
+    for (url, auth, (username, password, database)) in table {
+        let options = parse(Written { url, auth, ..Written::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert_eq!(options.login.username.as_deref(), username, "{url}");
+        assert_eq!(text(&options.login), Some(password), "{url}");
+        assert_eq!((options.database, options.tls.is_some()), (database, url.starts_with("rediss")), "{url}");
+        assert!(!format!("{options:?}").contains(password), "{options:?}");
+    }
+    let written = Written { kind: "sentinel", url: "m,a:1", auth: "s3cret", sentinel_auth: "u:0ther", ..Written::default() };
+    let options = parse(written).expect("two logins");
+    assert_eq!((text(&options.login), text(&options.sentinel_login)), (Some("s3cret"), Some("0ther")));
+    assert_eq!(options.sentinel_login.username.as_deref(), Some("u"));
+    assert!(!format!("{options:?}").contains("s3cret") && !format!("{options:?}").contains("0ther"));
+}
+
+#[test]
+fn a_password_may_be_in_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("password");
+    std::fs::write(&path, "s3cret\n").expect("written");
+    let auth_file = path.to_str().expect("UTF-8");
+    let file = Some(Password::File(path.clone()));
+    for (url, auth, username) in
+        [("h:1", "", None), ("redis://u@h:1", "", Some("u")), ("h:1", "v:", Some("v")), ("redis://u@h:1", "v:", Some("v"))]
+    {
+        let login = parse(Written { url, auth, auth_file, ..Written::default() }).expect("a file").login;
+        assert_eq!((login.username.as_deref(), &login.password), (username, &file), "{url} {auth}");
+    }
+    let sentinel = Written { kind: "sentinel", url: "m,a:1", sentinel_auth_file: auth_file, ..Written::default() };
+    assert_eq!(parse(sentinel).expect("a file").sentinel_login.password, file);
+    for (url, auth) in [("h:1", "s3cret"), ("h:1", "u:s3cret"), ("redis://:s3cret@h:1", "")] {
+        let error = parse(Written { url, auth, auth_file, ..Written::default() }).expect_err("two passwords");
+        assert_eq!(error, OptionsError::TwoPasswords("AUTH_FILE"), "{url} {auth}");
+    }
+    let error = parse(Written { url: "h:1", auth_file: "/no/such/file", ..Written::default() }).expect_err("no file");
+    assert_eq!(error.setting(), Some("AUTH_FILE"));
+    assert!(error.to_string().starts_with("the password file /no/such/file cannot be read (No such file"), "{error}");
+}
+
+#[test]
+fn mistakes_say_how_to_write_it_and_repeat_nothing() {
+    use OptionsError::*;
+    let table = [
+        ("", "", Empty),
+        ("", "redis", NoPort),
+        ("", "redis:", NoPort),
+        ("", "[::1]", NoPort),
+        ("", "redis:0", Port),
+        ("", "redis:65536", Port),
+        ("", "redis:s3cret", Port),
+        ("", ":6379", Form),
+        ("", "::1:6379", Brackets),
+        ("", "a:1,b:2", Several),
+        ("", "redis://a:1,b:2", Several),
+        ("", "redis://u:s3cret@h:port", Port),
+        ("", "redis://u:s3cret@h/db", Database),
+        ("", "rediss://u:s3cret@h/-1", Database),
+        ("", "redis://u@h", NoPassword),
+        ("", "redis://", Form),
+        ("", "http://u:s3cret@h", Form),
+        ("", "u:s3cret@h:1", Form),
+        ("s3cret", "h:1", Kind),
+        ("sentinel", "", Empty),
+        ("sentinel", "mymaster", Sentinels),
+        ("sentinel", "mymaster,", Sentinels),
+        ("sentinel", ",a:1", Sentinels),
+        ("sentinel", "a:1,b:2", Sentinels),
+        ("sentinel", "redis://:s3cret@a:1,b:2", Sentinels),
+        ("sentinel", "m,a", NoPort),
+        ("sentinel", "m,redis://a", NoPort),
+        ("sentinel", "m,a:1,/run/redis.sock", Form),
+        ("sentinel", "m,redis://:s3cret@a:1", SentinelLogin),
+        ("sentinel", "m,redis://a:1/1,redis://b:1/2", Disagree),
+        ("cluster", "a:1,", NoPort),
+        ("cluster", "a:1,unix:///run/redis.sock", NoPort),
+        ("cluster", "redis://a", NoPort),
+        ("cluster", "redis://a:1/1", ClusterDatabase),
+        ("cluster", "redis://:s3cret@a:1,redis://:0ther@b:1", Disagree),
+        ("cluster", "redis://a:1,rediss://b:1", Disagree),
+        ("cluster", "redis://u@a:1", NoPassword),
+    ];
+    for (kind, url, expected) in table {
+        let error = parse(Written { kind, url, ..Written::default() }).expect_err(url);
+        assert_eq!(error, expected, "{url}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+    for (url, socket_type, tls, expected) in [
+        ("redis:6379", "udp", false, SocketType),
+        ("/run/redis.sock", "tcp", false, PathForTcp),
+        ("/run/redis.sock", "", true, UnixTls),
+        ("redis.sock", "unix", true, UnixTls),
+    ] {
+        let error = parse(Written { url, socket_type, tls, ..Written::default() }).expect_err(url);
+        assert_eq!(error, expected, "{url}");
+    }
+    assert!(parse(Written { url: "h:1", tls: true, ..Written::default() }).is_ok_and(|options| options.tls.is_some()));
+}

@@ -1,0 +1,123 @@
+//! Logins and TLS against a real redis-server: who is trusted, who is refused and by what name, what heals without a restart, and that no
+//! password shows up anywhere.
+
+mod secrets;
+mod tls;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weir::store::redis::{NameCheck, Options, TlsFiles, Written};
+use weir::store::{Redis, StoreError};
+
+use crate::redis::ask_one;
+use crate::support::certificates::{Authority, Files};
+use crate::support::{RedisServer, ports};
+
+/// A redis-server that speaks TLS beside its plain port.
+struct Secured {
+    server: RedisServer,
+    tls_port: u16,
+    files: Files,
+    authority: Authority,
+}
+
+impl Secured {
+    /// With a certificate for localhost and 127.0.0.1, and further arguments.
+    fn start(arguments: &[&str]) -> Self {
+        let (authority, files, tls_port) = (Authority::new("first"), Files::new(), ports::free().port());
+        files.write("ca.crt", &authority.pem());
+        files.write_issued("redis", &authority.issue(&["localhost", "127.0.0.1"]));
+        let port = tls_port.to_string();
+        let (certificate, key, ca) = (files.text("redis.crt"), files.text("redis.key"), files.text("ca.crt"));
+        let mut all = vec!["--tls-port", &port, "--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+        if !arguments.contains(&"--tls-auth-clients") {
+            all.extend(["--tls-auth-clients", "no"]);
+        }
+        all.extend(arguments);
+        let server = RedisServer::start_with(&all);
+        Self { server, tls_port, files, authority }
+    }
+
+    /// Makes it use `name.crt` and `name.key` from now on, and forget whom it knew.
+    fn use_certificate(&self, name: &str) {
+        let (certificate, key) = (self.files.text(&format!("{name}.crt")), self.files.text(&format!("{name}.key")));
+        self.server.run::<()>(&["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    }
+
+    /// Trusts its authority.
+    fn trusting(&self) -> TlsFiles {
+        TlsFiles { ca_cert: Some(self.files.path("ca.crt")), ..TlsFiles::default() }
+    }
+
+    fn options(&self, host: &str, files: &TlsFiles) -> Options {
+        options(&format!("rediss://{host}:{}", self.tls_port), files)
+    }
+
+    fn redis(&self, host: &str, files: &TlsFiles) -> Redis {
+        Redis::connect_lazily(self.options(host, files))
+    }
+}
+
+/// Patient: a handshake may take long on a busy machine.
+fn options(url: &str, files: &TlsFiles) -> Options {
+    let options = Options::parse(&Written { url, ..Written::default() }, files).expect("good settings");
+    Options { connect_timeout: Duration::from_secs(2), ..options }
+}
+
+async fn hit(redis: &Redis) -> Result<i64, StoreError> {
+    ask_one(redis, "key", 1_000_000, 1).await.map(|verdict| i64::try_from(verdict.used).unwrap_or(i64::MAX))
+}
+
+/// Asks until there is an answer; how long it took.
+async fn heals(redis: &Redis) -> Duration {
+    let began = Instant::now();
+    while let Err(error) = hit(redis).await {
+        assert!(began.elapsed() < Duration::from_secs(10), "still {error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    began.elapsed()
+}
+
+fn skipping(files: TlsFiles) -> TlsFiles {
+    TlsFiles { name_check: NameCheck::Skipped, ..files }
+}
+
+#[tokio::test]
+async fn a_rotated_password_in_a_file_heals() {
+    let server = RedisServer::start();
+    for user in ["old", "new"] {
+        server.run::<()>(&["ACL", "SETUSER", user, "on", &format!(">{user}s3cret"), "~*", "+@all"]);
+    }
+    let files = Files::new();
+    let path = files.write("password", "wr0ng\n");
+    let url = format!("redis://old@{}", server.url());
+    let written = Written { url: &url, auth_file: path.to_str().expect("UTF-8"), ..Written::default() };
+    let redis = Redis::connect_lazily(Options::parse(&written, &TlsFiles::default()).expect("good settings"));
+    assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
+    files.write("password", "olds3cret\n");
+    heals(&redis).await;
+    // A new password, which also ends the sessions of those who had the old one.
+    server.run::<()>(&["ACL", "SETUSER", "old", "resetpass", ">rotated"]);
+    server.run::<()>(&["CLIENT", "KILL", "USER", "old"]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
+    std::fs::remove_file(&path).expect("there");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")), "no file, no connection, and no end of the service");
+    files.write("password", "rotated");
+    heals(&redis).await;
+    assert!(!format!("{redis:?}").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn a_user_of_the_access_lists_logs_in_over_tls() {
+    let secured = Secured::start(&[]);
+    secured.server.run::<()>(&["ACL", "SETUSER", "weir", "on", ">p%:@s3cret", "~*", "+@all"]);
+    secured.server.run::<()>(&["ACL", "SETUSER", "default", "resetpass"]);
+    let url = format!("rediss://weir:p%25%3A%40s3cret@localhost:{}/2", secured.tls_port);
+    let redis = Redis::connect_lazily(options(&url, &secured.trusting()));
+    assert_eq!(hit(&redis).await, Ok(1));
+    let nobody = secured.redis("localhost", &secured.trusting());
+    assert_eq!(hit(&nobody).await, Err(StoreError::NotExecuted("auth")));
+}

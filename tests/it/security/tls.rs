@@ -1,0 +1,167 @@
+//! TLS: who is trusted, and what the others are called.
+
+use super::*;
+use crate::redis::{ask, check};
+
+const CERTIFICATE: Result<i64, StoreError> = Err(StoreError::NotExecuted("tls_certificate"));
+
+#[tokio::test]
+async fn who_is_trusted_is_used_and_kept() {
+    for versions in ["TLSv1.2", "TLSv1.3", "TLSv1.2 TLSv1.3"] {
+        let secured = Secured::start(&["--tls-protocols", versions]);
+        for host in ["localhost", "127.0.0.1"] {
+            let redis = secured.redis(host, &secured.trusting());
+            for _ in 0..5 {
+                hit(&redis).await.unwrap_or_else(|error| panic!("{versions}, {host}: {error}"));
+                // What TLS sends on its own account comes in meanwhile, and is no reason to give the connection up.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!((redis.connections().opened, redis.error_counts()), (1, Vec::new()), "{versions}, {host}");
+        }
+        assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, Ok(11));
+    }
+}
+
+/// More than TLS takes at once, in both directions.
+#[tokio::test]
+async fn what_is_large_arrives_whole() {
+    let secured = Secured::start(&[]);
+    let redis = secured.redis("localhost", &secured.trusting());
+    let keys: Vec<_> = (0..1_000).map(|number| format!("{number}{}", "x".repeat(200))).collect();
+    for round in 1..=3 {
+        let answers = ask(&redis, &keys.iter().map(|key| (key.as_str(), check(10, 1))).collect::<Vec<_>>()).await;
+        assert!(answers.checks.iter().all(|answer| answer.is_ok_and(|verdict| verdict.used == round)), "round {round}");
+    }
+    assert_eq!(redis.connections().opened, 1);
+}
+
+#[tokio::test]
+async fn many_at_once_count_exactly() {
+    let secured = Secured::start(&[]);
+    let redis = secured.redis("localhost", &secured.trusting());
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let redis = redis.clone();
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    hit(&redis).await.expect("Redis is well");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(hit(&redis).await, Ok(501));
+    secured.server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn who_is_not_trusted_is_named() {
+    let secured = Secured::start(&[]);
+    let stranger = Authority::new("stranger");
+    let files = &secured.files;
+    let trusting_a_stranger = TlsFiles { ca_cert: Some(files.write("stranger.crt", &stranger.pem())), ..TlsFiles::default() };
+    assert_eq!(hit(&secured.redis("localhost", &trusting_a_stranger)).await, CERTIFICATE, "another authority");
+    assert_eq!(hit(&secured.redis("localhost", &TlsFiles::default())).await, CERTIFICATE, "the system's authorities");
+    assert_eq!(hit(&secured.redis("localhost", &skipping(trusting_a_stranger))).await, CERTIFICATE, "only the name is not checked");
+
+    files.write_issued("elsewhere", &secured.authority.issue(&["elsewhere"]));
+    secured.use_certificate("elsewhere");
+    assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, CERTIFICATE, "another name");
+    assert_eq!(hit(&secured.redis("127.0.0.1", &secured.trusting())).await, CERTIFICATE, "no address");
+    assert_eq!(hit(&secured.redis("127.0.0.1", &skipping(secured.trusting()))).await, Ok(1));
+
+    files.write_issued("expired", &secured.authority.issue_expired(&["localhost"]));
+    secured.use_certificate("expired");
+    assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, CERTIFICATE, "expired");
+    assert_eq!(hit(&secured.redis("localhost", &skipping(secured.trusting()))).await, CERTIFICATE, "expired, for any name");
+    assert_eq!(secured.server.keys().len(), 1, "nothing else was counted");
+}
+
+#[tokio::test]
+async fn redis_may_want_a_certificate_too() {
+    for versions in ["TLSv1.2", "TLSv1.3"] {
+        let secured = Secured::start(&["--tls-auth-clients", "yes", "--tls-protocols", versions]);
+        let files = &secured.files;
+        let showing = |name: &str, authority: &Authority| {
+            files.write_issued(name, &authority.issue(&["weir"]));
+            let (cert, key) = (files.path(&format!("{name}.crt")), files.path(&format!("{name}.key")));
+            TlsFiles { client_cert: Some(cert), client_key: Some(key), ..secured.trusting() }
+        };
+        let own = showing("weir", &secured.authority);
+        assert_eq!(hit(&secured.redis("localhost", &own)).await, Ok(1), "{versions}");
+        for (wrong, what) in [(secured.trusting(), "none"), (showing("strange", &Authority::new("stranger")), "a stranger's")] {
+            let redis = secured.redis("localhost", &wrong);
+            let answer = hit(&redis).await;
+            let named = matches!(answer, Err(StoreError::NotExecuted("tls_certificate" | "tls")));
+            assert!(named, "{versions}, {what}: {answer:?}");
+        }
+        // Replaced by one that Redis takes, without a restart.
+        let redis = secured.redis("localhost", &showing("rotated", &Authority::new("stranger")));
+        assert!(hit(&redis).await.is_err(), "{versions}");
+        files.write_issued("rotated", &secured.authority.issue(&["weir"]));
+        heals(&redis).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_authority_is_trusted_without_a_restart() {
+    let secured = Secured::start(&[]);
+    let redis = secured.redis("localhost", &secured.trusting());
+    assert_eq!(hit(&redis).await, Ok(1));
+    let next = Authority::new("next");
+    secured.files.write_issued("next", &next.issue(&["localhost"]));
+    secured.use_certificate("next");
+    secured.server.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(hit(&redis).await, CERTIFICATE, "it is not known yet");
+    // Half of a rotation is no reason to lose what works.
+    secured.files.write("ca.crt", "");
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert_eq!(hit(&redis).await, CERTIFICATE);
+    secured.files.write("ca.crt", &(secured.authority.pem() + &next.pem()));
+    heals(&redis).await;
+}
+
+#[tokio::test]
+async fn a_restart_under_idle_connections_goes_unnoticed() {
+    let mut secured = Secured::start(&[]);
+    let redis = secured.redis("localhost", &secured.trusting());
+    assert_eq!(hit(&redis).await, Ok(1));
+    secured.server.kill();
+    secured.server.start_again();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(hit(&redis).await, Ok(1), "a new server, a new count, no error");
+    assert_eq!(redis.error_counts(), [("idle_closed", 1)]);
+}
+
+#[tokio::test]
+async fn a_hang_is_unknown_over_tls_too() {
+    let secured = Secured::start(&[]);
+    let redis = secured.redis("localhost", &secured.trusting());
+    assert_eq!(hit(&redis).await, Ok(1));
+    secured.server.pause();
+    let within = weir::store::Within::until(Instant::now() + Duration::from_millis(50));
+    let plan = std::sync::Arc::new(crate::redis::plan(&[("key", check(10, 1))]));
+    let answers = weir::store::Store::decide(&redis, &plan, &plan.all(), within).await;
+    assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
+    secured.server.resume();
+    heals(&redis).await;
+}
+
+/// One side speaks TLS, the other does not: an error by the end of `connect_timeout`, and not one that waits for a person when it could as
+/// well be a server that hangs.
+#[tokio::test]
+async fn plaintext_and_tls_do_not_meet() {
+    let secured = Secured::start(&[]);
+    let short = |options: Options| Options { connect_timeout: Duration::from_millis(250), ..options };
+    let began = Instant::now();
+    let to_plaintext = options(&format!("rediss://localhost:{}", secured.server.port()), &secured.trusting());
+    let answer = hit(&Redis::connect_lazily(short(to_plaintext))).await;
+    assert!(matches!(answer, Err(StoreError::NotExecuted("connect_timeout" | "tls"))), "{answer:?}");
+    let to_tls = options(&format!("redis://localhost:{}", secured.tls_port), &TlsFiles::default());
+    let answer = hit(&Redis::connect_lazily(short(to_tls))).await;
+    assert!(matches!(answer, Err(StoreError::NotExecuted("io" | "tls"))), "{answer:?}");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}

@@ -1,0 +1,87 @@
+//! Authorities and certificates of a test's own, as files in a folder that is gone with it.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use tempfile::TempDir;
+
+/// Signs certificates.
+pub struct Authority {
+    name: &'static str,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub fn new(name: &'static str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate");
+        Self { name, issuer }
+    }
+
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate for these names (or addresses), and its key.
+    pub fn issue(&self, names: &[&str]) -> Issued {
+        self.sign(CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names"))
+    }
+
+    /// One that is no longer valid.
+    pub fn issue_expired(&self, names: &[&str]) -> Issued {
+        let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
+        (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+        self.sign(params)
+    }
+
+    fn sign(&self, mut params: CertificateParams) -> Issued {
+        params.distinguished_name.push(DnType::CommonName, format!("signed by {}", self.name));
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+}
+
+/// A certificate and its key, as PEM.
+pub struct Issued {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// Where they are.
+pub struct Files(TempDir);
+
+impl Files {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// As text, for settings and arguments.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Writes or replaces a file.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        replace(&self.path(name), text);
+        self.path(name)
+    }
+
+    /// `NAME.crt` and `NAME.key`.
+    pub fn write_issued(&self, name: &str, issued: &Issued) {
+        self.write(&format!("{name}.crt"), &issued.certificate);
+        self.write(&format!("{name}.key"), &issued.key);
+    }
+}
+
+/// At once, as Kubernetes does it: nobody reads half of a file.
+fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).expect("written");
+}
