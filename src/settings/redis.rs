@@ -12,6 +12,7 @@ use crate::store::redis::{NameCheck, Options, TlsFiles, Topology, Written};
 /// Where Redis is, and how it is reached.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct RedisFlags {
     /// What REDIS_URL leads to: `single`, `sentinel` or `cluster`
     #[arg(long, env = "REDIS_TYPE", default_value = "single")]
@@ -73,6 +74,7 @@ pub(super) struct RedisFlags {
 /// A Redis of their own for limits per second, which are most of the load.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis for limits per second")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct PerSecondFlags {
     /// Keep limits per second in another Redis
     #[arg(long, env = "REDIS_PERSECOND", default_value = "false", value_parser = parse::boolean)]
@@ -108,15 +110,15 @@ struct PerSecondFlags {
     redis_persecond_tls: bool,
 }
 
-fn text(set: &Option<String>) -> &str {
-    set.as_deref().unwrap_or_default()
+fn text(set: Option<&str>) -> &str {
+    set.unwrap_or_default()
 }
 
 impl RedisFlags {
     /// Whether somebody said where Redis is.
     pub(super) fn is_set(&self) -> Result<bool, Wrong> {
         let is_single = ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
-        match text(&self.redis_url) {
+        match text(self.redis_url.as_deref()) {
             "" if is_single => Ok(false),
             "" => Err(Wrong("REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers".to_owned())),
             _ => Ok(true),
@@ -130,7 +132,7 @@ impl RedisFlags {
         }
         let main = self.options("REDIS_", &self.written(), self.redis_pool_size, key_prefix)?;
         let twin = &self.per_second;
-        let per_second = match (twin.redis_persecond, text(&twin.redis_persecond_url)) {
+        let per_second = match (twin.redis_persecond, text(twin.redis_persecond_url.as_deref())) {
             (false, _) => None,
             (true, "") => return Err(Wrong("REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379".to_owned())),
             (true, _) => Some(self.options("REDIS_PERSECOND_", &twin.written(), twin.redis_persecond_pool_size, key_prefix)?),
@@ -156,12 +158,12 @@ impl RedisFlags {
     fn written(&self) -> Written<'_> {
         Written {
             kind: &self.redis_type,
-            url: text(&self.redis_url),
-            socket_type: text(&self.redis_socket_type),
-            auth: text(&self.redis_auth),
-            auth_file: text(&self.redis_auth_file),
-            sentinel_auth: text(&self.redis_sentinel_auth),
-            sentinel_auth_file: text(&self.redis_sentinel_auth_file),
+            url: text(self.redis_url.as_deref()),
+            socket_type: text(self.redis_socket_type.as_deref()),
+            auth: text(self.redis_auth.as_deref()),
+            auth_file: text(self.redis_auth_file.as_deref()),
+            sentinel_auth: text(self.redis_sentinel_auth.as_deref()),
+            sentinel_auth_file: text(self.redis_sentinel_auth_file.as_deref()),
             tls: self.redis_tls,
         }
     }
@@ -208,24 +210,24 @@ impl PerSecondFlags {
     fn written(&self) -> Written<'_> {
         Written {
             kind: &self.redis_persecond_type,
-            url: text(&self.redis_persecond_url),
-            socket_type: text(&self.redis_persecond_socket_type),
-            auth: text(&self.redis_persecond_auth),
-            auth_file: text(&self.redis_persecond_auth_file),
-            sentinel_auth: text(&self.redis_persecond_sentinel_auth),
-            sentinel_auth_file: text(&self.redis_persecond_sentinel_auth_file),
+            url: text(self.redis_persecond_url.as_deref()),
+            socket_type: text(self.redis_persecond_socket_type.as_deref()),
+            auth: text(self.redis_persecond_auth.as_deref()),
+            auth_file: text(self.redis_persecond_auth_file.as_deref()),
+            sentinel_auth: text(self.redis_persecond_sentinel_auth.as_deref()),
+            sentinel_auth_file: text(self.redis_persecond_sentinel_auth_file.as_deref()),
             tls: self.redis_persecond_tls,
         }
     }
 
     /// Those that say something on which everything else depends; sizes and types are often left in a manifest.
     fn set(&self) -> [(&'static str, bool); 4] {
-        let url = text(&self.redis_persecond_url);
+        let url = text(self.redis_persecond_url.as_deref());
         [
             // That one is the default of envoyproxy/ratelimit.
             ("REDIS_PERSECOND_URL", !url.is_empty() && url != "/var/run/nutcracker/ratelimitpersecond.sock"),
-            ("REDIS_PERSECOND_AUTH", !text(&self.redis_persecond_auth).is_empty()),
-            ("REDIS_PERSECOND_AUTH_FILE", !text(&self.redis_persecond_auth_file).is_empty()),
+            ("REDIS_PERSECOND_AUTH", !text(self.redis_persecond_auth.as_deref()).is_empty()),
+            ("REDIS_PERSECOND_AUTH_FILE", !text(self.redis_persecond_auth_file.as_deref()).is_empty()),
             ("REDIS_PERSECOND_TLS", self.redis_persecond_tls),
         ]
     }

@@ -36,7 +36,7 @@ fn the_forms_of_the_reference_are_read() {
     ];
     for (url, socket_type, expected) in table {
         for kind in ["", "single", "SINGLE"] {
-            let options = parse(Written { url, socket_type, kind, ..Written::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
+            let options = parse(Written { kind, url, socket_type, ..Written::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
             assert_eq!(options.topology, Topology::Single(expected.clone()), "{url}");
             assert_eq!((options.login, options.sentinel_login, options.database), (Login::default(), Login::default(), 0), "{url}");
             assert!(options.tls.is_none(), "{url}");
