@@ -35,7 +35,6 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
     (Refuse("Weir has one Redis for all units so far"), &[("REDIS_PERSECOND", OFF)]),
     (Refuse("a month is 30 days in Weir"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
     (Warn("refused requests count here"), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)]),
-    (Warn("there is no cache of refused keys yet"), &[("LOCAL_CACHE_SIZE_IN_BYTES", &["0"])]),
     (
         Warn("Weir does not speak TLS yet"),
         &[

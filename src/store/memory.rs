@@ -97,7 +97,9 @@ impl Memory {
     #[must_use]
     pub fn decide_at(&self, plan: &Plan, picked: &[usize], at: Moment) -> Answers {
         let checks = match plan.commit {
-            Commit::Each => picked.iter().map(|&place| &plan.checks[place]).map(|check| Ok(self.check(plan.key(check), check, at))).collect(),
+            Commit::Each => {
+                picked.iter().map(|&place| &plan.checks[place]).map(|check| Ok(self.check(plan.key(check), check, at))).collect()
+            }
             Commit::AllOrNone => self.all_or_none(plan, at).into_iter().map(Ok).collect(),
         };
         Answers { now: at.now, checks }

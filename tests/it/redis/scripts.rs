@@ -206,7 +206,8 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let (_, algorithm) = each(10)[4];
     decide(&redis, plan(&[("late", asked(algorithm, 1))])).await;
     server.pause();
-    let answers = decide_within(&redis, plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
+    let answers =
+        decide_within(&redis, plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
