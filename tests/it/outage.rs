@@ -153,7 +153,7 @@ async fn statuses_tell_the_limit_and_nothing_that_nobody_knows() {
 async fn a_domain_and_the_process_have_defaults() {
     let own = || {
         let mut own = descriptor(&[("brought", "along")]);
-        own.limit = Some(weir::proto::rate_limit_descriptor::RateLimitOverride { requests_per_unit: 5, unit: 4 });
+        own.limit = Some(weir::proto::rate_limit_descriptor::RateLimitOverride { requests_per_unit: 5, unit: 4, ..Default::default() });
         vec![own]
     };
     let (error, local) = (without_redis(&[]), without_redis(&[("ON_STORE_FAILURE", "local")]));

@@ -33,12 +33,12 @@ fn group(mut plan: Plan) -> Plan {
     plan
 }
 
-fn refusal(retry_after: Wait, reset: Span) -> Result<Verdict, StoreError> {
-    Ok(Verdict { allowed: false, remaining: 3, used: 12, reset_after: reset, retry_after, delay: Span::ZERO })
+fn refusal(retry_after: Wait, reset: Span) -> Verdict {
+    Verdict { allowed: false, remaining: 3, used: 12, reset_after: reset, retry_after, delay: Span::ZERO }
 }
 
 /// A refusal with a wait of so many milliseconds, and a reset after twice as much.
-fn refused_for(wait_ms: u64) -> Result<Verdict, StoreError> {
+fn refused_for(wait_ms: u64) -> Verdict {
     let wait = Span::from_micros(wait_ms * 1_000);
     refusal(Wait::For(wait), Span::from_micros(wait_ms * 2_000))
 }
@@ -53,8 +53,9 @@ impl Denials {
     }
 
     /// Learns the answers to a whole plan in a decision without length.
-    fn learn_all(&self, plan: &Plan, answers: &[Result<Verdict, StoreError>], at: Instant) {
-        self.learn(plan, &plan.all(), answers, at, at);
+    fn learn_all(&self, plan: &Plan, answers: &[Verdict], at: Instant) {
+        let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
+        self.learn(plan, &plan.all(), &answers, at, at);
     }
 }
 
@@ -62,7 +63,7 @@ impl Denials {
 fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_asked() {
     let (cache, began) = (cache(), Instant::now());
     let one = plan(made(Kind::TokenBucket, 10, false), &[("a", 2)]);
-    cache.learn(&one, &[0], &[refused_for(100)], began, began + ms(30));
+    cache.learn(&one, &[0], &[Ok(refused_for(100))], began, began + ms(30));
     assert_eq!(cache.entries(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
@@ -132,7 +133,7 @@ fn a_give_back_asks_the_store_and_ends_the_entry() {
     assert_eq!(cache.knows(&asked(&[("a", 1), ("a", -1)]), now), [false, false], "what comes behind a give-back may be allowed");
     // Whether it is known to have happened or not, and whatever the same request was refused.
     let both = asked(&[("a", -1), ("a", 1)]);
-    cache.learn_all(&both, &[Err(StoreError::Unknown("timeout")), denied[0]], now);
+    cache.learn(&both, &both.all(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [false, true]);
 }
 
@@ -168,7 +169,7 @@ fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
 fn a_group_is_known_as_a_whole_or_not_at_all() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |hits: &[(&str, i64)]| plan(Algorithm::FixedWindow(FIXED), hits);
-    let allowed = Ok(Verdict { allowed: true, ..refused_for(1).expect("a verdict") });
+    let allowed = Verdict { allowed: true, ..refused_for(1) };
     cache.learn_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [true, false]);
     assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [false, false]);
