@@ -9,6 +9,7 @@ pub mod options;
 pub mod sliding_window_buckets;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
+mod share;
 mod ticks;
 pub mod token_bucket;
 
@@ -24,7 +25,7 @@ use crate::time::{Micros, Span, Tick};
 use crate::verdict::Verdict;
 
 /// An algorithm with its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Windows aligned to the clock.
     FixedWindow(FixedWindow),
@@ -110,6 +111,19 @@ impl Algorithm {
             | Self::SlidingWindowCounter(_)
             | Self::SlidingWindowBuckets(_)
             | Self::TokenBucket(_) => false,
+        }
+    }
+
+    /// Whether refused hits count too.
+    #[must_use]
+    pub const fn counts_denied(&self) -> bool {
+        match self {
+            Self::FixedWindow(fixed) => fixed.count_denied,
+            Self::SlidingWindowLog(log) => log.count_denied,
+            Self::SlidingWindowCounter(counter) => counter.count_denied,
+            Self::SlidingWindowBuckets(buckets) => buckets.count_denied,
+            Self::TokenBucket(token) => token.count_denied,
+            Self::LeakyBucket(leaky) => leaky.count_denied,
         }
     }
 

@@ -21,7 +21,6 @@ use tonic_health::ServingStatus;
 
 use crate::health::Health;
 use crate::http::{self, Pages};
-use crate::limiter::Limiter;
 use crate::live::{Live, files};
 use crate::metrics::{Core, Metrics, Sample};
 use crate::rls::Rls;
@@ -92,7 +91,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     let health = Health::new(settings.needs_a_domain);
     let watched = first_load(&settings, &live, &health)?;
-    let stores = Stores::new(settings.backend.clone(), &metrics);
+    let stores = Stores::new(&settings, &metrics);
     let dropped = logs.dropped();
     let help = "Lines of the log that nobody read in time.";
     metrics.register(Box::new(move || vec![Sample::counter("weir_log_lines_dropped_total", help, Vec::new(), dropped())]));
@@ -102,8 +101,8 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let grpc_health = GrpcHealth::new();
     let new_rls = {
         let (live, metrics, stores) = (Arc::clone(&live), Arc::clone(&metrics), stores.clone());
-        let (limiter, options) = (settings.limiter, settings.rls.clone());
-        move |core| Rls::new(Arc::clone(&live), Limiter::new(stores.connect(), limiter), Arc::clone(&metrics), core, options.clone())
+        let options = settings.rls.clone();
+        move |core| Rls::new(Arc::clone(&live), stores.limiter(), Arc::clone(&metrics), core, options.clone())
     };
     let services = {
         let (new_rls, grpc_health, budget, metrics) = (new_rls.clone(), grpc_health.clone(), Budget::default(), Arc::clone(&metrics));

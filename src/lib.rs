@@ -12,6 +12,9 @@
 //! | plan | the checks of one request, and which slot of the response each one answers |
 //! | verdict | the answer to one check: allowed, remaining, reset after, retry after |
 //! | store | who decides checks atomically: Redis or memory |
+//! | denial cache | keys known to be over their limit until an instant; such a check needs no store |
+//! | outage | the store cannot answer in time; the limit's `on_store_failure` answers instead |
+//! | decision | what became of one check, by the word of the store, the denial cache or the policy |
 //!
 //! A file imports only from files above it in this list; `tests/it/house.rs` holds every `use crate::` to it.
 

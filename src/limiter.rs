@@ -1,18 +1,25 @@
-//! From a plan to its answers: nothing to ask, or one trip to the store within the caller's time, and then the wait that a shaper asks for.
+//! From a plan to its decisions: the denial cache, then the store within the caller's time, then the policy for outages, and last the wait
+//! that a shaper asks for.
 //!
-//! This is where a denial cache, a circuit breaker and the policy for outages stand in front of the store once they exist; the store itself
-//! knows none of them.
+//! The store knows none of the others. What the denial cache answers asks no store, and waits for none.
+
+pub mod denials;
+pub mod outage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::algorithm::Moment;
 use crate::plan::Plan;
-use crate::store::{AnyStore, Store, Within};
+use crate::store::{AnyStore, Store, Within, memory};
 use crate::time::Span;
-use crate::verdict::Answers;
+use crate::verdict::{Decision, Decisions};
+pub use denials::Denials;
+pub use outage::Outage;
 
 /// How long a decision may take.
 #[derive(Clone, Copy, Debug)]
@@ -41,36 +48,102 @@ const HURRY: Duration = Duration::from_millis(10);
 /// Decides plans.
 #[derive(Clone, Debug)]
 pub struct Limiter {
+    denials: Option<Denials>,
     store: AnyStore,
+    outage: Outage,
     options: Options,
     waiting: Arc<Semaphore>,
 }
 
+/// The time of one decision.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    began: Instant,
+    /// When the store has to have answered.
+    deadline: Instant,
+    /// When the caller has to have its answer; `None`: it waits for as long as it takes.
+    leaves: Option<Instant>,
+    /// There is a place to wait in, so that a shaper may hold the request.
+    may_wait: bool,
+}
+
 impl Limiter {
-    /// A limiter in front of `store`.
+    /// A limiter in front of `store`, with what all cores share: the refusals that are known, where a look at them is cheaper than the
+    /// store, and what answers when the store does not.
     #[must_use]
-    pub fn new(store: AnyStore, options: Options) -> Self {
-        Self { store, options, waiting: Arc::new(Semaphore::new(options.max_waiting)) }
+    pub fn new(denials: Option<Denials>, store: AnyStore, outage: Outage, options: Options) -> Self {
+        Self { denials, store, outage, options, waiting: Arc::new(Semaphore::new(options.max_waiting)) }
     }
 
-    /// One answer per check, within the time of a caller that waits for `timeout`.
-    pub async fn decide(&self, plan: &Arc<Plan>, timeout: Option<Duration>) -> Answers {
+    /// One decision per check, within the time of a caller that waits for `timeout`.
+    pub async fn decide(&self, plan: &Arc<Plan>, timeout: Option<Duration>) -> Decisions {
         if plan.checks.is_empty() {
-            return Answers::none();
+            return Decisions::new();
         }
-        let now = Instant::now();
+        let is_shaped = plan.checks.iter().any(|check| check.algorithm.holds());
+        let place = if is_shaped { self.waiting.try_acquire().ok() } else { None };
+        let time = Time::new(timeout, self.options.store_timeout, place.is_some());
+
+        let asked = self.ask(plan, &time).await;
+        let decisions = self.outage.settle(plan, asked, || Moment { now: memory::now(), patience: time.patience(Instant::now()) });
+        if is_shaped {
+            time.hold(longest_delay(plan, &decisions)).await;
+        }
+        decisions
+    }
+
+    /// The denial cache where it knows, else the store.
+    async fn ask(&self, plan: &Arc<Plan>, time: &Time) -> outage::Asked {
+        let Some(denials) = &self.denials else {
+            let answers = self.store.decide(plan, &plan.all(), time.within()).await;
+            return answers.checks.into_iter().map(|answer| answer.map(Decision::Store)).collect();
+        };
+        let known = denials.refused(plan, time.began);
+        let picked: SmallVec<[usize; 4]> = (0..known.len()).filter(|&place| known[place].is_none()).collect();
+        let mut asked: outage::Asked = SmallVec::new();
+        if picked.is_empty() {
+            asked.extend(known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))));
+            return asked;
+        }
+        let answers = self.store.decide(plan, &picked, time.within()).await.checks;
+        denials.learn(plan, &picked, &answers, time.began, Instant::now());
+        let mut answers = answers.into_iter().map(|answer| answer.map(Decision::Store));
+        asked.extend(
+            known.into_iter().filter_map(|known| known.map_or_else(|| answers.next(), |verdict| Some(Ok(Decision::DenialCache(verdict))))),
+        );
+        asked
+    }
+}
+
+impl Time {
+    fn new(timeout: Option<Duration>, store_timeout: Duration, may_wait: bool) -> Self {
+        let began = Instant::now();
         let left = timeout.map(less_the_way_back);
-        let deadline = now + left.unwrap_or(Duration::MAX).min(self.options.store_timeout);
-        if !plan.checks.iter().any(|check| check.algorithm.holds()) {
-            return self.store.decide(plan, &plan.all(), Within::until(deadline)).await;
+        Self {
+            began,
+            deadline: began + left.unwrap_or(Duration::MAX).min(store_timeout),
+            leaves: left.and_then(|left| began.checked_add(left)),
+            may_wait,
         }
-        // Without a place to wait in, only what need not wait is allowed.
-        let place = self.waiting.try_acquire().ok();
-        let patience = if place.is_some() { left.map_or(Span::MAX, Span::from) } else { Span::ZERO };
-        let answers = self.store.decide(plan, &plan.all(), Within { deadline, patience }).await;
-        let held_until = Instant::now() + Duration::from(longest_delay(plan, &answers));
-        tokio::time::sleep_until(left.map_or(held_until, |left| held_until.min(now + left))).await;
-        answers
+    }
+
+    /// How long a shaper may hold the request from `now` on. Without a place to wait in, only what need not wait is allowed.
+    fn patience(&self, now: Instant) -> Span {
+        match self.leaves {
+            _ if !self.may_wait => Span::ZERO,
+            None => Span::MAX,
+            Some(leaves) => leaves.saturating_duration_since(now).into(),
+        }
+    }
+
+    fn within(&self) -> Within {
+        Within { deadline: self.deadline, patience: self.patience(self.began) }
+    }
+
+    /// Waits for a shaper's slot, but not longer than the caller.
+    async fn hold(&self, delay: Span) {
+        let until = Instant::now() + Duration::from(delay);
+        tokio::time::sleep_until(self.leaves.map_or(until, |leaves| until.min(leaves))).await;
     }
 }
 
@@ -79,13 +152,13 @@ fn less_the_way_back(timeout: Duration) -> Duration {
 }
 
 /// How long a request is held: for its slowest shaper if all of it is allowed, else not at all. A shaper in shadow mode holds nobody.
-fn longest_delay(plan: &Plan, answers: &Answers) -> Span {
-    let refused = plan.refuses(answers.checks.iter().map(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
-    if refused || answers.checks.iter().any(Result::is_err) {
+fn longest_delay(plan: &Plan, decisions: &Decisions) -> Span {
+    let refused = plan.refuses(decisions.iter().map(Decision::allows));
+    if refused || decisions.iter().any(|decision| decision.failure().is_some()) {
         return Span::ZERO;
     }
-    let holding = plan.checks.iter().zip(&answers.checks).filter(|(check, _)| !check.role.shadow);
-    holding.filter_map(|(_, answer)| answer.ok()).map(|verdict| verdict.delay).max().unwrap_or_default()
+    let holding = plan.checks.iter().zip(decisions).filter(|(check, _)| !check.role.shadow);
+    holding.filter_map(|(_, decision)| decision.verdict()).map(|verdict| verdict.delay).max().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use process::Process;
 /// Unknown domains that get a series of their own; a domain comes from Envoy's configuration, but nothing forces it to.
 const MOST_UNKNOWN_DOMAINS: usize = 100;
 
-/// Names that depend on requests, at most. Each has a series in five families: at 2,000 a scrape has some three megabytes.
+/// Names that depend on requests, at most. Each has a series in six families: at 2,000 a scrape has some three megabytes.
 const MOST_DYNAMIC_SERIES: usize = 2_000;
 
 /// Samples that another part of the process gives when it is scraped.

@@ -4,6 +4,7 @@
 
 mod group;
 mod key;
+mod part;
 
 pub use group::Group;
 
@@ -94,6 +95,8 @@ pub enum Slot {
 pub struct Options {
     /// Goes in front of every counter key. Holds no braces: they would move the key to another slot of a Redis Cluster.
     pub key_prefix: String,
+    /// `ON_STORE_FAILURE`: what answers, while the store cannot, for limits that say nothing, in domains that say nothing.
+    pub on_store_failure: OnStoreFailure,
     /// `QUOTA_MODE`: every descriptor that is not unlimited is a quota descriptor.
     pub quota_mode: bool,
 }
@@ -212,12 +215,13 @@ impl Plan {
         key::write(&mut self.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
         let role = limit.map_or(Role::default(), |limit| Role { shadow: limit.shadow_mode, quota: limit.quota_mode });
         let role = Role { quota: role.quota || options.quota_mode, ..role };
+        let said = limit.map_or_else(|| self.rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
         self.checks.push(Check {
             key: start..self.keys.len(),
             algorithm,
             hits: ask.hits(descriptor),
             role,
-            on_store_failure: OnStoreFailure::default(),
+            on_store_failure: said.unwrap_or(options.on_store_failure),
             per_second: rate.unit == Unit::Second,
         });
         Slot::Checked { check: self.checks.len() - 1, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }

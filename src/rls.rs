@@ -66,9 +66,9 @@ impl Rls {
         let ask = decode(frame)?;
         let live = self.live.load().ok_or(Failure::NoRules)?;
         let plan = Arc::new(Plan::new(&live.rules, &ask, &self.options.plan));
-        let answers = self.limiter.decide(&plan, timeout::grpc_timeout(metadata)).await;
-        live.tallies.observe(self.core, ask.domain, &plan, &answers);
-        let reply = respond(&ask, &plan, &answers, &self.options.respond).map_err(Failure::Store)?;
+        let decisions = self.limiter.decide(&plan, timeout::grpc_timeout(metadata)).await;
+        live.tallies.observe(self.core, ask.domain, &plan, &decisions);
+        let reply = respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
         }

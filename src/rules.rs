@@ -11,7 +11,7 @@ mod tree;
 use hashbrown::HashMap;
 
 use crate::ask::Entry;
-use limit::{Limit, LimitId};
+use limit::{Limit, LimitId, OnStoreFailure};
 use tree::Tree;
 
 /// All domains and all limits.
@@ -26,6 +26,7 @@ pub struct Rules {
 struct Domain {
     tree: Tree,
     commit: Commit,
+    on_store_failure: Option<OnStoreFailure>,
 }
 
 /// What becomes of a request's other checks when one refuses.
@@ -60,6 +61,13 @@ impl Rules {
     #[must_use]
     pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
         self.domains.get(domain).map(|domain| domain.commit)
+    }
+
+    /// What answers for limits of the domain that say nothing themselves, also for those that requests bring along, while the store cannot;
+    /// `None` when the domain says nothing either.
+    #[must_use]
+    pub fn on_store_failure(&self, domain: &[u8]) -> Option<OnStoreFailure> {
+        self.domains.get(domain).and_then(|domain| domain.on_store_failure)
     }
 
     /// Finds the limit of a descriptor.

@@ -11,6 +11,7 @@ mod reference;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use crate::limiter::{denials, outage};
 use crate::live::files;
 use crate::rls::respond::HeaderNames;
 use crate::store;
@@ -55,6 +56,10 @@ pub struct Settings {
     pub redis_health: bool,
     /// The wait for the store.
     pub limiter: limiter::Options,
+    /// The cache of refused keys, in front of Redis.
+    pub denials: denials::Options,
+    /// What `on_store_failure: local` counts with.
+    pub outage: outage::Options,
     /// How requests are read and answered.
     pub rls: rls::Options,
     /// Limits of connections.
@@ -114,8 +119,14 @@ impl Settings {
             backend,
             redis_health: flags.redis.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
+            denials: flags.outage.local_cache_size_in_bytes.map_or_else(Default::default, |bytes| denials::Options { bytes }),
+            outage: outage::Options { replicas: flags.outage.replicas, max_keys: flags.outage.local_max_keys as usize },
             rls: rls::Options {
-                plan: plan::Options { key_prefix: flags.cache_key_prefix, quota_mode: answers.quota_mode },
+                plan: plan::Options {
+                    key_prefix: flags.cache_key_prefix,
+                    on_store_failure: flags.outage.on_store_failure,
+                    quota_mode: answers.quota_mode,
+                },
                 respond: rls::respond::Options {
                     shadow_mode: answers.shadow_mode,
                     headers,

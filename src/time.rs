@@ -17,7 +17,7 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 pub struct Micros(pub u64);
 
 /// A length of time in whole microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(u64);
 
 impl Span {

@@ -8,7 +8,7 @@ use crate::time::{Micros, Span};
 use crate::verdict::{Verdict, Wait};
 
 /// A limit per window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     /// Hits per window.
     pub limit: u32,

@@ -10,7 +10,7 @@ use crate::time::{Span, Tick};
 use crate::verdict::Verdict;
 
 /// A rate and how long a hit may wait for its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     /// Hits per window.
     pub limit: u32,

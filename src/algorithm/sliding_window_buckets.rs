@@ -12,7 +12,7 @@ use crate::time::{Micros, Span, Tick};
 pub const MOST_BUCKETS: u16 = 1_000;
 
 /// A limit per sliding window, and the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowBuckets {
     /// Hits per window.
     pub limit: u32,

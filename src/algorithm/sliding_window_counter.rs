@@ -9,7 +9,7 @@ use super::{State, Step};
 use crate::time::{Micros, Span, Tick};
 
 /// A limit per sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowCounter {
     /// Hits per window.
     pub limit: u32,

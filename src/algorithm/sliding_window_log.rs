@@ -13,7 +13,7 @@ use crate::time::{Micros, Span, Tick};
 pub const LARGEST_LIMIT: u32 = 100_000;
 
 /// A limit per sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowLog {
     /// Hits per window.
     pub limit: u32,

@@ -8,7 +8,7 @@ use super::{State, Step};
 use crate::time::{Micros, Span, Tick};
 
 /// A refill and a capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     /// Tokens per window.
     pub limit: u32,

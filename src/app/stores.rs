@@ -1,10 +1,13 @@
-//! Where the workers' stores come from: what all share is made once, the connections on each worker.
+//! Where the workers' stores come from, and what stands around them: what all share is made once, the connections on each worker.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::limiter::{self, Denials, Limiter, Outage};
 use crate::metrics::{Metrics, Sample};
-use crate::settings::Backend;
+use crate::settings::{Backend, Settings};
 use crate::store::{AnyStore, Memory, Redis, memory, redis};
 
 /// How long one sweep through the whole memory store takes. Nothing but memory depends on it.
@@ -12,14 +15,62 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 /// What all stores of the process share.
 #[derive(Clone)]
-pub(super) enum Stores {
+pub(super) struct Stores {
+    shared: Shared,
+    /// Only in front of Redis: a look at memory is as cheap as one at a cache.
+    denials: Option<Denials>,
+    outage: Outage,
+    limiter: limiter::Options,
+}
+
+#[derive(Clone)]
+enum Shared {
     Memory(Memory),
     Redis { main: Arc<redis::Shared>, per_second: Option<Arc<redis::Shared>> },
 }
 
 impl Stores {
-    /// Says where counters are, and shows the store in the metrics.
-    pub(super) fn new(backend: Backend, metrics: &Metrics) -> Self {
+    /// Says where counters are, and shows the store and what stands around it in the metrics.
+    pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
+        let shared = Shared::new(settings.backend.clone(), metrics);
+        let outage = Outage::new(settings.outage);
+        let denials = match &shared {
+            Shared::Memory(_) => None,
+            Shared::Redis { .. } => Denials::new(settings.denials),
+        };
+        if let Shared::Redis { .. } = &shared {
+            let local = outage.local().clone();
+            metrics.register(Box::new(move || local_samples(local.size())));
+        }
+        if let Some(shown) = denials.clone() {
+            metrics.register(Box::new(move || denial_samples(&shown)));
+        }
+        Self { shared, denials, outage, limiter: settings.limiter }
+    }
+
+    /// To be called in the runtime that will use the store.
+    pub(super) fn limiter(&self) -> Limiter {
+        let store = match &self.shared {
+            Shared::Memory(memory) => AnyStore::Memory(memory.clone()),
+            Shared::Redis { main, per_second } => AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone())),
+        };
+        Limiter::new(self.denials.clone(), store, self.outage.clone(), self.limiter)
+    }
+
+    /// What the stores need beside the requests; never ends. In Redis's case memory holds what was counted while it could not be reached.
+    pub(super) async fn keep(self) {
+        match self.shared {
+            Shared::Memory(memory) => sweep(&memory).await,
+            Shared::Redis { main, per_second } => {
+                let per_second = async { if let Some(shared) = per_second { redis::keep(shared).await } };
+                tokio::join!(sweep(self.outage.local()), redis::keep(main), per_second);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn new(backend: Backend, metrics: &Metrics) -> Self {
         match backend {
             Backend::Memory(options) => {
                 tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for one replica, until it restarts");
@@ -40,27 +91,10 @@ impl Stores {
             }
         }
     }
-
-    /// To be called in the runtime that will use the store.
-    pub(super) fn connect(&self) -> AnyStore {
-        match self {
-            Self::Memory(memory) => AnyStore::Memory(memory.clone()),
-            Self::Redis { main, per_second } => AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone())),
-        }
-    }
-
-    /// What the stores need beside the requests; never ends.
-    pub(super) async fn keep(self) {
-        match self {
-            Self::Memory(memory) => sweep(memory).await,
-            Self::Redis { main, per_second: None } => redis::keep(main).await,
-            Self::Redis { main, per_second: Some(per_second) } => drop(tokio::join!(redis::keep(main), redis::keep(per_second))),
-        }
-    }
 }
 
 /// Frees what has recovered, a shard at a time.
-async fn sweep(memory: Memory) {
+async fn sweep(memory: &Memory) {
     let mut tick = tokio::time::interval(SWEEP / u32::try_from(memory.shards()).unwrap_or(u32::MAX));
     loop {
         tick.tick().await;
@@ -72,6 +106,18 @@ fn memory_samples(size: memory::Size) -> Vec<Sample> {
     let keys = Sample::gauge("weir_memory_keys", "Keys in the memory store.", Vec::new(), size.keys as f64);
     let evicted = "Keys that the memory store forgot because it was full.";
     vec![keys, Sample::counter("weir_memory_evicted_total", evicted, Vec::new(), size.evicted)]
+}
+
+fn local_samples(size: memory::Size) -> Vec<Sample> {
+    let help = "Keys that on_store_failure: local counts in this process.";
+    let keys = Sample::gauge("weir_local_keys", help, Vec::new(), size.keys as f64);
+    let evicted = "Keys that on_store_failure: local forgot because there were too many.";
+    vec![keys, Sample::counter("weir_local_evicted_total", evicted, Vec::new(), size.evicted)]
+}
+
+fn denial_samples(denials: &Denials) -> Vec<Sample> {
+    let help = "Keys that are known to be over their limit now.";
+    vec![Sample::gauge("weir_denial_cache_entries", help, Vec::new(), denials.entries(Instant::now()) as f64)]
 }
 
 fn redis_samples(shared: &redis::Shared) -> Vec<Sample> {

@@ -46,11 +46,18 @@ pub(super) enum Count {
     NotExecuted,
     OutcomeUnknown,
     StoredData,
+    OutageError,
+    OutageAllow,
+    OutageDeny,
+    OutageLocal,
+    DenialCache,
 }
-const COUNTS: usize = Count::StoredData as usize + 1;
+const COUNTS: usize = Count::DenialCache as usize + 1;
 
 /// A label's name and value.
 type Label = Option<(&'static str, &'static str)>;
+
+const OUTAGE_HELP: &str = "Checks that the store did not answer, by what became of them.";
 
 /// Name, label and help of each [`Count`], in its order.
 const COUNT_NAMES: [(&str, Label, &str); COUNTS] = [
@@ -61,6 +68,11 @@ const COUNT_NAMES: [(&str, Label, &str); COUNTS] = [
     ("weir_store_errors_total", Some(("kind", "not_executed")), "Checks that the store did not answer."),
     ("weir_store_errors_total", Some(("kind", "unknown")), "Checks that the store did not answer."),
     ("weir_store_errors_total", Some(("kind", "data")), "Checks that the store did not answer."),
+    ("weir_outage_answers_total", Some(("policy", "error")), OUTAGE_HELP),
+    ("weir_outage_answers_total", Some(("policy", "allow")), OUTAGE_HELP),
+    ("weir_outage_answers_total", Some(("policy", "deny")), OUTAGE_HELP),
+    ("weir_outage_answers_total", Some(("policy", "local")), OUTAGE_HELP),
+    ("weir_denial_cache_answers_total", None, "Checks that the denial cache refused; the store was not asked."),
 ];
 
 /// Counters of the process, a row for each core.

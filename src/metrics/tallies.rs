@@ -9,34 +9,36 @@ use std::sync::Arc;
 use super::cells::{Cells, Core};
 use super::dynamic::Labels;
 use super::families::{Families, Sample};
-use super::partition::{near_threshold, partition};
+use super::partition::{Parts, near_threshold, partition};
 use super::{Metrics, process};
 use crate::plan::{Check, Plan, Role, Slot};
 use crate::rules::Rules;
 use crate::rules::limit::{Level, Limit, LimitId};
 use crate::time::Rate;
-use crate::verdict::{Answers, StoreError, Verdict};
+use crate::verdict::{Decision, Decisions, StoreError};
 
 const TOTAL_HITS: usize = 0;
 const WITHIN_LIMIT: usize = 1;
 const NEAR_LIMIT: usize = 2;
 const OVER_LIMIT: usize = 3;
 const SHADOW_MODE: usize = 4;
-const NEGATIVE_HITS: usize = 5;
+const OVER_LIMIT_WITH_LOCAL_CACHE: usize = 5;
+const NEGATIVE_HITS: usize = 6;
 /// The first of the outcomes.
-const DECISIONS: usize = 6;
+const DECISIONS: usize = 7;
 
 /// The families of envoyproxy/ratelimit, by the place of their counter.
-const HITS: [(&str, &str); 5] = [
+const HITS: [(&str, &str); 6] = [
     ("ratelimit_service_rate_limit_total_hits", "Hits that were asked for, looks and give-backs apart."),
     ("ratelimit_service_rate_limit_within_limit", "Hits of checks that fit."),
     ("ratelimit_service_rate_limit_near_limit", "Hits that came between the near-limit threshold and the limit."),
     ("ratelimit_service_rate_limit_over_limit", "Hits beyond the limit, those of limits in shadow mode included."),
     ("ratelimit_service_rate_limit_shadow_mode", "Hits beyond a limit in shadow mode, which were let pass."),
+    ("ratelimit_service_rate_limit_over_limit_with_local_cache", "Those of the hits beyond the limit that the denial cache refused."),
 ];
 
 /// Outcomes in the order of their counters.
-const OUTCOMES: [&str; 5] = ["ok", "over_limit", "shadow_over_limit", "unlimited", "error"];
+const OUTCOMES: [&str; 7] = ["ok", "over_limit", "shadow_over_limit", "unlimited", "error", "outage_allowed", "outage_denied"];
 
 /// The name, in place of a limit's path, of all limits that requests brought along.
 const OWN_LIMIT: &str = "(request)";
@@ -52,6 +54,8 @@ enum Outcome {
     ShadowOverLimit,
     Unlimited,
     Error,
+    OutageAllowed,
+    OutageDenied,
 }
 
 type Series = Cells<COUNTERS>;
@@ -129,8 +133,8 @@ impl Metrics {
 }
 
 impl Tallies {
-    /// Counts the answers to one request for `domain`. `plan` must come from the rules that these tallies were made for.
-    pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, answers: &Answers) {
+    /// Counts the decisions on one request for `domain`. `plan` must come from the rules that these tallies were made for.
+    pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, decisions: &Decisions) {
         if plan.unknown_domain {
             return self.metrics.domain_not_found(domain);
         }
@@ -139,21 +143,16 @@ impl Tallies {
                 Slot::Free => self.metrics.process.count(core, process::Count::Free),
                 Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
                 Slot::Checked { check, limit, rate, metric } => {
-                    let (Some(check), Some(answer)) = (plan.checks.get(*check), answers.checks.get(*check)) else { continue };
-                    self.checked(core, domain, *limit, metric.as_deref(), &Checked { check, rate, answer });
+                    let (Some(check), Some(decision)) = (plan.checks.get(*check), decisions.get(*check)) else { continue };
+                    self.checked(core, domain, *limit, metric.as_deref(), &Checked { check, rate, decision });
                 }
             }
         }
     }
 
     fn checked(&self, core: Core, domain: &[u8], limit: Option<LimitId>, levels: Option<&[String]>, checked: &Checked<'_>) {
-        if let Err(error) = checked.answer {
-            let kind = match error {
-                StoreError::NotExecuted(_) => process::Count::NotExecuted,
-                StoreError::Unknown(_) => process::Count::OutcomeUnknown,
-                StoreError::Data(_) => process::Count::StoredData,
-            };
-            self.metrics.process.count(core, kind);
+        for count in process_counts(checked.decision).into_iter().flatten() {
+            self.metrics.process.count(core, count);
         }
         let mut counts = checked.counts(self.metrics.near_limit_ratio);
         let Some(series) = limit.and_then(|id| self.series.get(id.0 as usize)) else {
@@ -176,22 +175,42 @@ impl Tallies {
     }
 }
 
-/// A check with its answer.
+/// What is counted of a check apart from its limit: what the store lacked, and who answered in its place.
+fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
+    let error = decision.store_error().map(|error| match error {
+        StoreError::NotExecuted(_) => process::Count::NotExecuted,
+        StoreError::Unknown(_) => process::Count::OutcomeUnknown,
+        StoreError::Data(_) => process::Count::StoredData,
+    });
+    let answered_by = match decision {
+        Decision::Store(_) => None,
+        Decision::DenialCache(_) => Some(process::Count::DenialCache),
+        Decision::Local(..) => Some(process::Count::OutageLocal),
+        Decision::PolicyAllows(_) => Some(process::Count::OutageAllow),
+        Decision::PolicyRefuses(_) => Some(process::Count::OutageDeny),
+        Decision::Fails(_) => Some(process::Count::OutageError),
+    };
+    [error, answered_by]
+}
+
+/// A check with what came of it.
 struct Checked<'a> {
     check: &'a Check,
     rate: &'a Rate,
-    answer: &'a Result<Verdict, StoreError>,
+    decision: &'a Decision,
 }
 
 impl Checked<'_> {
     fn counts(&self, near_limit_ratio: f32) -> Counts {
         let Check { hits, role: Role { shadow, .. }, .. } = *self.check;
         let mut counts = Counts::default();
-        let outcome = match self.answer {
-            Err(_) => Outcome::Error,
-            Ok(verdict) if verdict.allowed => Outcome::Ok,
-            Ok(_) if shadow => Outcome::ShadowOverLimit,
-            Ok(_) => Outcome::OverLimit,
+        let outcome = match self.decision {
+            Decision::Fails(_) => Outcome::Error,
+            Decision::PolicyAllows(_) => Outcome::OutageAllowed,
+            Decision::PolicyRefuses(_) => Outcome::OutageDenied,
+            counted if counted.allows() => Outcome::Ok,
+            _ if shadow => Outcome::ShadowOverLimit,
+            _ => Outcome::OverLimit,
         };
         counts[DECISIONS + outcome as usize] = 1;
         if hits < 0 {
@@ -199,15 +218,27 @@ impl Checked<'_> {
         }
         let Ok(asked @ 1..) = u64::try_from(hits) else { return counts };
         counts[TOTAL_HITS] = asked;
-        if let Ok(verdict) = self.answer {
-            let limit = self.rate.requests_per_unit;
-            let parts = partition(limit, near_threshold(limit, near_limit_ratio), asked, verdict);
+        if let Some(parts) = self.parts(asked, near_limit_ratio) {
             counts[WITHIN_LIMIT] = parts.within;
             counts[NEAR_LIMIT] = parts.near;
             counts[OVER_LIMIT] = parts.over;
             counts[SHADOW_MODE] = if shadow { parts.over } else { 0 };
+            counts[OVER_LIMIT_WITH_LOCAL_CACHE] = if matches!(self.decision, Decision::DenialCache(_)) { parts.over } else { 0 };
         }
         counts
+    }
+
+    /// Which of the hits were within the limit, near it and over it; `None` when nobody has counted them.
+    fn parts(&self, asked: u64, near_limit_ratio: f32) -> Option<Parts> {
+        let limit = self.rate.requests_per_unit;
+        match self.decision {
+            Decision::Store(verdict) => Some(partition(limit, near_threshold(limit, near_limit_ratio), asked, verdict)),
+            Decision::DenialCache(_) => Some(Parts { over: asked, ..Parts::default() }),
+            // What is used of a share says nothing about how near the limit is.
+            Decision::Local(verdict, _) if verdict.allowed => Some(Parts { within: asked, ..Parts::default() }),
+            Decision::Local(..) => Some(Parts { over: asked, ..Parts::default() }),
+            Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => None,
+        }
     }
 }
 

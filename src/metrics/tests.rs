@@ -5,8 +5,8 @@ use crate::algorithm::{Algorithm, FixedWindow};
 use crate::ask::Ask;
 use crate::plan::{self, Check, Plan, Role, Slot};
 use crate::rules::limit::{Amount, Level, Limit, LimitId};
-use crate::time::{Micros, Rate, Span, Unit};
-use crate::verdict::{Answers, StoreError, Verdict, Wait};
+use crate::time::{Rate, Span, Unit};
+use crate::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 
 const CORE: Core = Core(0);
 const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
@@ -25,6 +25,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         amount: rate.map(|rate| Amount { rate, algorithm: FIXED }),
         shadow_mode: false,
         quota_mode: false,
+        on_store_failure: None,
         detailed_metric: false,
         replaces: [].into(),
         metadata: None,
@@ -38,12 +39,15 @@ fn verdict(allowed: bool, used: u64) -> Verdict {
 
 /// One request of one descriptor that asks for `hits` and is answered with `answer`.
 fn observe(tallies: &Tallies, slot: Slot, hits: i64, role: Role, answer: Result<Verdict, StoreError>) {
+    observe_decision(tallies, slot, hits, role, answer.map_or_else(Decision::Fails, Decision::Store));
+}
+
+fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, role: Role, decision: Decision) {
     let mut plan = empty_plan();
     plan.unknown_domain = false;
     plan.slots.push(slot);
     plan.checks.push(Check::new(FIXED, hits, role));
-    let answers = Answers { now: Micros(0), checks: [answer].into_iter().collect() };
-    tallies.observe(CORE, b"shop", &plan, &answers);
+    tallies.observe(CORE, b"shop", &plan, &Decisions::from_iter([decision]));
 }
 
 fn empty_plan() -> Plan {
@@ -74,7 +78,7 @@ fn every_limit_has_its_series_from_the_start() {
     let _tallies =
         metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &three, Some(TEN)), limit(2, &[("vip", None)], None)]);
     let text = metrics.encode();
-    for stat in ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"] {
+    for stat in ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "over_limit_with_local_cache"] {
         for labels in [ONE_LEVEL, TWO_LEVELS] {
             assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{labels}")), Some(0.0), "{stat} {text}");
         }
@@ -119,6 +123,47 @@ fn hits_and_outcomes_are_counted_by_limit() {
     assert_eq!(value(&text, "weir_negative_hits_total{domain=\"shop\",limit=\"shop.user\"}"), Some(4.0));
     assert_eq!(value(&text, "weir_store_errors_total{kind=\"unknown\"}"), Some(1.0));
     assert_eq!(value(&text, "weir_free_descriptors_total"), Some(1.0));
+}
+
+#[test]
+fn who_decided_without_the_store_is_counted_apart() {
+    let metrics = Metrics::new(1, 0.8);
+    let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN))]);
+    let (plain, shadow) = (Role::default(), Role { shadow: true, quota: false });
+    let (over, error) = (verdict(false, 5), StoreError::NotExecuted("connect"));
+    for (hits, role, decision) in [
+        (3, plain, Decision::DenialCache(over)),
+        (4, shadow, Decision::DenialCache(over)),
+        (10, plain, Decision::Local(verdict(true, 9), error)),
+        (20, plain, Decision::Local(over, error)),
+        (100, plain, Decision::PolicyAllows(error)),
+        (200, plain, Decision::PolicyRefuses(error)),
+        (400, plain, Decision::Fails(StoreError::Unknown("timeout"))),
+    ] {
+        observe_decision(&tallies, checked(Some(0), None), hits, role, decision);
+    }
+    let text = metrics.encode();
+    for (stat, hits) in [
+        ("total_hits", 737.0),
+        ("within_limit", 10.0),
+        ("near_limit", 0.0),
+        ("over_limit", 27.0),
+        ("over_limit_with_local_cache", 7.0),
+        ("shadow_mode", 4.0),
+    ] {
+        assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}")), Some(hits), "{stat}");
+    }
+    for (outcome, count) in
+        [("ok", 1.0), ("over_limit", 2.0), ("shadow_over_limit", 1.0), ("error", 1.0), ("outage_allowed", 1.0), ("outage_denied", 1.0)]
+    {
+        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"shop.user\",outcome=\"{outcome}\"}}");
+        assert_eq!(value(&text, &series), Some(count), "{outcome}");
+    }
+    for (policy, count) in [("error", 1.0), ("allow", 1.0), ("deny", 1.0), ("local", 2.0)] {
+        assert_eq!(value(&text, &format!("weir_outage_answers_total{{policy=\"{policy}\"}}")), Some(count), "{policy}");
+    }
+    assert_eq!(value(&text, "weir_denial_cache_answers_total"), Some(2.0));
+    assert_eq!(value(&text, "weir_store_errors_total{kind=\"not_executed\"}"), Some(4.0));
 }
 
 #[test]
@@ -172,10 +217,10 @@ fn unknown_domains_are_named_up_to_a_bound() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = metrics.tallies_of(&[]);
     for number in 0..MOST_UNKNOWN_DOMAINS + 50 {
-        tallies.observe(CORE, format!("d{number}").as_bytes(), &empty_plan(), &Answers::none());
+        tallies.observe(CORE, format!("d{number}").as_bytes(), &empty_plan(), &Decisions::new());
     }
     for _ in 0..2 {
-        tallies.observe(CORE, b"d0", &empty_plan(), &Answers::none());
+        tallies.observe(CORE, b"d0", &empty_plan(), &Decisions::new());
     }
     let text = metrics.encode();
     assert_eq!(value(&text, "weir_domain_not_found_total{domain=\"d0\"}"), Some(3.0));

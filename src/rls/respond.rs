@@ -1,4 +1,4 @@
-//! From answers to a `RateLimitResponse`: statuses, the overall code, and what else was asked to be in it.
+//! From decisions to a `RateLimitResponse`: statuses, the overall code, and what else was asked to be in it.
 //!
 //! The overall code is never UNKNOWN: Envoy takes that for OK.
 
@@ -9,7 +9,7 @@ use crate::plan::{Plan, Slot};
 use crate::proto::RateLimitResponse;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::time::{Rate, Span};
-use crate::verdict::{Answers, StoreError};
+use crate::verdict::{Decision, Decisions, StoreError};
 
 /// What goes into answers besides the verdicts; names are those of the settings.
 #[derive(Clone, Debug, Default)]
@@ -47,10 +47,13 @@ pub struct Reply {
 /// Makes the answer.
 ///
 /// # Errors
-/// The store's, when a check has no verdict.
-pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options) -> Result<Reply, StoreError> {
-    let statuses = plan.slots.iter().map(|slot| status(slot, plan, answers)).collect::<Result<Vec<_>, _>>()?;
-    let refused = plan.refuses(answers.checks.iter().map(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+/// The store's, when a check fails the request.
+pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> Result<Reply, StoreError> {
+    if let Some(error) = decisions.iter().find_map(Decision::failure) {
+        return Err(error);
+    }
+    let statuses = plan.slots.iter().map(|slot| status(slot, plan, decisions)).collect();
+    let refused = plan.refuses(decisions.iter().map(Decision::allows));
     let shadowed = refused && options.shadow_mode;
     let code = if refused && !shadowed { Code::OverLimit } else { Code::Ok };
     let mut response = RateLimitResponse { overall_code: code.into(), statuses, ..Default::default() };
@@ -58,7 +61,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options)
         response.response_headers_to_add = extras::headers(plan, &response.statuses, names);
     }
     if options.retry_after && code == Code::OverLimit {
-        response.response_headers_to_add.push(extras::retry_after(plan, answers));
+        response.response_headers_to_add.push(extras::retry_after(plan, decisions));
     }
     if options.dynamic_metadata {
         response.dynamic_metadata = Some(extras::dynamic_metadata(ask, plan, &response.statuses));
@@ -66,21 +69,22 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, answers: &Answers, options: &Options)
     Ok(Reply { response, shadowed })
 }
 
-fn status(slot: &Slot, plan: &Plan, answers: &Answers) -> Result<DescriptorStatus, StoreError> {
+/// Where a policy let the check pass, nobody knows what is left and until when: both are left out.
+fn status(slot: &Slot, plan: &Plan, decisions: &Decisions) -> DescriptorStatus {
     let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
     match slot {
-        Slot::Free => Ok(ok),
-        Slot::Unlimited(_) => Ok(DescriptorStatus { limit_remaining: u32::MAX, ..ok }),
+        Slot::Free => ok,
+        Slot::Unlimited(_) => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
         Slot::Checked { check, limit, rate, .. } => {
-            let verdict = answers.checks[*check]?;
-            let refused = !verdict.allowed && !plan.checks[*check].role.shadow;
-            Ok(DescriptorStatus {
+            let decision = &decisions[*check];
+            let refused = !decision.allows() && !plan.checks[*check].role.shadow;
+            DescriptorStatus {
                 code: if refused { Code::OverLimit } else { Code::Ok }.into(),
                 current_limit: Some(current_limit(rate, limit.and_then(|id| plan.rules.limit(id).name.as_deref()))),
-                limit_remaining: verdict.remaining,
-                duration_until_reset: Some(whole_seconds(verdict.until_reset())),
+                limit_remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
+                duration_until_reset: decision.until_reset().map(whole_seconds),
                 quota: None,
-            })
+            }
         }
     }
 }

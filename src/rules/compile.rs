@@ -71,6 +71,7 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     let compiled = |domain: Domain| super::Domain {
         tree: domain.siblings.tree,
         commit: domain.commit.map_or_else(Commit::default, |commit| commit.value),
+        on_store_failure: domain.defaults.on_store_failure(),
     };
     let domains = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), compiled(domain))).collect();
     Ok(Compiled { rules: Rules::new(domains, compiler.limits), warnings: problems })

@@ -27,6 +27,8 @@ pub struct Limit {
     pub shadow_mode: bool,
     /// Over it, the request fails only if all quota descriptors are over.
     pub quota_mode: bool,
+    /// What answers while the store cannot, as the limit or its domain says; `None`: as the process does.
+    pub on_store_failure: Option<OnStoreFailure>,
     /// Metrics carry the values of the request at all levels.
     pub detailed_metric: bool,
     /// Names of limits that this one switches off within a request.
@@ -47,6 +49,12 @@ pub enum OnStoreFailure {
     Deny,
     /// The memory store decides, with this replica's share of the limit.
     Local,
+}
+
+impl OnStoreFailure {
+    /// All of them with the names that files and settings use.
+    pub const NAMED: [(&'static str, Self); 4] =
+        [("error", Self::Error), ("allow", Self::Allow), ("deny", Self::Deny), ("local", Self::Local)];
 }
 
 /// How much, and how it is decided.

@@ -2,6 +2,7 @@
 //!
 //! A flag is spelled as its variable of envoyproxy/ratelimit. What several of them mean together is decided in `settings`.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use clap::{ArgAction, Args, value_parser};
 
 use super::parse;
 use super::redis::RedisFlags;
+use crate::limiter::outage;
 use crate::live::files;
 use crate::rules::compile;
+use crate::rules::limit::OnStoreFailure;
 use crate::store::memory;
 
 /// What `weir serve` can be told. A flag wins over its variable.
@@ -59,9 +62,30 @@ pub struct Flags {
     #[command(flatten)]
     pub(super) redis: RedisFlags,
     #[command(flatten)]
+    pub(super) outage: OutageFlags,
+    #[command(flatten)]
     pub(super) files: FileFlags,
     #[command(flatten)]
     pub(super) answers: AnswerFlags,
+}
+
+/// What happens around Redis, and when it cannot answer.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "When Redis fails, and denied keys")]
+pub(super) struct OutageFlags {
+    /// What answers while Redis cannot, for limits and domains that say nothing: `error`, `allow`, `deny` or `local`
+    #[arg(long, env = "ON_STORE_FAILURE", default_value = "error", value_parser = parse::on_store_failure)]
+    pub(super) on_store_failure: OnStoreFailure,
+    /// How many replicas share the limits: `local` lets each pass its part of a limit
+    #[arg(long, env = "REPLICAS", default_value = "1")]
+    pub(super) replicas: NonZeroU32,
+    /// Keys that `local` counts at most; 1000 to 4000000000
+    #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = outage::Options::default().max_keys as u64)]
+    #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
+    pub(super) local_max_keys: u64,
+    /// Room for keys that Redis has just refused, so that it is not asked again; 0 for none [default: 8388608]
+    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", value_parser = parse::cache_bytes)]
+    pub(super) local_cache_size_in_bytes: Option<usize>,
 }
 
 /// Where limits are read from.

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::rules::limit::OnStoreFailure;
+
 /// `MEMORY_MAX_KEYS`: fewer would forget what is still counted, more have no room in any memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
 
@@ -52,6 +54,18 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 /// `STORE_TIMEOUT`: no store answers in less than a millisecond, and no caller waits for an hour.
 pub(super) fn store_timeout(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_millis(1), HOUR, "write 1ms to 1h")
+}
+
+/// `ON_STORE_FAILURE`, in any letter case.
+pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
+    let named = OnStoreFailure::NAMED.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    named.map(|&(_, policy)| policy).ok_or_else(|| "write error, allow, deny or local".to_owned())
+}
+
+/// `LOCAL_CACHE_SIZE_IN_BYTES`. No more is of use: an entry lives for a second.
+pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 32;
+    text.parse().ok().filter(|bytes| *bytes <= MOST).ok_or_else(|| format!("write 0 for none, or bytes up to {MOST}"))
 }
 
 /// `DRAIN_DELAY`.

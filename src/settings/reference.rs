@@ -33,7 +33,6 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
     ),
     (Refuse("a month is 30 days in Weir"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
     (Warn("refused requests count here"), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)]),
-    (Warn("there is no cache of refused keys yet"), &[("LOCAL_CACHE_SIZE_IN_BYTES", &["0"])]),
     (Warn("Weir does not speak TLS yet"), &[("GRPC_SERVER_TLS_CERT", EMPTY), ("GRPC_SERVER_TLS_KEY", EMPTY)]),
     (Warn("there is no debug listener"), &[("DEBUG_HOST", &["0.0.0.0"]), ("DEBUG_PORT", &["6070"])]),
     (

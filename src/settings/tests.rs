@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use super::*;
+use crate::rules::limit::OnStoreFailure;
 
 #[derive(Parser)]
 struct Cli {
@@ -63,6 +64,19 @@ fn wrong_values_say_how_to_write_them() {
 }
 
 #[test]
+fn outages_and_denied_keys_are_set_by_four_flags() {
+    let default = read(&[], &[]).expect("settings");
+    assert_eq!(default.rls.plan.on_store_failure, OnStoreFailure::Error);
+    assert_eq!((default.outage.replicas.get(), default.outage.max_keys, default.denials.bytes), (1, 100_000, 8 << 20));
+    for (name, policy) in OnStoreFailure::NAMED {
+        assert_eq!(read(&["--on-store-failure", name], &[]).expect("settings").rls.plan.on_store_failure, policy);
+    }
+    let set = ["--on-store-failure", "LOCAL", "--replicas", "3", "--local-max-keys", "5000", "--local-cache-size-in-bytes", "0"];
+    let set = read(&set, &[]).expect("settings");
+    assert_eq!((set.outage.replicas.get(), set.outage.max_keys, set.denials.bytes), (3, 5_000, 0));
+}
+
+#[test]
 fn values_out_of_bounds_are_refused_with_the_bounds() {
     for (arguments, hint) in [
         (["--store-timeout", "0"], "1ms to 1h"),
@@ -70,6 +84,10 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         (["--memory-max-keys", "999"], "1000..=4000000000"),
         (["--memory-max-keys", "18446744073709551615"], "1000..=4000000000"),
         (["--drain-delay", "25h"], "0 to 1h"),
+        (["--on-store-failure", "pass"], "error, allow, deny or local"),
+        (["--replicas", "0"], "non-zero"),
+        (["--local-max-keys", "10"], "1000..=4000000000"),
+        (["--local-cache-size-in-bytes", "4294967297"], "up to 4294967296"),
         (["--grpc-max-connection-age", "2540400h"], "up to 87600h"),
         (["--grpc-max-connection-age-grace", "2540400h"], "up to 87600h"),
     ] {

@@ -7,12 +7,14 @@
 mod algorithms;
 mod cli;
 mod concurrency;
+mod denials;
 mod deploy;
 mod docs;
 mod envoy;
 mod hits;
 mod house;
 mod http;
+mod outage;
 mod plots;
 mod redis;
 mod reload;

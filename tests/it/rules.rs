@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use weir::algorithm::{Algorithm, Kind};
 use weir::ask::Entry;
 use weir::rules::compile::{Compiled, Options, Severity, SourceText, compile};
-use weir::rules::limit::{Amount, Limit};
+use weir::rules::limit::{Amount, Limit, OnStoreFailure};
 use weir::rules::{Commit, Found, Rules};
 use weir::time::Tick;
 
@@ -88,6 +88,8 @@ fn show(limit: &Limit) -> String {
         }
     }
     line.extend(limit.amount.map(|amount| show_algorithm(&amount)));
+    let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
+    line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));
     let flags = [("shadow", limit.shadow_mode), ("quota", limit.quota_mode), ("detailed", limit.detailed_metric)];
     line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {flag}")));
     for level in &limit.levels {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Request;
 use weir::algorithm::{Algorithm, Kind, Options};
-use weir::limiter::{self, Limiter};
+use weir::limiter::{self, Limiter, Outage, outage};
 use weir::plan::{Check, Plan, Role};
 use weir::proto::rate_limit_response::Code;
 use weir::store::{AnyStore, Memory, memory};
@@ -95,10 +95,12 @@ async fn so_many_wait_and_no_more() {
     let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
     let plan = Arc::new(Plan::of_checks([(&b"key"[..], Check::new(algorithm, 1, Role::default()))]));
     let limiter = Limiter::new(
+        None,
         AnyStore::Memory(Memory::new(memory::Options::default())),
+        Outage::new(outage::Options::default()),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },
     );
-    let allowed = async || limiter.decide(&plan, Some(PATIENT)).await.checks[0].expect("a verdict").allowed;
+    let allowed = async || limiter.decide(&plan, Some(PATIENT)).await[0].allows();
     assert!(allowed().await, "the first need not wait");
     let answers = tokio::join!(allowed(), allowed(), allowed());
     assert_eq!(answers, (true, false, false), "one waits, and there is no place for more");

@@ -12,16 +12,16 @@ use crate::proto::HeaderValue;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::rules::limit::Metadata;
 use crate::time::Span;
-use crate::verdict::Answers;
+use crate::verdict::{Decision, Decisions};
 
 /// Three headers about the descriptor that has least left, the first on a tie; about the last one that refuses, when one does. None when no
-/// descriptor has a limit. Source: envoyproxy/ratelimit.
+/// descriptor has a limit whose counts somebody knows. Source: envoyproxy/ratelimit.
 pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |slot: &Slot| match slot {
         Slot::Checked { check, .. } => !plan.checks[*check].role.quota,
         Slot::Free | Slot::Unlimited(_) => false,
     };
-    let limited = || statuses.iter().filter(|status| status.current_limit.is_some());
+    let limited = || statuses.iter().filter(|status| status.current_limit.is_some() && status.duration_until_reset.is_some());
     let last_refusal = plan.slots.iter().zip(statuses).rev().find(|(slot, status)| status.code() == Code::OverLimit && refuses(slot));
     let Some(status) = last_refusal.map(|(_, status)| status).or_else(|| limited().min_by_key(|status| status.limit_remaining)) else {
         return Vec::new();
@@ -36,9 +36,9 @@ pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &Header
 
 /// When asking again makes sense: the longest wait of the limits that refuse, in whole seconds, at least one. Source: RFC 9110, section
 /// 10.2.3.
-pub(super) fn retry_after(plan: &Plan, answers: &Answers) -> HeaderValue {
-    let refusals = plan.checks.iter().zip(&answers.checks).filter(|(check, _)| !check.role.shadow);
-    let waits = refusals.filter_map(|(_, answer)| answer.ok().filter(|verdict| !verdict.allowed)).map(|verdict| verdict.until_reset());
+pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> HeaderValue {
+    let refusals = plan.checks.iter().zip(decisions).filter(|(check, decision)| !check.role.shadow && !decision.allows());
+    let waits = refusals.filter_map(|(_, decision)| Decision::until_reset(decision));
     let secs = waits.map(Span::secs_rounded_up).max().unwrap_or(0).max(1);
     HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() }
 }

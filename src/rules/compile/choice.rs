@@ -1,4 +1,4 @@
-//! What a map says about how its limit is decided: the algorithm and its options.
+//! What a map says about how its limit is decided: the algorithm and its options, and what answers while the store cannot.
 //!
 //! The same keys stand in `rate_limit`, for one limit, and in `defaults`, for a domain. Here each is read for itself; which of them go
 //! together, and within which bounds, is the algorithms' own knowledge.
@@ -6,11 +6,13 @@
 use super::fields::{self, Fields};
 use super::problem::{Problems, quoted};
 use crate::algorithm::{Kind, Options};
+use crate::rules::limit::OnStoreFailure;
 use crate::rules::source::{Node, Sort};
 use crate::time::{LONGEST_WINDOW, NoDuration, Span};
 
 /// The keys.
-pub(super) const KEYS: [&str; 7] = ["algorithm", "burst", "bucket_interval", "bucket_span", "subject_expiry", "max_delay", "count_denied"];
+pub(super) const KEYS: [&str; 8] =
+    ["algorithm", "burst", "bucket_interval", "bucket_span", "subject_expiry", "max_delay", "count_denied", "on_store_failure"];
 
 /// The longest duration: room for two of the longest windows. Beyond it an instant and a duration would leave the 2^53 that Lua can count.
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
@@ -25,6 +27,7 @@ pub(super) struct Choice {
     subject_expiry: Option<Span>,
     max_delay: Option<Span>,
     count_denied: Option<bool>,
+    pub(super) on_store_failure: Option<OnStoreFailure>,
 }
 
 impl Choice {
@@ -70,6 +73,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Choic
         subject_expiry: option(fields, "subject_expiry", &mut is_right, |node| duration(problems, node, "subject_expiry")),
         max_delay: option(fields, "max_delay", &mut is_right, |node| duration(problems, node, "max_delay")),
         count_denied: option(fields, "count_denied", &mut is_right, |node| fields::bool(problems, node, "count_denied")),
+        on_store_failure: option(fields, "on_store_failure", &mut is_right, |node| on_store_failure(problems, node)),
     };
     is_right.then_some(choice)
 }
@@ -83,6 +87,11 @@ fn option<'n, T>(fields: &Fields<'n>, key: &str, is_right: &mut bool, read: impl
 fn kind(problems: &mut Problems, node: &Node) -> Option<Kind> {
     let text = fields::text(problems, node, "algorithm")?;
     fields::one_of(problems, node, text, "algorithm", &Kind::NAMED)
+}
+
+fn on_store_failure(problems: &mut Problems, node: &Node) -> Option<OnStoreFailure> {
+    let text = fields::text(problems, node, "on_store_failure")?;
+    fields::one_of(problems, node, text, "value of 'on_store_failure'", &OnStoreFailure::NAMED)
 }
 
 /// A duration; `None`, with an error, when it is something else.
@@ -129,6 +138,7 @@ mod tests {
             subject_expiry: Some(SECOND),
             max_delay: Some(SECOND),
             count_denied: Some(true),
+            on_store_failure: Some(OnStoreFailure::Deny),
         }
     }
 

@@ -8,8 +8,8 @@ use super::problem::{Place, quoted};
 use super::rate::{self, RateLimit};
 use super::settle::Undecided;
 use super::{Compiler, Domain};
-use crate::rules::limit::{Level, Limit, LimitId};
-use crate::rules::source::{Kind, Node, Sort};
+use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
+use crate::rules::source::{Kind, Node, Position, Sort};
 use crate::rules::tree::{Branch, Tree};
 
 /// Bytes of all limits' paths together. Every limit carries the texts of its levels, so that long keys above many limits multiply.
@@ -139,6 +139,10 @@ fn add_limit(
     let id = LimitId(u32::try_from(compiler.limits.len()).ok()?);
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
     if let Some((rate, choice)) = amount {
+        if shadow_mode {
+            warn_of_shadow(compiler, choice.on_store_failure, &said);
+        }
+        let problems = &compiler.problems;
         let said = said.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
         domain.undecided.push(Undecided { id, rate, choice, at: problems.here(at), said });
     }
@@ -149,6 +153,7 @@ fn add_limit(
         name: name.map(Into::into),
         // Where there is one, it follows when all files of the domain are read.
         amount: None,
+        on_store_failure: None,
         shadow_mode,
         quota_mode,
         detailed_metric,
@@ -156,6 +161,15 @@ fn add_limit(
         metadata,
     });
     Some(id)
+}
+
+/// A limit in shadow mode refuses nobody, whether its store answers or not.
+fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailure>, said: &[(&'static str, Position)]) {
+    let place = said.iter().find(|(key, _)| *key == "on_store_failure").map(|&(_, at)| at);
+    if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) = (on_store_failure, place) {
+        let what = "a limit in shadow mode lets everything pass, also while the store cannot answer: this has no effect";
+        compiler.problems.warning(at, what, "remove 'on_store_failure', or remove 'shadow_mode'");
+    }
 }
 
 /// The Go service ignores what belongs to a limit where there is none.

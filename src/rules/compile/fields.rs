@@ -33,7 +33,7 @@ impl Room {
 }
 
 /// All keys, with the maps that they belong to.
-const KEYS: [(&str, &[Room]); 26] = [
+const KEYS: [(&str, &[Room]); 27] = [
     ("domain", &[Room::Root]),
     ("key", &[Room::Descriptor]),
     ("value", &[Room::Descriptor]),
@@ -58,12 +58,13 @@ const KEYS: [(&str, &[Room]); 26] = [
     ("subject_expiry", &[Room::RateLimit, Room::Defaults]),
     ("max_delay", &[Room::RateLimit, Room::Defaults]),
     ("count_denied", &[Room::RateLimit, Room::Defaults]),
+    ("on_store_failure", &[Room::RateLimit, Room::Defaults]),
     ("defaults", &[Room::Root]),
     ("commit", &[Room::Root]),
 ];
 
 /// Keys that Weir adds. The Go service refuses them everywhere, so that nothing is tolerated for its sake.
-const OWN_KEYS: [&str; 10] = [
+const OWN_KEYS: [&str; 11] = [
     "unit_multiplier",
     "algorithm",
     "burst",
@@ -72,6 +73,7 @@ const OWN_KEYS: [&str; 10] = [
     "subject_expiry",
     "max_delay",
     "count_denied",
+    "on_store_failure",
     "defaults",
     "commit",
 ];

@@ -9,7 +9,7 @@ use super::fields::{self, Fields, Room};
 use super::problem::{Place, Problems};
 use crate::algorithm::{Algorithm, Mistake};
 use crate::rules::Commit;
-use crate::rules::limit::{Amount, Limit, LimitId};
+use crate::rules::limit::{Amount, Limit, LimitId, OnStoreFailure};
 use crate::time::Rate;
 
 /// The names that files use.
@@ -29,6 +29,13 @@ pub(super) struct Defaults {
     said: Vec<(&'static str, Place)>,
     /// They are wrong, and it is reported.
     is_wrong: bool,
+}
+
+impl Defaults {
+    /// What answers for the domain's limits while the store cannot.
+    pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
+        self.choice.as_ref().and_then(|choice| choice.value.on_store_failure)
+    }
 }
 
 /// A limit without its algorithm.
@@ -101,6 +108,7 @@ pub(super) fn decide(problems: &mut Problems, limits: &mut [Limit], domain: &mut
         // Once a mistake is reported nobody will see this.
         if let Some(decided) = limits.get_mut(limit.id.0 as usize) {
             decided.amount = Some(Amount { rate: limit.rate, algorithm });
+            decided.on_store_failure = limit.choice.on_store_failure.or(defaults.on_store_failure);
         }
     }
 }

@@ -1,0 +1,263 @@
+//! Under given time: what is remembered, for how long, and that no refusal is one that the store would not have made.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::{FixedWindow, Kind, Moment, State};
+use crate::plan::{Group, Role};
+use crate::time::{Micros, Rate, Unit};
+
+const FIXED: FixedWindow = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
+
+fn cache() -> Denials {
+    Denials::new(Options::default()).expect("a cache")
+}
+
+fn made(kind: Kind, limit: u32, count_denied: bool) -> Algorithm {
+    let options = algorithm_options(kind, count_denied);
+    Algorithm::try_new(&Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 }, &options).expect("an algorithm")
+}
+
+fn algorithm_options(kind: Kind, count_denied: bool) -> crate::algorithm::Options {
+    crate::algorithm::Options { kind, count_denied: Some(count_denied), ..Default::default() }
+}
+
+fn plan(algorithm: Algorithm, hits: &[(&str, i64)]) -> Plan {
+    Plan::of_checks(hits.iter().map(|&(key, hits)| (key.as_bytes(), Check::new(algorithm, hits, Role::default()))))
+}
+
+fn group(mut plan: Plan) -> Plan {
+    plan.commit = Commit::AllOrNone;
+    plan
+}
+
+fn refusal(retry_after: Wait, reset: Span) -> Verdict {
+    Verdict { allowed: false, remaining: 3, used: 12, reset_after: reset, retry_after, delay: Span::ZERO }
+}
+
+/// A refusal with a wait of so many milliseconds, and a reset after twice as much.
+fn refused_for(wait_ms: u64) -> Verdict {
+    let wait = Span::from_micros(wait_ms * 1_000);
+    refusal(Wait::For(wait), Span::from_micros(wait_ms * 2_000))
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Denials {
+    fn knows(&self, plan: &Plan, now: Instant) -> Vec<bool> {
+        self.refused(plan, now).iter().map(Option::is_some).collect()
+    }
+
+    /// Learns the answers to a whole plan in a decision without length.
+    fn learn_all(&self, plan: &Plan, answers: &[Verdict], at: Instant) {
+        let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
+        self.learn(plan, &plan.all(), &answers, at, at);
+    }
+}
+
+#[test]
+fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_asked() {
+    let (cache, began) = (cache(), Instant::now());
+    let one = plan(made(Kind::TokenBucket, 10, false), &[("a", 2)]);
+    cache.learn(&one, &[0], &[Ok(refused_for(100))], began, began + ms(30));
+    assert_eq!(cache.entries(began + ms(99)), 1);
+    let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
+    // What is shown counts down from when it was learned.
+    assert_eq!((verdict.retry_after, verdict.reset_after), (Wait::For(Span::from_micros(31_000)), Span::from_micros(131_000)));
+    assert_eq!((verdict.allowed, verdict.remaining), (false, 3));
+    assert_eq!(cache.knows(&one, began + ms(100)), [false]);
+    assert_eq!(cache.entries(began + ms(100)), 0);
+}
+
+#[test]
+fn no_entry_lives_longer_than_a_second() {
+    let (cache, began) = (cache(), Instant::now());
+    let algorithm = made(Kind::SlidingWindowLog, 10, false);
+    let (long, never) = (plan(algorithm, &[("long", 1)]), plan(algorithm, &[("never", 11)]));
+    cache.learn_all(&long, &[refused_for(3_600_000)], began);
+    cache.learn_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
+    for plan in [long, never] {
+        assert_eq!((cache.knows(&plan, began + ms(999)), cache.knows(&plan, began + ms(1_000))), (vec![true], vec![false]));
+    }
+}
+
+#[test]
+fn so_many_hits_are_refused_and_any_more() {
+    let (cache, now) = (cache(), Instant::now());
+    let algorithm = made(Kind::TokenBucket, 10, false);
+    let asked = |hits| plan(algorithm, &[("a", hits)]);
+    cache.learn_all(&asked(5), &[refused_for(500)], now);
+    for (hits, known) in [(1, false), (4, false), (5, true), (6, true), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
+        assert_eq!(cache.knows(&asked(hits), now), [known], "{hits} hits");
+    }
+    assert_eq!(cache.refused(&asked(10), now)[0].map(|verdict| verdict.retry_after), Some(Wait::For(Span::from_micros(500_000))));
+    assert_eq!(cache.refused(&asked(11), now)[0].map(|verdict| verdict.retry_after), Some(Wait::Never));
+    // Of two that hold, the one of fewer hits stays.
+    cache.learn_all(&asked(3), &[refused_for(200)], now);
+    cache.learn_all(&asked(7), &[refused_for(900)], now);
+    assert_eq!(cache.knows(&asked(3), now + ms(199)), [true]);
+    assert_eq!(cache.knows(&asked(7), now + ms(201)), [false]);
+    cache.learn_all(&asked(7), &[refused_for(900)], now + ms(201));
+    assert_eq!(cache.knows(&asked(7), now + ms(202)), [true], "what has ended makes room");
+}
+
+#[test]
+fn a_fixed_window_that_counts_denied_hits_is_over_for_any_hits() {
+    let (counted, other, now) = (cache(), cache(), Instant::now());
+    let asked = |algorithm, hits| plan(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
+    let answer = [refusal(Wait::Never, Span::from_micros(700_000))];
+    counted.learn_all(&asked(FIXED, 15), &answer, now);
+    assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(699)), [true]);
+    assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(700)), [false], "the window has ended");
+    let verdict = counted.refused(&asked(FIXED, 1), now)[0].expect("refused");
+    assert_eq!(verdict.retry_after, Wait::For(Span::from_micros(700_000)));
+    // Neither one that does not, nor a group, in which a refused hit is not taken.
+    let not_counted = FixedWindow { count_denied: false, ..FIXED };
+    other.learn_all(&asked(not_counted, 15), &answer, now);
+    assert_eq!((other.knows(&asked(not_counted, 14), now), other.knows(&asked(not_counted, 15), now)), (vec![false], vec![true]));
+    other.learn_all(&group(asked(FIXED, 15)), &answer, now);
+    assert_eq!((other.knows(&asked(FIXED, 14), now), other.knows(&asked(FIXED, 15), now)), (vec![false], vec![true]));
+}
+
+#[test]
+fn a_give_back_asks_the_store_and_ends_the_entry() {
+    let (cache, now) = (cache(), Instant::now());
+    let asked = |hits: &[(&str, i64)]| plan(Algorithm::FixedWindow(FIXED), hits);
+    let denied = [refused_for(900)];
+    cache.learn_all(&asked(&[("a", 1)]), &denied, now);
+    cache.learn_all(&asked(&[("b", 1)]), &denied, now);
+    assert_eq!(cache.knows(&asked(&[("a", 1), ("a", -1)]), now), [false, false], "what comes behind a give-back may be allowed");
+    // Whether it is known to have happened or not, and whatever the same request was refused.
+    let both = asked(&[("a", -1), ("a", 1)]);
+    cache.learn(&both, &both.all(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
+    assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [false, true]);
+}
+
+#[test]
+fn a_changed_amount_does_not_meet_old_entries() {
+    let (cache, now) = (cache(), Instant::now());
+    let asked = |fixed| plan(Algorithm::FixedWindow(fixed), &[("a", 1)]);
+    cache.learn_all(&asked(FIXED), &[refused_for(900)], now);
+    assert_eq!(cache.knows(&asked(FIXED), now), [true]);
+    assert_eq!(cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now), [false]);
+    let bucket = made(Kind::TokenBucket, 10, false);
+    let Algorithm::TokenBucket(token) = bucket else { panic!("a bucket") };
+    cache.learn_all(&plan(bucket, &[("b", 1)]), &[refused_for(900)], now);
+    let larger = Algorithm::TokenBucket(crate::algorithm::TokenBucket { burst: 11, ..token });
+    assert_eq!((cache.knows(&plan(bucket, &[("b", 1)]), now), cache.knows(&plan(larger, &[("b", 1)]), now)), (vec![true], vec![false]));
+}
+
+#[test]
+fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
+    let (cache, now) = (cache(), Instant::now());
+    let rate = Rate { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 };
+    let leaky = |max_delay| {
+        let options = crate::algorithm::Options { max_delay: Some(max_delay), ..algorithm_options(Kind::LeakyBucket, false) };
+        plan(Algorithm::try_new(&rate, &options).expect("an algorithm"), &[("a", 1)])
+    };
+    for (max_delay, known) in [(Span::ZERO, true), (Span::from_secs(1), false)] {
+        cache.learn_all(&leaky(max_delay), &[refused_for(900)], now);
+        assert_eq!(cache.knows(&leaky(max_delay), now), [known]);
+    }
+}
+
+#[test]
+fn a_group_is_known_as_a_whole_or_not_at_all() {
+    let (cache, now) = (cache(), Instant::now());
+    let asked = |hits: &[(&str, i64)]| plan(Algorithm::FixedWindow(FIXED), hits);
+    let allowed = Verdict { allowed: true, ..refused_for(1) };
+    cache.learn_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
+    assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [true, false]);
+    assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [false, false]);
+    assert_eq!(cache.knows(&group(asked(&[("a", 1)])), now), [true]);
+    // The second of one key was refused because of the first, and neither is taken.
+    cache.learn_all(&group(asked(&[("c", 6), ("c", 5)])), &[allowed, refused_for(900)], now);
+    assert_eq!(cache.knows(&asked(&[("c", 5)]), now), [false]);
+}
+
+#[test]
+fn its_size_is_bounded_and_the_smallest_works() {
+    assert!(Denials::new(Options { bytes: 0 }).is_none());
+    for (bytes, most) in [(1, WAYS), (100, WAYS), (10_000, 10_000 / size_of::<Entry>()), (1 << 20, (1 << 20) / size_of::<Entry>())] {
+        let (cache, now) = (Denials::new(Options { bytes }).expect("a cache"), Instant::now());
+        for key in 0..50_000 {
+            cache.learn_all(&plan(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
+        }
+        let last = plan(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
+        assert_eq!(cache.knows(&last, now), [true], "the newest has a place");
+        let entries = cache.entries(now);
+        assert!(entries <= most && entries > most / 2, "{bytes} bytes: {entries} of {most}");
+    }
+}
+
+/// The store, without a cache: pure steps.
+#[derive(Default)]
+struct Reference(HashMap<String, State>);
+
+impl Reference {
+    fn decide(&mut self, plan: &Plan, keys: &[&str], picked: &[usize], at: Moment) -> Vec<Result<Verdict, StoreError>> {
+        if plan.commit == Commit::AllOrNone {
+            let group = Group::decide(plan, at, |index| self.0.get(keys[index]).cloned(), |left, right| keys[left] == keys[right]);
+            self.0.extend(group.writes.into_iter().map(|(index, state, _)| (keys[index].to_owned(), state)));
+            return group.verdicts.into_iter().map(Ok).collect();
+        }
+        let decide = |&place: &usize| {
+            let check = &plan.checks[place];
+            let step = check.algorithm.step(self.0.get(keys[place]).cloned(), at, check.hits);
+            self.0.extend(step.state.map(|state| (keys[place].to_owned(), state)));
+            Ok(step.verdict)
+        };
+        picked.iter().map(decide).collect()
+    }
+
+    fn would_allow(&self, check: &Check, key: &str, hits: i64, at: Moment) -> bool {
+        check.algorithm.step(self.0.get(key).cloned(), at, hits).verdict.allowed
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more.
+    #[test]
+    fn the_store_would_have_refused_too(
+        kind in prop::sample::select(Kind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u32, count_denied in any::<bool>(),
+        operations in prop::collection::vec(
+            (0..400_000_u64, 0..50_000_u64, prop::collection::vec((0..2_usize, prop_oneof![8 => 1..4_i64, 2 => 4..15_i64, 1 => -3..=0_i64]), 1..4), any::<bool>()),
+            1..60,
+        ),
+    ) {
+        let (cache, epoch, algorithm) = (cache(), Instant::now(), made(kind, limit, count_denied));
+        let (mut store, mut micros) = (Reference::default(), 0);
+        for (passes, trip, hits, is_group) in operations {
+            micros += passes;
+            let hits: Vec<_> = hits.into_iter().map(|(key, hits)| (["a", "b"][key], hits)).collect();
+            let keys: Vec<_> = hits.iter().map(|(key, _)| *key).collect();
+            let plan = plan(algorithm, &hits);
+            let plan = if is_group { group(plan) } else { plan };
+            let began = epoch + Duration::from_micros(micros);
+            let moment = |micros| Moment { now: Micros(1_800_000_000_000_000 + micros), patience: Span::MAX };
+            let known = cache.refused(&plan, began);
+            for (place, verdict) in known.iter().enumerate().filter_map(|(place, known)| Some((place, (*known)?))) {
+                let check = &plan.checks[place];
+                for hits in [check.hits, check.hits + 1, check.hits * 2, 1_000_000] {
+                    prop_assert!(!store.would_allow(check, keys[place], hits, moment(micros)), "{hits} of {:?}: {verdict:?}", keys[place]);
+                }
+                prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
+            }
+            let picked: Vec<_> = (0..known.len()).filter(|&place| known[place].is_none()).collect();
+            if picked.is_empty() {
+                continue;
+            }
+            // On the way to the store and back.
+            micros += trip;
+            let answers = store.decide(&plan, &keys, &picked, moment(micros));
+            micros += trip;
+            cache.learn(&plan, &picked, &answers, began, epoch + Duration::from_micros(micros));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Outage: what becomes of a request some of whose checks the store did not decide. Each limit says so itself (`on_store_failure`); here the
+//! limits of one request come to one answer.
+//!
+//! Who is refused for certain, by a count or by `deny`, is refused: no failure of another check may let it pass. Else one `error` fails the
+//! request; else `local` limits are decided here and `allow` passes. The local store is the same code as the memory store, so that it is no
+//! rare path. Nothing in here waits or asks the store again.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Moment;
+use crate::plan::{Check, Plan};
+use crate::rules::Commit;
+use crate::rules::limit::OnStoreFailure;
+use crate::store::{Memory, StoreError, memory};
+use crate::verdict::{Decision, Decisions};
+
+/// How `local` decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many replicas share each limit: this one gives 1/replicas of it, rounded up.
+    pub replicas: NonZeroU32,
+    /// Keys that are counted at most; beyond them those that recover soonest are forgotten.
+    pub max_keys: usize,
+}
+
+impl Default for Options {
+    /// The share of somebody who is alone, and some 10 MB.
+    fn default() -> Self {
+        Self { replicas: NonZeroU32::MIN, max_keys: 100_000 }
+    }
+}
+
+/// The policy with its counters; clones share them.
+#[derive(Clone, Debug)]
+pub struct Outage {
+    local: Memory,
+    replicas: NonZeroU32,
+}
+
+/// One per check of a plan: what is decided already, or why the store did not.
+pub type Asked = SmallVec<[Result<Decision, StoreError>; 4]>;
+
+type Places = SmallVec<[usize; 4]>;
+
+impl Outage {
+    /// Nothing is counted yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self { local: Memory::new(memory::Options { max_keys: options.max_keys }), replicas: options.replicas }
+    }
+
+    /// The counters of `local`: to sweep them, and to show how many there are.
+    #[must_use]
+    pub const fn local(&self) -> &Memory {
+        &self.local
+    }
+
+    /// Decides what the store did not. `at` is called when `local` decides.
+    #[must_use]
+    pub fn settle(&self, plan: &Plan, asked: Asked, at: impl FnOnce() -> Moment) -> Decisions {
+        let Some(first) = asked.iter().find_map(|answer| answer.err()) else { return asked.into_iter().flatten().collect() };
+        // A group fails as a group.
+        let of_group = (plan.commit == Commit::AllOrNone).then_some(Err(first));
+        let mut local = Places::new();
+        let mut decisions = Decisions::new();
+        for (place, (check, answer)) in plan.checks.iter().zip(asked).enumerate() {
+            let decision = of_group.unwrap_or(answer).unwrap_or_else(|error| by_policy(check, error));
+            if decision.store_error().is_some() && check.on_store_failure == OnStoreFailure::Local {
+                local.push(place);
+            }
+            decisions.push(decision);
+        }
+        if plan.refuses(decisions.iter().map(Decision::allows)) {
+            for decision in &mut decisions {
+                if let Decision::Fails(error) = *decision {
+                    *decision = Decision::PolicyAllows(error);
+                }
+            }
+            if plan.commit == Commit::AllOrNone {
+                // A refused group counts nowhere.
+                return decisions;
+            }
+        } else if decisions.iter().any(|decision| decision.failure().is_some()) {
+            for place in local {
+                if let Some(error) = decisions[place].store_error() {
+                    decisions[place] = Decision::Fails(error);
+                }
+            }
+            return decisions;
+        }
+        if !local.is_empty() {
+            self.decide_locally(plan, &local, &mut decisions, at());
+        }
+        decisions
+    }
+
+    fn decide_locally(&self, plan: &Plan, places: &[usize], decisions: &mut Decisions, at: Moment) {
+        let part = plan.part(places, |algorithm| algorithm.share(self.replicas), |place| decisions[place].allows());
+        let answers = self.local.decide_at(&part, &part.all(), at);
+        for (&place, answer) in places.iter().zip(answers.checks) {
+            if let (Ok(verdict), Some(error)) = (answer, decisions[place].store_error()) {
+                decisions[place] = Decision::Local(verdict, error);
+            }
+        }
+    }
+}
+
+/// What a check's own policy says; `local` passes until it is decided. A limit in shadow mode neither refuses nor fails its request.
+const fn by_policy(check: &Check, error: StoreError) -> Decision {
+    match check.on_store_failure {
+        OnStoreFailure::Error if !check.role.shadow => Decision::Fails(error),
+        OnStoreFailure::Deny if !check.role.shadow => Decision::PolicyRefuses(error),
+        OnStoreFailure::Error | OnStoreFailure::Deny | OnStoreFailure::Allow | OnStoreFailure::Local => Decision::PolicyAllows(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

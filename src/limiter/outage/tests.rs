@@ -1,0 +1,149 @@
+use super::*;
+use crate::algorithm::{Algorithm, FixedWindow};
+use crate::plan::Role;
+use crate::time::{Micros, Span};
+use crate::verdict::{Verdict, Wait};
+
+use OnStoreFailure::{Allow, Deny, Error, Local};
+
+const DOWN: StoreError = StoreError::NotExecuted("connect");
+const PLAIN: Role = Role { shadow: false, quota: false };
+const SHADOW: Role = Role { shadow: true, quota: false };
+const QUOTA: Role = Role { shadow: false, quota: true };
+
+fn outage(replicas: u32) -> Outage {
+    Outage::new(Options { replicas: NonZeroU32::new(replicas).expect("not 0"), ..Options::default() })
+}
+
+fn check(on_store_failure: OnStoreFailure, role: Role) -> Check {
+    let fixed = FixedWindow { limit: 4, window: Span::from_secs(3_600), count_denied: true };
+    let mut check = Check::new(Algorithm::FixedWindow(fixed), 1, role);
+    check.on_store_failure = on_store_failure;
+    check
+}
+
+fn plan(checks: &[(OnStoreFailure, Role)]) -> Plan {
+    let checks = checks.iter().enumerate().map(|(place, &(policy, role))| (place.to_string(), check(policy, role)));
+    let checks: Vec<_> = checks.collect();
+    Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
+}
+
+fn at() -> Moment {
+    Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO }
+}
+
+fn verdict(allowed: bool) -> Verdict {
+    let second = Span::from_secs(1);
+    Verdict { allowed, remaining: 0, used: 5, reset_after: second, retry_after: Wait::For(second), delay: Span::ZERO }
+}
+
+/// What becomes of a plan, with a letter for each check: passes (`a`), is refused (`d`), fails (`e`), is decided locally (`L` allowed, `l`
+/// refused), was decided by the store (`S`, `s`); and then of the request.
+fn settled(outage: &Outage, plan: &Plan, asked: &[Result<Decision, StoreError>]) -> String {
+    let decisions = outage.settle(plan, Asked::from(asked), at);
+    let letter = |decision: &Decision| match decision {
+        Decision::PolicyAllows(_) => 'a',
+        Decision::PolicyRefuses(_) => 'd',
+        Decision::Fails(_) => 'e',
+        Decision::Local(verdict, _) => {
+            if verdict.allowed {
+                'L'
+            } else {
+                'l'
+            }
+        }
+        Decision::Store(verdict) | Decision::DenialCache(verdict) => {
+            if verdict.allowed {
+                'S'
+            } else {
+                's'
+            }
+        }
+    };
+    let letters: String = decisions.iter().map(letter).collect();
+    let fails = decisions.iter().any(|decision| decision.failure().is_some());
+    let refused = plan.refuses(decisions.iter().map(Decision::allows));
+    assert!(!(fails && refused), "who is refused is not failed");
+    letters
+        + if fails {
+            " UNAVAILABLE"
+        } else if refused {
+            " OVER_LIMIT"
+        } else {
+            " OK"
+        }
+}
+
+#[test]
+fn the_policies_of_one_request_come_to_one_answer() {
+    let table: [(&[(OnStoreFailure, Role)], &str); 17] = [
+        (&[(Error, PLAIN)], "e UNAVAILABLE"),
+        (&[(Allow, PLAIN)], "a OK"),
+        (&[(Deny, PLAIN)], "d OVER_LIMIT"),
+        (&[(Local, PLAIN)], "L OK"),
+        (&[(Error, PLAIN), (Allow, PLAIN)], "ea UNAVAILABLE"),
+        (&[(Error, PLAIN), (Deny, PLAIN)], "ad OVER_LIMIT"),
+        (&[(Error, PLAIN), (Local, PLAIN)], "ee UNAVAILABLE"),
+        (&[(Deny, PLAIN), (Local, PLAIN), (Allow, PLAIN), (Error, PLAIN)], "dLaa OVER_LIMIT"),
+        (&[(Allow, PLAIN), (Local, PLAIN)], "aL OK"),
+        (&[(Deny, SHADOW), (Error, SHADOW), (Local, SHADOW), (Allow, SHADOW)], "aaLa OK"),
+        (&[(Deny, SHADOW), (Error, PLAIN)], "ae UNAVAILABLE"),
+        (&[(Deny, QUOTA)], "d OVER_LIMIT"),
+        (&[(Deny, QUOTA), (Allow, QUOTA)], "da OK"),
+        (&[(Deny, QUOTA), (Deny, QUOTA)], "dd OVER_LIMIT"),
+        (&[(Deny, QUOTA), (Error, QUOTA)], "de UNAVAILABLE"),
+        (&[(Deny, QUOTA), (Local, QUOTA)], "dL OK"),
+        (&[(Error, QUOTA), (Deny, PLAIN)], "ad OVER_LIMIT"),
+    ];
+    for (checks, expected) in table {
+        assert_eq!(settled(&outage(1), &plan(checks), &vec![Err(DOWN); checks.len()]), expected, "{checks:?}");
+    }
+}
+
+#[test]
+fn what_the_store_did_decide_stays() {
+    let (yes, no) = (Ok(Decision::Store(verdict(true))), Ok(Decision::DenialCache(verdict(false))));
+    let two = |policy| plan(&[(Error, PLAIN), (policy, PLAIN)]);
+    assert_eq!(settled(&outage(1), &two(Deny), &[yes, no]), "Ss OVER_LIMIT");
+    assert_eq!(settled(&outage(1), &two(Deny), &[yes, Err(DOWN)]), "Sd OVER_LIMIT");
+    assert_eq!(settled(&outage(1), &two(Error), &[yes, Err(DOWN)]), "Se UNAVAILABLE");
+    assert_eq!(settled(&outage(1), &two(Allow), &[yes, Err(StoreError::Data("wrong type"))]), "Sa OK");
+    assert_eq!(settled(&outage(1), &two(Local), &[yes, Err(DOWN)]), "SL OK");
+    // A refusal is one, whatever the other check would have said.
+    assert_eq!(settled(&outage(1), &two(Error), &[no, Err(DOWN)]), "sa OVER_LIMIT");
+    assert_eq!(settled(&outage(1), &two(Local), &[no, Err(DOWN)]), "sL OVER_LIMIT");
+}
+
+#[test]
+fn local_counts_a_share_of_the_limit() {
+    for (replicas, expected) in [(1, 4), (2, 2), (3, 2), (4, 1), (100, 1)] {
+        let (outage, plan) = (outage(replicas), plan(&[(Local, PLAIN)]));
+        let passed = (0..10).filter(|_| settled(&outage, &plan, &[Err(DOWN)]) == "L OK").count();
+        assert_eq!(passed, expected, "{replicas} replicas");
+        assert_eq!(outage.local().size().keys, 1);
+    }
+}
+
+#[test]
+fn a_group_fails_as_a_group_and_counts_as_one() {
+    let group = |checks: &[(OnStoreFailure, Role)]| {
+        let mut group = plan(checks);
+        group.commit = Commit::AllOrNone;
+        group
+    };
+    let yes = Ok(Decision::Store(verdict(true)));
+    assert_eq!(settled(&outage(1), &group(&[(Allow, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), yes]), "ad OVER_LIMIT");
+    assert_eq!(settled(&outage(1), &group(&[(Allow, PLAIN), (Error, PLAIN)]), &[Err(DOWN), yes]), "ae UNAVAILABLE");
+    let outage = outage(4);
+    // A refused group counts nowhere.
+    assert_eq!(settled(&outage, &group(&[(Local, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), Err(DOWN)]), "ad OVER_LIMIT");
+    assert_eq!(outage.local().size().keys, 0);
+    let locals = group(&[(Local, PLAIN), (Local, PLAIN), (Allow, PLAIN)]);
+    assert_eq!(settled(&outage, &locals, &[Err(DOWN); 3]), "LLa OK");
+    assert_eq!(settled(&outage, &locals, &[Err(DOWN); 3]), "lla OVER_LIMIT", "each has a share of one");
+    // Quotas beside it that pass let it count, those that are over do not.
+    let keep = |first| group(&[(first, QUOTA), (Local, QUOTA)]);
+    for (first, expected) in [(Allow, "al OK"), (Deny, "dl OVER_LIMIT")] {
+        assert_eq!(settled(&outage, &keep(first), &[Err(DOWN); 2]), expected);
+    }
+}

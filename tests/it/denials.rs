@@ -1,0 +1,170 @@
+//! The denial cache through real sockets: a key that is over its limit costs Redis next to nothing, and is free as soon as it should be.
+
+use std::time::{Duration, Instant};
+
+use weir::proto::rate_limit_response::Code;
+use weir::proto::{RateLimitRequest, RateLimitResponse};
+
+use crate::support::{Client, RedisServer, Weir, descriptor, request};
+
+/// Limits per year, so that no window ends while a test runs.
+const LIMITS: &[(&str, &str)] = &[("limits.yaml", FEW)];
+
+const FEW: &str = "
+domain: denied
+descriptors:
+  - key: fixed
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: log
+    rate_limit: { unit: year, requests_per_unit: 2, algorithm: sliding_window_log }
+  - key: bucket
+    rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 1, algorithm: token_bucket }
+";
+
+fn asked(key: &str, hits: i64) -> RateLimitRequest {
+    let mut descriptor = descriptor(&[(key, "x")]);
+    descriptor.hits_addend = Some(hits.unsigned_abs());
+    descriptor.is_negative_hits = hits < 0;
+    request("denied", vec![descriptor])
+}
+
+async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
+    client.should_rate_limit(asked(key, hits)).await.expect("an answer").into_inner()
+}
+
+async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
+    ask(client, key, hits).await.overall_code()
+}
+
+/// How many times Redis ran what decides: transactions and scripts.
+fn decisions(redis: &RedisServer) -> u64 {
+    let stats: String = redis.run(&["INFO", "commandstats"]);
+    let calls = |line: &str| {
+        let named = ["cmdstat_exec:calls=", "cmdstat_evalsha:calls="].into_iter().find_map(|name| line.strip_prefix(name))?;
+        named.split(',').next()?.parse::<u64>().ok()
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
+/// Waits for the end of the entries that are there.
+async fn forgotten() {
+    tokio::time::sleep(Duration::from_millis(1_050)).await;
+}
+
+#[tokio::test]
+async fn an_abusive_key_costs_redis_one_question_a_second() {
+    let redis = RedisServer::start();
+    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("WORKERS", "2")]);
+    let client = &mut weir.client().await;
+    for key in ["fixed", "log"] {
+        while code(client, key, 1).await == Code::Ok {}
+        let (before, began, mut refused) = (decisions(&redis), Instant::now(), 0_u64);
+        // Connections go to the workers in turn; all of them know.
+        let other = &mut weir.client().await;
+        while refused < 2_000 {
+            for client in [&mut *client, &mut *other] {
+                assert_eq!(code(client, key, 1).await, Code::OverLimit);
+                refused += 1;
+            }
+        }
+        let (cost, secs) = (decisions(&redis) - before, began.elapsed().as_secs() + 1);
+        assert!(cost <= secs, "{key}: {cost} questions for {refused} refusals in {secs} s");
+    }
+    let label = "{domain=\"denied\",key1=\"fixed\"}";
+    let counted = weir.metric(&format!("ratelimit_service_rate_limit_over_limit_with_local_cache{label}")).expect("the series");
+    let over = weir.metric(&format!("ratelimit_service_rate_limit_over_limit{label}")).expect("the series");
+    assert!(counted >= 1_900.0 && over > counted, "{counted} of {over}");
+    assert!(weir.metric("weir_denial_cache_answers_total") >= Some(3_800.0));
+    assert!(weir.metric("weir_denial_cache_entries").is_some());
+}
+
+#[tokio::test]
+async fn a_cached_refusal_looks_like_one_of_the_store() {
+    let redis = RedisServer::start();
+    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let client = &mut weir.client().await;
+    while code(client, "fixed", 1).await == Code::Ok {}
+    forgotten().await;
+    let before = decisions(&redis);
+    let (real, cached) = (ask(client, "fixed", 1).await, ask(client, "fixed", 1).await);
+    assert_eq!(decisions(&redis) - before, 1);
+    assert_eq!(real.overall_code(), Code::OverLimit);
+    let without_time = |mut answer: RateLimitResponse| {
+        let reset = answer.statuses[0].duration_until_reset.take().expect("a reset");
+        (answer, reset.seconds)
+    };
+    let ((real, real_secs), (cached, cached_secs)) = (without_time(real), without_time(cached));
+    assert_eq!(real, cached);
+    assert!((real_secs - 1..=real_secs).contains(&cached_secs), "{cached_secs} after {real_secs}");
+    // Looks always ask.
+    let before = decisions(&redis);
+    assert_eq!(code(client, "fixed", 0).await, Code::OverLimit);
+    assert_eq!(decisions(&redis) - before, 1);
+}
+
+#[tokio::test]
+async fn a_give_back_frees_at_once_here_and_within_a_second_elsewhere() {
+    let redis = RedisServer::start();
+    let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
+    let (here, elsewhere) = (Weir::start(LIMITS, &environment), Weir::start(LIMITS, &environment));
+    let (here, elsewhere) = (&mut here.client().await, &mut elsewhere.client().await);
+    for client in [&mut *here, &mut *elsewhere] {
+        while code(client, "log", 1).await == Code::Ok {}
+    }
+    assert_eq!(code(here, "log", -2).await, Code::Ok);
+    assert_eq!(code(here, "log", 1).await, Code::Ok);
+    let began = Instant::now();
+    while code(elsewhere, "log", 1).await != Code::Ok {
+        assert!(began.elapsed() < Duration::from_millis(1_300), "still refused after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_recovers_within_the_second_is_not_kept_out() {
+    let redis = RedisServer::start();
+    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let client = &mut weir.client().await;
+    assert_eq!(code(client, "bucket", 1).await, Code::Ok);
+    let began = Instant::now();
+    while code(client, "bucket", 1).await != Code::Ok {
+        assert!(began.elapsed() < Duration::from_millis(2_500), "a token every two seconds: {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_raised_limit_holds_at_once() {
+    let redis = RedisServer::start();
+    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let client = &mut weir.client().await;
+    while code(client, "fixed", 1).await == Code::Ok {}
+    std::fs::write(weir.config_dir().join("limits.yaml"), FEW.replace("requests_per_unit: 2", "requests_per_unit: 1000")).expect("written");
+    // Refused all the time, so that an old entry is there whenever the reload comes.
+    let began = Instant::now();
+    let mut of = 2;
+    while of == 2 {
+        assert!(began.elapsed() < Duration::from_secs(10), "no reload");
+        let answer = ask(client, "fixed", 1).await;
+        of = answer.statuses[0].current_limit.as_ref().expect("a limit").requests_per_unit;
+        assert_eq!(answer.overall_code(), if of == 2 { Code::OverLimit } else { Code::Ok });
+    }
+}
+
+#[tokio::test]
+async fn off_or_tiny_it_is_as_right() {
+    let redis = RedisServer::start();
+    for (bytes, asks_always) in [("0", true), ("100", false)] {
+        redis.flush();
+        let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", bytes)]);
+        let client = &mut weir.client().await;
+        while code(client, "fixed", 1).await == Code::Ok {}
+        forgotten().await;
+        let before = decisions(&redis);
+        for _ in 0..20 {
+            assert_eq!(code(client, "fixed", 1).await, Code::OverLimit);
+        }
+        let cost = decisions(&redis) - before;
+        assert!(if asks_always { cost == 20 } else { cost < 20 }, "{bytes} bytes: {cost} questions");
+    }
+}
