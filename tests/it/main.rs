@@ -10,6 +10,7 @@ mod concurrency;
 mod deploy;
 mod docs;
 mod envoy;
+mod faults;
 mod hits;
 mod house;
 mod http;
