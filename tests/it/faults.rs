@@ -73,13 +73,13 @@ fn counted(redis: &RedisServer, part: &str) -> usize {
 }
 
 /// A number of `/metrics`, summed over services, labels and nodes.
-fn metric(services: &[Weir], name: &str, label: &str) -> f64 {
+fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
     let value = |line: &str| {
         let (series, value) = line.rsplit_once(' ')?;
         let of_name = series.strip_prefix(name)?;
         ((of_name.is_empty() || of_name.starts_with('{')) && of_name.contains(label)).then(|| value.parse::<f64>().ok())?
     };
-    services.iter().map(|service| service.get("/metrics").1.lines().filter_map(value).sum::<f64>()).sum()
+    services.iter().map(|service| service.get("/metrics").1.lines().filter_map(value).sum::<f64>() as u64).sum()
 }
 
 /// The memory that a service holds.
