@@ -11,6 +11,7 @@ mod denials;
 mod deploy;
 mod docs;
 mod envoy;
+mod faults;
 mod hits;
 mod house;
 mod http;

@@ -1,7 +1,7 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
 
 mod counts;
-mod differential;
+pub mod differential;
 mod failures;
 mod scripts;
 mod tables;

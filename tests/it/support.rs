@@ -1,12 +1,18 @@
 //! What the tests stand on: real processes on free ports, each with a folder of its own, gone when the test is done.
 
 pub mod certificates;
+pub mod cluster;
 pub mod envoy;
+pub mod load;
 pub mod log;
 pub mod ports;
+pub mod proxy;
 pub mod redis;
+pub mod sentinel;
 pub mod tools;
 pub mod weir;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ::weir::proto::rate_limit_descriptor::Entry;
 use ::weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
@@ -21,6 +27,13 @@ pub use self::weir::Weir;
 
 /// The client that `build.rs` makes.
 pub type Client = RateLimitServiceClient<Channel>;
+
+/// For tests that start a handful of servers or load the machine: one at a time.
+pub fn heavy() -> MutexGuard<'static, ()> {
+    static HEAVY: Mutex<()> = Mutex::new(());
+    // One that failed left nothing behind.
+    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Limits of the domain `demo`; per year, so that no window ends while a test runs.
 pub const DEMO: &[(&str, &str)] = &[(

@@ -178,7 +178,11 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
 }
 
 fn run(kinds: &[Kind]) {
-    let operations = setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize);
+    run_for(kinds, setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize));
+}
+
+/// So many checks of these algorithms; panics at the first difference. How many there were.
+pub fn run_for(kinds: &[Kind], operations: usize) -> usize {
     let seed = setting("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let server = RedisServer::start();
     let mut connection = server.connection();
@@ -216,6 +220,7 @@ fn run(kinds: &[Kind]) {
     }
     println!("{kinds:?}: {done} operations, {allowed} allowed, {refused} refused, seed {seed}");
     assert!(allowed > done / 10 && refused > done / 10, "{allowed} allowed, {refused} refused: the mix is no test");
+    done
 }
 
 #[test]

@@ -131,6 +131,21 @@ impl RedisServer {
         redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connection()).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
+    /// As [`RedisServer::run`], where the server may be gone or may refuse.
+    #[allow(dead_code, reason = "for the tests, whose file benches share")]
+    pub fn try_run<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, redis::RedisError> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let mut connection = client.get_connection_with_timeout(Duration::from_millis(500))?;
+        connection.set_read_timeout(Some(Duration::from_secs(2)))?;
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection)
+    }
+
+    /// Whether it was started and not killed.
+    #[allow(dead_code, reason = "for the tests, whose file benches share")]
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Forgets all keys.
     pub fn flush(&self) {
         self.run::<()>(&["FLUSHALL"]);

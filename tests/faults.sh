@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# What Weir promises while Redis fails, measured: the long scenarios of tests/it/faults/, one after the other. Leave the machine alone meanwhile.
+#
+#     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when one of them does
+#     tests/faults.sh --readme    writes the figures into the README's table too
+#     tests/faults.sh g3 g8       only these
+#
+# About eight minutes after the build; no scenario takes longer than one.
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+# shellcheck source=tests/tools.sh
+. tests/tools.sh
+
+readme=
+filters=()
+for argument in "$@"; do
+    case "$argument" in
+    --readme) readme=yes ;;
+    [gG][0-9]*) filters+=("::${argument,,}_") ;;
+    *) die "unknown argument '$argument'; there are --readme and names of goals" ;;
+    esac
+done
+[ ${#filters[@]} != 0 ] || filters=("faults::")
+
+# into_the_readme LINES: the last cell of each row is what the lines of that goal say; rows without a line stay.
+into_the_readme() {
+    local new
+    new=$(mktemp)
+    awk -F ' [|] ' -v lines="$1" '
+        BEGIN { while ((getline line <lines) > 0) { split(line, words, " "); figures[words[1]] = substr(line, length(words[1]) + 2) } }
+        /<!-- faults: begin -->/ { inside = 1 }
+        /<!-- faults: end -->/ { inside = 0 }
+        {
+            id = substr($1, 3)
+            if (inside && id in figures) {
+                verdict = figures[id]
+                sub(/^PASS /, "", verdict)
+                sub(/^FAIL /, "**missed**: ", verdict)
+                print $1 " | " $2 " | " $3 " | " verdict " |"
+            } else print
+        }' README.md >"$new"
+    cat "$new" >README.md
+    rm -f "$new"
+}
+
+has cargo || die "cargo is missing; install a Rust toolchain, version 1.88 or newer"
+need_redis
+export CARGO_TERM_COLOR=never
+quietly "the tests" cargo test --locked --test it --no-run
+
+lines=$(mktemp)
+trap 'rm -f "$lines"' EXIT
+failed=
+# What a test prints beside its line is shown only when it fails.
+WEIR_FAULTS=script cargo test --quiet --locked --test it -- --test-threads=1 --nocapture "${filters[@]}" 2>&1 |
+    tee "$lines.all" | sed -u -n 's/^.*\(\<G[0-9][0-9]* \(PASS\|FAIL\) .*\)$/\1/p' | tee "$lines" || failed=yes
+if [ -n "$failed" ] || ! grep -q PASS "$lines"; then
+    cat "$lines.all" >&2
+fi
+rm -f "$lines.all"
+[ -z "$readme" ] || into_the_readme "$lines"
+[ -z "$failed" ] && ! grep -q FAIL "$lines"

@@ -1,0 +1,108 @@
+//! The fault suite: what Weir promises while Redis fails, each goal measured on the real binary and real redis-servers.
+//!
+//! Every goal is one test that prints one line, `Gnn PASS figures` or `Gnn FAIL figures`. In CI they are short, and strict in counts only;
+//! `tests/faults.sh` runs the long ones (`WEIR_FAULTS=script`), strict in times too, and writes their figures into the README.
+
+mod cluster;
+mod counts;
+mod goal;
+mod network;
+mod outages;
+mod refusals;
+mod scripts;
+mod sentinel;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use self::goal::Goal;
+use crate::support::load::{Load, Options, Outcome, Pace, Shot};
+use crate::support::{RedisServer, Weir, descriptor, heavy, request, tools};
+
+/// Limits of the domain `faults`, per year, so that no window ends while a test runs. The first entry says what answers in an outage, and how
+/// the check goes: `local`, `tight` and `error` by transaction, `script` and `bucket` by script.
+const LIMITS: &[(&str, &str)] = &[(
+    "faults.yaml",
+    "
+domain: faults
+descriptors:
+  - key: local
+    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: local }
+  - key: tight
+    rate_limit: { unit: year, requests_per_unit: 500, on_store_failure: local }
+  - key: error
+    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error }
+  - key: script
+    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error, count_denied: false }
+  - key: bucket
+    rate_limit: { unit: year, requests_per_unit: 1000000000, on_store_failure: error, algorithm: token_bucket }
+",
+)];
+
+/// What `tight` allows.
+const TIGHT: usize = 500;
+
+/// As long as a store may take where Envoy waits 20 ms.
+const ENVOYS_BUDGET: &str = "17ms";
+
+/// Two services on one Redis, which count exactly: without a cache of denials.
+fn two_services(url: &str, further: &[(&str, &str)]) -> Vec<Weir> {
+    let environment = [&[("REDIS_URL", url), ("REPLICAS", "2"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")], further].concat();
+    (0..2).map(|_| Weir::start(LIMITS, &environment)).collect()
+}
+
+/// One hit of a limit.
+fn shot(label: &'static str, value: &str) -> Shot {
+    Shot { label, request: request("faults", vec![descriptor(&[(label, value)])]) }
+}
+
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// The counters whose keys contain this text.
+fn counters(redis: &RedisServer, part: &str) -> BTreeMap<String, i64> {
+    let keys = redis.keys().into_iter().filter(|key| key.contains(part));
+    keys.map(|key| (key.clone(), redis.run(&["GET", &key]))).collect()
+}
+
+/// The sum of the counters whose keys contain this text.
+fn counted(redis: &RedisServer, part: &str) -> usize {
+    usize::try_from(counters(redis, part).values().sum::<i64>()).expect("no counter is below zero")
+}
+
+/// A number of `/metrics`, summed over services, labels and nodes.
+fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
+    let value = |line: &str| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let of_name = series.strip_prefix(name)?;
+        ((of_name.is_empty() || of_name.starts_with('{')) && of_name.contains(label)).then(|| value.parse::<f64>().ok())?
+    };
+    services.iter().map(|service| service.get("/metrics").1.lines().filter_map(value).sum::<f64>() as u64).sum()
+}
+
+/// The memory that a service holds.
+fn resident_kib(service: &Weir) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.id())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel tells");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Every goal of the code stands in the table of the README, and every goal there is one of the code.
+#[test]
+fn the_readme_lists_the_goals() {
+    let folder = tools::repository().join("tests/it/faults");
+    let texts =
+        std::fs::read_dir(folder).expect("a folder").map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"));
+    let mut tested: Vec<String> = Vec::new();
+    for text in texts {
+        tested.extend(text.split("Goal::of(\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+    }
+    let distinct: BTreeSet<_> = tested.iter().cloned().collect();
+    assert_eq!(distinct.len(), tested.len(), "each goal has one test: {tested:?}");
+    let readme = tools::file("README.md");
+    let rows = readme.lines().filter_map(|line| line.strip_prefix("| G")?.split(' ').next().map(|number| format!("G{number}")));
+    assert_eq!(rows.collect::<BTreeSet<_>>(), distinct, "the README's table, and the tests");
+    assert_eq!(distinct.len(), 16);
+}

@@ -1,0 +1,61 @@
+//! One goal: what was missed, and the line that tells.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::support::RedisServer;
+use crate::support::load::Pace;
+
+/// A goal while it is measured.
+pub struct Goal {
+    id: &'static str,
+    misses: Vec<String>,
+    is_told: bool,
+}
+
+impl Goal {
+    /// By its name in the README.
+    pub fn of(id: &'static str) -> Self {
+        Self { id, misses: Vec::new(), is_told: false }
+    }
+
+    /// What the goal is: true, or it is missed.
+    pub fn must(&mut self, holds: bool, what: impl Display) {
+        if !holds {
+            self.misses.push(what.to_string());
+        }
+    }
+
+    /// A time that the goal bounds; in CI the bound is wider. The time, for the line.
+    pub fn within(&mut self, took: Option<Duration>, goal: Duration, what: &str) -> String {
+        let shown = took.map_or("never".to_owned(), |took| format!("{} ms", took.as_millis()));
+        self.must(took.is_some_and(|took| took <= Pace::here().bound(goal)), format!("{what}: {shown}"));
+        shown
+    }
+
+    /// No key may stay for ever.
+    pub fn must_expire(&mut self, redis: &RedisServer) {
+        let keys = redis.keys();
+        let stay: Vec<_> = keys.iter().filter(|key| redis.run::<i64>(&["PTTL", key]) == -1).collect();
+        self.must(!keys.is_empty() && stay.is_empty(), format!("{} of {} keys never expire", stay.len(), keys.len()));
+    }
+
+    /// Prints the line, and fails the test when the goal is missed.
+    pub fn end(mut self, figures: impl Display) {
+        self.is_told = true;
+        if self.misses.is_empty() {
+            println!("{} PASS {figures}", self.id);
+        } else {
+            println!("{} FAIL {figures} (missed: {})", self.id, self.misses.join("; "));
+            panic!("{} is missed: {}", self.id, self.misses.join("; "));
+        }
+    }
+}
+
+impl Drop for Goal {
+    fn drop(&mut self) {
+        if !self.is_told {
+            println!("{} FAIL the scenario broke off", self.id);
+        }
+    }
+}

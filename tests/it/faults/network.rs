@@ -1,0 +1,90 @@
+//! The way to Redis is slow, or loses replies: G4 and G7.
+
+use std::time::Instant;
+
+use super::*;
+use crate::support::load::{Record, Report};
+use crate::support::proxy::{Proxy, Way};
+
+/// Both sides of a time of added latency.
+struct Phase {
+    added: Duration,
+    report: Report,
+}
+
+/// Latency that fits is waited for; latency that does not is answered by policy, in time, and nothing piles up.
+#[test]
+fn g4_latency_is_waited_for_or_answered() {
+    let (_alone, mut goal, pace) = (heavy(), Goal::of("G4"), Pace::here());
+    let redis = RedisServer::start();
+    let proxy = Proxy::before(redis.port());
+    let services = two_services(&proxy.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
+    let load = Load::start(Options::new(&services, |_| shot("error", "g4")));
+    sleep(Duration::from_secs(1));
+    let before: u64 = services.iter().map(resident_kib).sum();
+    let mut times = Vec::new();
+    for added in [5, 50, 200].map(Duration::from_millis) {
+        proxy.to_client(Way::Delay { by: added, jitter: Duration::ZERO });
+        let begun = Instant::now();
+        sleep(Duration::from_millis(pace.pick(1_500, 10_000)));
+        times.push((added, begun, Instant::now()));
+        proxy.to_client(Way::Pass);
+        sleep(Duration::from_millis(1_000));
+    }
+    let after: u64 = services.iter().map(resident_kib).sum();
+    let report = load.stop();
+    let phases = times.into_iter().map(|(added, from, to)| Phase { added, report: report.between(from, to) });
+    let mut figures = Vec::new();
+    for Phase { added, report } in phases {
+        let (failed, all, added) = (report.count(Record::is_failed), report.len(), added.as_millis());
+        if added == 5 {
+            // Beside other tests, a few come too late for reasons of their own.
+            goal.must(failed <= pace.pick(all / 20, 0), format!("+{added} ms: {failed} of {all} by policy"));
+        } else {
+            // What was on its way when it began may still arrive.
+            goal.must(failed >= all * 9 / 10, format!("+{added} ms: only {failed} of {all} by policy"));
+        }
+        let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), &format!("+{added} ms: p99"));
+        figures.push(format!("+{added} ms: {failed} of {all} by policy, p99 {p99}"));
+    }
+    let others = report.count(|record| record.is_failed() && record.outcome != Outcome::Failed(tonic::Code::Unavailable));
+    goal.must(others == 0, format!("{:?}", report.outcomes()));
+    let grown = after.saturating_sub(before) / 1_024;
+    goal.must(grown < 32, format!("grew by {grown} MiB"));
+    goal.must_expire(&redis);
+    goal.end(format!("{}; memory of two services +{grown} MiB", figures.join("; ")));
+}
+
+/// Replies are lost behind requests that have arrived: such a hit may count though its caller got the policy's answer, but never twice.
+#[test]
+fn g7_a_lost_reply_never_counts_twice() {
+    let (_alone, mut goal, pace) = (heavy(), Goal::of("G7"), Pace::here());
+    let redis = RedisServer::start();
+    let proxy = Proxy::before(redis.port());
+    let services = two_services(&proxy.url(), &[]);
+    // Two keys that all share, and one of each request's own.
+    let load = Load::start(Options::new(&services, |number| {
+        let label = ["error", "script"][number as usize / 2 % 2];
+        if number % 8 < 4 { shot(label, "shared") } else { shot(label, &format!("once{number}")) }
+    }));
+    let end = Instant::now() + Duration::from_secs(pace.pick(3, 30));
+    while Instant::now() < end {
+        sleep(Duration::from_millis(200));
+        proxy.lose_one_reply();
+    }
+    let report = load.stop();
+    let lost = proxy.traffic().resets;
+    goal.must(lost > 5, format!("only {lost} replies were lost"));
+    let mut figures = Vec::new();
+    for label in ["error", "script"] {
+        let (all, sent) = (counters(&redis, &format!("{label}=")), report.of(label));
+        let (good, count) = (sent.count(Record::is_ok), usize::try_from(all.values().sum::<i64>()).expect("counters are positive"));
+        goal.must((good..=sent.len()).contains(&count), format!("{label}: counted {count}, {good} good answers, {} sent", sent.len()));
+        goal.must(good > sent.len() / 2, format!("{label}: only {good} of {} good answers", sent.len()));
+        let twice = all.iter().filter(|(key, count)| key.contains("once") && **count > 1).count();
+        goal.must(twice == 0, format!("{label}: {twice} requests counted twice"));
+        figures.push(format!("{label}: {good} good ≤ {count} counted ≤ {} sent, {twice} twice", sent.len()));
+    }
+    goal.must_expire(&redis);
+    goal.end(format!("{lost} replies lost; {}", figures.join("; ")));
+}

@@ -1,0 +1,144 @@
+//! Redis is absent, dies, or hangs: G1, G2, G3 and G5.
+
+use std::time::Instant;
+
+use super::*;
+use crate::support::load::{Record, Report};
+
+/// What came of a load under which Redis was killed again and again.
+struct Kills {
+    redis: RedisServer,
+    report: Report,
+    /// When Redis answered again, each time.
+    back: Vec<Instant>,
+}
+
+fn kill_again_and_again(shots: impl Fn(u64) -> Shot + Send + 'static) -> Kills {
+    let (mut redis, pace) = (RedisServer::start(), Pace::here());
+    let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
+    let load = Load::start(Options::new(&services, shots));
+    sleep(Duration::from_secs(1));
+    let mut back = Vec::new();
+    for _ in 0..pace.pick(2, 11) {
+        redis.kill();
+        sleep(Duration::from_secs(1));
+        redis.start_again();
+        back.push(Instant::now());
+        sleep(Duration::from_secs(pace.pick(2, 4)));
+    }
+    Kills { redis, report: load.stop(), back }
+}
+
+/// The longest of the times until answers were good again; `None` when they never were.
+fn longest_return(report: &Report, back: &[Instant]) -> Option<Duration> {
+    back.iter().map(|&at| report.good_again_after(at)).collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// Killed every few seconds while limits count locally: no caller sees an error, and no more is admitted than each loss of the counters
+/// and each outage explain.
+#[test]
+fn g1_killed_again_and_again_and_counted_locally() {
+    let (_alone, mut goal) = (heavy(), Goal::of("G1"));
+    let label = |number: u64| ["local", "error", "local", "tight"][number as usize / 2 % 4];
+    let Kills { redis, report, back } = kill_again_and_again(move |number| shot(label(number), "g1"));
+    let local = report.filter(|record| record.label != "error");
+    let errors = local.count(Record::is_failed);
+    goal.must(errors == 0, format!("errors: {:?}", local.outcomes()));
+    let p99 = goal.within(Some(local.quantile(0.99)), Duration::from_millis(20), "p99");
+    let again = goal.within(longest_return(&report.of("error"), &back), Duration::from_secs(1), "on Redis again");
+    let (admitted, kills) = (report.of("tight").count(Record::is_ok), back.len());
+    // The first count, and for each outage the counters that were lost and the shares of the replicas.
+    let most = TIGHT * (1 + 2 * kills);
+    goal.must(admitted <= most, format!("admitted {admitted} of at most {most}"));
+    goal.must_expire(&redis);
+    let requests = local.len();
+    goal.end(format!(
+        "{kills} kills, {requests} requests: {errors} errors, p99 {p99}, on Redis again ≤ {again}, admitted {admitted} ≤ {most}"
+    ));
+}
+
+/// The same while limits answer with an error: it is always UNAVAILABLE, and it comes in time.
+#[test]
+fn g2_killed_again_and_again_and_answered_with_errors() {
+    let (_alone, mut goal) = (heavy(), Goal::of("G2"));
+    let Kills { report, back, .. } = kill_again_and_again(move |number| shot(["error", "script", "bucket"][number as usize / 2 % 3], "g2"));
+    let failed = report.filter(Record::is_failed);
+    let other = failed.count(|record| record.outcome != Outcome::Failed(tonic::Code::Unavailable));
+    goal.must(failed.len() > 0, "nothing failed, so nothing was tested");
+    goal.must(other == 0, format!("other codes: {:?}", failed.outcomes()));
+    let longest = goal.within(Some(failed.longest()), Duration::from_millis(20), "an error took");
+    let again = goal.within(longest_return(&report, &back), Duration::from_secs(1), "on Redis again");
+    let (kills, requests) = (back.len(), report.len());
+    goal.end(format!(
+        "{kills} kills, {requests} requests: {} UNAVAILABLE, {other} others, each ≤ {longest}, on Redis again ≤ {again}",
+        failed.len()
+    ));
+}
+
+/// Redis hangs for two seconds: the breaker opens, callers are answered in time, and what waited in the sockets does not count afterwards.
+#[test]
+fn g3_a_hang_is_cut_short_and_leaves_no_zombies() {
+    let (_alone, mut goal) = (heavy(), Goal::of("G3"));
+    let redis = RedisServer::start();
+    let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
+    let options = Options::new(&services, move |number| shot(["error", "script"][number as usize / 2 % 2], "g3"));
+    let at_a_time = options.per_second as usize / 100;
+    let load = Load::start(options);
+    sleep(Duration::from_secs(1));
+    redis.pause();
+    let paused = Instant::now();
+    let mut opened = None;
+    while paused.elapsed() < Duration::from_secs(2) {
+        if opened.is_none() && metric(&services, "weir_redis_breaker_state", "") > 0 {
+            opened = Some(paused.elapsed());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    redis.resume();
+    let resumed = Instant::now();
+    sleep(Duration::from_secs(2));
+    let report = load.stop();
+    let open = goal.within(opened, Duration::from_millis(100), "the breaker opens");
+    let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), "p99");
+    let again = goal.within(report.good_again_after(resumed), Duration::from_millis(500), "on Redis again");
+    let beyond = |label: &str| counted(&redis, label) as i64 - report.of(label).count(Record::is_ok) as i64;
+    let (by_script, by_transaction) = (beyond("script"), beyond("error"));
+    // One batch may have run and not been answered at the instant of the stop.
+    goal.must((0..=at_a_time as i64).contains(&by_script), format!("{by_script} zombies by script"));
+    let hanging = report.of("error").between(paused - Duration::from_millis(20), paused + Duration::from_millis(250));
+    let waiting = hanging.count(Record::is_failed) as i64;
+    goal.must((0..=waiting).contains(&by_transaction), format!("{by_transaction} zombies by transaction, of {waiting} that waited"));
+    goal.must_expire(&redis);
+    goal.end(format!("breaker open after {open}, p99 {p99}, {by_script} late hits by script, {by_transaction} by transaction (≤ {waiting}), on Redis again after {again}"));
+}
+
+/// There is no Redis at the start: Weir serves at once, answers by policy, and counts in Redis as soon as it is there.
+#[test]
+fn g5_absent_at_the_start() {
+    let (_alone, mut goal, pace) = (heavy(), Goal::of("G5"), Pace::here());
+    let mut redis = RedisServer::absent();
+    let begun = Instant::now();
+    let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
+    let healthy = services.iter().all(|service| service.get("/healthcheck").0 == 200);
+    let ready = goal.within(Some(begun.elapsed() / 2), Duration::from_secs(1), "ready");
+    goal.must(healthy, "not healthy without Redis");
+    let load = Load::start(Options::new(&services, move |number| shot(["local", "error"][number as usize / 2 % 2], "g5")));
+    sleep(Duration::from_secs(pace.pick(2, 10)));
+    redis.start_again();
+    let there = Instant::now();
+    sleep(Duration::from_secs(2));
+    let report = load.stop();
+    let absent = report.between(begun, there - Duration::from_millis(50));
+    let (errors, good) = (absent.of("local").count(|record| !record.is_ok()), absent.of("error").count(Record::is_ok));
+    goal.must(errors == 0, format!("local: {:?}", absent.of("local").outcomes()));
+    goal.must(good == 0, format!("{good} good answers without Redis"));
+    let others = report.of("error").count(|record| record.is_failed() && record.outcome != Outcome::Failed(tonic::Code::Unavailable));
+    goal.must(others == 0, format!("error: {:?}", report.of("error").outcomes()));
+    let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), "p99");
+    let again = goal.within(report.of("error").good_again_after(there), Duration::from_secs(1), "on Redis");
+    goal.must_expire(&redis);
+    goal.end(format!(
+        "ready after {ready}, {} answers without Redis: {errors} wrong, p99 {p99}, on Redis {again} after it is there",
+        absent.len()
+    ));
+}

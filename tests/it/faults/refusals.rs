@@ -1,0 +1,250 @@
+//! Redis is there and says no: G10.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bb8_redis::redis::{Connection, cmd};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+
+use super::*;
+use crate::support::load::Asker;
+use crate::support::ports::{self, eventually};
+
+/// Between two requests.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// One way to refuse.
+struct Case {
+    name: &'static str,
+    /// What `weir_redis_errors_total` has to call it.
+    error: &'static str,
+    server: Vec<String>,
+    environment: Vec<(String, String)>,
+    /// On a connection from before.
+    begin: fn(&RedisServer, &mut Connection),
+    end: fn(&RedisServer, &mut Connection),
+    recovers_within: Duration,
+}
+
+fn tell(connection: &mut Connection, words: &[&str]) {
+    cmd(words[0]).arg(&words[1..]).query::<()>(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+}
+
+fn case(name: &'static str, begin: fn(&RedisServer, &mut Connection), end: fn(&RedisServer, &mut Connection)) -> Case {
+    let recovers_within = Duration::from_secs(1);
+    Case { name, error: name, server: Vec::new(), environment: Vec::new(), begin, end, recovers_within }
+}
+
+/// Where a folder stands that the dump cannot replace.
+fn dump(connection: &mut Connection) -> PathBuf {
+    let (_, folder): (String, String) = cmd("CONFIG").arg(&["GET", "dir"]).query(connection).expect("a folder");
+    PathBuf::from(folder).join("dump.rdb")
+}
+
+fn save_in_background(connection: &mut Connection, ends: &str) {
+    let saved = eventually(|| {
+        // Refused while one runs.
+        let _ = cmd("BGSAVE").query::<String>(connection);
+        std::thread::sleep(Duration::from_millis(20));
+        let info: String = cmd("INFO").arg("persistence").query(connection).expect("it answers");
+        info.contains(&format!("rdb_last_bgsave_status:{ends}")).then_some(())
+    });
+    assert!(saved.is_some(), "BGSAVE does not end with {ends}");
+}
+
+fn cases(certificates: &Certificates) -> Vec<Case> {
+    let words = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
+    let loading = "--enable-debug-command yes --key-load-delay 1000 --loading-process-events-interval-bytes 1024";
+    let tls = ports::free().port().to_string();
+    vec![
+        case(
+            "oom",
+            |_, redis| tell(redis, &["CONFIG", "SET", "maxmemory", "1"]),
+            |_, redis| tell(redis, &["CONFIG", "SET", "maxmemory", "0"]),
+        ),
+        case(
+            "misconf",
+            |_, redis| {
+                fs::create_dir(dump(redis)).expect("a folder");
+                tell(redis, &["CONFIG", "SET", "save", "900 100000"]);
+                save_in_background(redis, "err");
+            },
+            |_, redis| {
+                fs::remove_dir(dump(redis)).expect("the folder");
+                save_in_background(redis, "ok");
+            },
+        ),
+        case("readonly", |_, redis| tell(redis, &["REPLICAOF", "127.0.0.1", "1"]), |_, redis| tell(redis, &["REPLICAOF", "NO", "ONE"])),
+        case(
+            "noreplicas",
+            |_, redis| tell(redis, &["CONFIG", "SET", "min-replicas-to-write", "1"]),
+            |_, redis| tell(redis, &["CONFIG", "SET", "min-replicas-to-write", "0"]),
+        ),
+        Case {
+            server: words(loading),
+            // A millisecond for each key.
+            ..case(
+                "loading",
+                |server, redis| {
+                    tell(redis, &["DEBUG", "POPULATE", &(fault().as_millis() + 500).to_string(), "filler", "100"]);
+                    let mut other = server.connection();
+                    std::thread::spawn(move || cmd("DEBUG").arg("RELOAD").query::<()>(&mut other));
+                },
+                |_, redis| {
+                    let loads = |info: String| info.contains("loading:1");
+                    let ended = eventually(|| (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(()));
+                    assert!(ended.is_some(), "it loads for ever");
+                    let fillers: Vec<String> = cmd("KEYS").arg("filler:*").query(redis).expect("keys");
+                    tell(redis, &["DEL", &fillers[0]]);
+                    cmd("DEL").arg(&fillers).query::<()>(redis).expect("gone");
+                },
+            )
+        },
+        case(
+            "busy",
+            |server, redis| {
+                tell(redis, &["CONFIG", "SET", "busy-reply-threshold", "50"]);
+                let mut other = server.connection();
+                std::thread::spawn(move || cmd("EVAL").arg(&["while true do end", "0"]).query::<()>(&mut other));
+            },
+            |_, redis| tell(redis, &["SCRIPT", "KILL"]),
+        ),
+        Case {
+            server: words("--requirepass right"),
+            environment: vec![("REDIS_AUTH".into(), "right".into())],
+            recovers_within: Duration::from_secs(6),
+            ..case(
+                "auth",
+                |_, redis| {
+                    tell(redis, &["CONFIG", "SET", "requirepass", "other"]);
+                    tell(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
+                },
+                |_, redis| tell(redis, &["CONFIG", "SET", "requirepass", "right"]),
+            )
+        },
+        Case {
+            server: [words("--tls-auth-clients no --tls-port"), vec![tls.clone()], certificates.arguments()].concat(),
+            environment: vec![
+                ("REDIS_URL".into(), format!("localhost:{tls}")),
+                ("REDIS_TLS".into(), "true".into()),
+                ("REDIS_TLS_CACERT".into(), certificates.path("right-ca.pem")),
+            ],
+            recovers_within: Duration::from_secs(6),
+            ..case("tls_certificate", |_, redis| certify(redis, "wrong"), |_, redis| certify(redis, "right"))
+        },
+    ]
+}
+
+/// Two authorities, and a certificate for this machine by each.
+struct Certificates(TempDir);
+
+impl Certificates {
+    fn new() -> Self {
+        let certificates = Self(TempDir::new().expect("a folder"));
+        for name in ["right", "wrong"] {
+            let mut authority = CertificateParams::new(Vec::new()).expect("no names");
+            authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("a key")).expect("an authority");
+            let key = KeyPair::generate().expect("a key");
+            let server = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+            let server = server.signed_by(&key, &authority).expect("a certificate");
+            for (file, text) in [("ca.pem", authority.pem()), ("cert.pem", server.pem()), ("key.pem", key.serialize_pem())] {
+                fs::write(certificates.path(&format!("{name}-{file}")), text).expect("a file");
+            }
+        }
+        certificates
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.0.path().join(file).to_string_lossy().into_owned()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let files = [("--tls-cert-file", "right-cert.pem"), ("--tls-key-file", "right-key.pem"), ("--tls-ca-cert-file", "right-ca.pem")];
+        files.into_iter().flat_map(|(name, file)| [name.to_owned(), self.path(file)]).collect()
+    }
+}
+
+/// From now on the server shows the certificate of that name, beside the one it shows now.
+fn certify(redis: &mut Connection, name: &str) {
+    let (_, shown): (String, String) = cmd("CONFIG").arg(&["GET", "tls-cert-file"]).query(redis).expect("a file");
+    let folder = PathBuf::from(shown).parent().expect("a folder").to_string_lossy().into_owned();
+    let (certificate, key) = (format!("{folder}/{name}-cert.pem"), format!("{folder}/{name}-key.pem"));
+    tell(redis, &["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    tell(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
+}
+
+/// How long Redis refuses.
+fn fault() -> Duration {
+    Pace::here().pick(Duration::from_secs(1), Duration::from_secs(5))
+}
+
+/// Runs a case: how long it took to recover, or what was wrong.
+fn run(case: &Case) -> Result<Duration, String> {
+    let server = RedisServer::start_with(&case.server.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut beside = server.connection();
+    let url = server.url();
+    let given = case.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let environment: Vec<_> =
+        [("REDIS_URL", url.as_str()), ("LOCAL_CACHE_SIZE_IN_BYTES", "0"), ("STORE_TIMEOUT", "100ms")].into_iter().chain(given).collect();
+    let weir = [Weir::start(LIMITS, &environment)];
+    let mut asker = Asker::new(&weir[0]);
+    let requests = ["error", "script"].map(|label| shot(label, "g10").request);
+    for request in &requests {
+        asker.ask_until_ok(request);
+    }
+    (case.begin)(&server, &mut beside);
+    let begun = Instant::now();
+    let (mut asked, mut good) = (0, 0);
+    while begun.elapsed() < fault() {
+        for request in &requests {
+            let outcome = asker.ask(request.clone()).outcome;
+            asked += 1;
+            match outcome {
+                Outcome::Failed(tonic::Code::Unavailable) => {}
+                // What was begun before may still be answered.
+                Outcome::Ok if begun.elapsed() < fault() / 4 => good += 1,
+                other => return Err(format!("{other:?} after {:?}, {good} good of {asked}", begun.elapsed())),
+            }
+        }
+        sleep(PAUSE);
+    }
+    let named = metric(&weir, "weir_redis_errors_total", &format!("error=\"{}\"", case.error));
+    if named == 0 {
+        return Err(format!("not counted as {}: {:?}", case.error, errors(&weir[0])));
+    }
+    (case.end)(&server, &mut beside);
+    let took = requests.iter().map(|request| asker.ask_until_ok(request)).sum();
+    if took > Pace::here().bound(case.recovers_within) {
+        return Err(format!("recovered after {took:?}"));
+    }
+    let (status, _) = weir[0].get("/healthcheck");
+    if status == 200 { Ok(took) } else { Err(format!("/healthcheck says {status}")) }
+}
+
+/// The errors that were counted at all.
+fn errors(weir: &Weir) -> Vec<String> {
+    let page = weir.get("/metrics").1;
+    page.lines().filter(|line| line.starts_with("weir_redis_errors_total") && !line.ends_with(" 0")).map(ToOwned::to_owned).collect()
+}
+
+/// Redis refuses in each of the ways it has: policy answers, the metric names the reason, and Weir recovers by itself.
+#[test]
+fn g10_refusals_are_named_and_recovered_from() {
+    let (_alone, mut goal, certificates) = (heavy(), Goal::of("G10"), Certificates::new());
+    let cases = cases(&certificates);
+    let mut figures = Vec::new();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = cases.iter().map(|case| (case.name, scope.spawn(|| run(case)))).collect();
+        for (name, running) in running {
+            match running.join() {
+                Ok(Ok(took)) => figures.push(format!("{name} {} ms", took.as_millis())),
+                Ok(Err(wrong)) => goal.must(false, format!("{name}: {wrong}")),
+                Err(_) => goal.must(false, format!("{name}: panicked")),
+            }
+        }
+    });
+    goal.end(format!("recovered from {}", figures.join(", ")));
+}

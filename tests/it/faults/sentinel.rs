@@ -1,0 +1,82 @@
+//! The primary fails over: G8.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::*;
+use crate::support::load::{Record, Report};
+use crate::support::ports::eventually;
+use crate::support::sentinel::SentinelSet;
+
+/// What the counter is called before, and behind each of the failovers.
+const TIMES: [&str; 3] = ["first", "killed", "stopped"];
+
+/// The primary is killed, and then the next one stopped, which later goes on and believes for a while that it is the primary: callers see no
+/// error, the new primary is used at once, and the old one no more.
+#[test]
+fn g8_sentinel_fails_over() {
+    let (_alone, mut goal) = (heavy(), Goal::of("G8"));
+    let mut set = SentinelSet::start(1);
+    let services = two_services(&set.url(), &[("REDIS_TYPE", "sentinel"), ("STORE_TIMEOUT", ENVOYS_BUDGET)]);
+    let time = Arc::new(AtomicUsize::new(0));
+    let now = Arc::clone(&time);
+    let load = Load::start(Options::new(&services, move |number| {
+        let now = TIMES[now.load(Ordering::Relaxed)];
+        if number / 2 % 2 == 0 { shot("local", now) } else { Shot { label: now, ..shot("error", now) } }
+    }));
+    sleep(Duration::from_secs(1));
+    let (mut figures, mut switches) = (Vec::new(), Vec::new());
+    for index in [1, 2] {
+        let old = set.primary();
+        if index == 1 {
+            set.kill(old)
+        } else {
+            set.server(old).pause()
+        }
+        let failed = Instant::now();
+        let (new, switched) = set.wait_for_switch_from(old);
+        sleep(Duration::from_millis(500));
+        // From here on every hit has to be found on the new primary.
+        time.store(index, Ordering::Relaxed);
+        sleep(Duration::from_millis(300));
+        if index == 1 {
+            set.start_again(old)
+        } else {
+            set.server(old).resume()
+        }
+        sleep(Duration::from_millis(1_200));
+        set.wait_until_replica(old);
+        switches.push((index, new, failed, switched));
+        // The next failover needs a replica that is in sync.
+        let in_sync = eventually(|| set.server(old).run::<String>(&["INFO", "replication"]).contains("link_status:up").then_some(()));
+        assert!(in_sync.is_some(), "{old} does not follow {new}");
+        if index == 1 {
+            sleep(Duration::from_secs(2));
+        }
+    }
+    let report = load.stop();
+    let local = report.of("local");
+    let errors = local.count(Record::is_failed);
+    goal.must(errors == 0, format!("local: {:?}", local.outcomes()));
+    let primary = set.primary();
+    for (index, _, failed, switched) in switches {
+        let probes = report.filter(|record| record.label != "local");
+        let again =
+            goal.within(probes.good_again_after(switched), Duration::from_millis(500), &format!("{}: on the new primary", TIMES[index]));
+        // Both of the counters outlive the failover that comes behind them, but for what was not replicated yet.
+        if index == 2 {
+            must_count_all(&mut goal, &report.of(TIMES[index]), counted(set.server(primary), &format!("error={}", TIMES[index])));
+        }
+        figures.push(format!("{} to switch {} ms, then on the new primary after {again}", TIMES[index], (switched - failed).as_millis()));
+    }
+    goal.must_expire(set.server(primary));
+    goal.end(format!("{errors} errors of {} by local; {}", local.len(), figures.join("; ")));
+}
+
+/// Every good answer was counted where it should be, and nothing twice.
+fn must_count_all(goal: &mut Goal, report: &Report, counted: usize) {
+    let good = report.count(Record::is_ok);
+    let right = good > 0 && (good..=report.len()).contains(&counted);
+    goal.must(right, format!("the new primary counted {counted}, {good} good answers of {}", report.len()));
+}

@@ -1,0 +1,188 @@
+//! Numbers, clocks, two languages, and what is left behind: G13 to G16.
+
+use ::weir::algorithm::{self, Algorithm, Kind};
+use ::weir::plan::{Check, Plan, Role};
+use ::weir::store::redis::{Call, Named, Part};
+use ::weir::time::{Micros, Rate, Span, Unit};
+use ::weir::verdict::{StoreError, Verdict, Wait};
+use bb8_redis::redis::{Connection, Value};
+
+use super::*;
+use crate::redis::differential;
+use crate::support::load::Asker;
+
+/// A limit of every algorithm.
+fn each_algorithm(extra: &str) -> String {
+    let name = |(name, _): &(&'static str, Kind)| {
+        // Logs have a limit of their own, and nothing is to be held back here.
+        format!("  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: 1000, algorithm: {name}{extra} }}\n")
+    };
+    format!("domain: faults\ndescriptors:\n{}", Kind::NAMED.iter().map(name).collect::<String>())
+}
+
+/// Any number of hits is an answer, never an error; nothing wraps, and who asked for too much is limited afterwards.
+#[test]
+fn g13_any_number_of_hits_is_limited() {
+    let (mut goal, pace) = (Goal::of("G13"), Pace::here());
+    let redis = RedisServer::start();
+    let limits = each_algorithm("");
+    let weir = Weir::start(&[("limits.yaml", &limits)], &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "10s")]);
+    let mut asker = Asker::new(&weir);
+    let mixes = pace.pick(1_000, 10_000);
+    let (seed, corners) =
+        (fastrand::u64(..), [0, 1, 1 << 31, 1 << 32, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, u64::MAX]);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut errors, mut wraps, mut huge_let_in) = (0, 0, 0);
+    let mut ask = |key: &str, value: &str, hits: u64| {
+        let mut request = request("faults", vec![descriptor(&[(key, value)])]);
+        request.descriptors[0].hits_addend = Some(hits);
+        asker.ask(request)
+    };
+    for number in 0..mixes {
+        let (key, value) = (Kind::NAMED[number % Kind::NAMED.len()].0, format!("m{}", random.u8(..20)));
+        let hits = if random.u8(..4) == 0 { random.u64(..) >> random.u8(..64) } else { corners[random.usize(..corners.len())] };
+        let record = ask(key, &value, hits);
+        errors += usize::from(record.is_failed());
+        wraps += usize::from(record.remaining > 1_000);
+        huge_let_in += usize::from(record.is_ok() && hits > 1_000);
+    }
+    goal.must(errors == 0, format!("{errors} errors (seed {seed})"));
+    goal.must(wraps == 0, format!("{wraps} answers with more left than there ever was (seed {seed})"));
+    goal.must(huge_let_in == 0, format!("{huge_let_in} let in that no limit has room for (seed {seed})"));
+    for (key, _) in Kind::NAMED {
+        // A limit that counts what it refuses is used up by one such request; the others are not touched by it.
+        let huge = ask(key, "after", u64::MAX);
+        let used_up = key == "fixed_window";
+        let next = ask(key, "after", 1);
+        goal.must(huge.outcome == Outcome::Over, format!("{key}: {:?} for the most of hits", huge.outcome));
+        goal.must(next.is_ok() != used_up, format!("{key}: {:?} behind the most of hits", next.outcome));
+        let mut let_in = usize::from(next.is_ok());
+        for _ in 0..10 {
+            let_in += ask(key, "after", 100).is_ok() as usize;
+        }
+        goal.must(let_in <= 10, format!("{key}: let in {let_in} times 100 of 1000"));
+    }
+    goal.must_expire(&redis);
+    goal.end(format!(
+        "{mixes} requests of up to 2^64-1 hits on {} algorithms: {errors} errors, {wraps} wrapped, all limited afterwards",
+        Kind::NAMED.len()
+    ));
+}
+
+/// Ten a minute.
+const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
+
+/// One check in the script, at a time that is given.
+fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) -> Result<Verdict, StoreError> {
+    let plan = Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
+    let mut call = Call { parts: Default::default(), now: Micros(now), is_time_given: true, jitter_secs: 0 };
+    call.parts.push(Part { plan: &plan, places: plan.all(), deadline: Micros(1 << 52), patience: Span::ZERO });
+    let reply: Value = call.command(Named::ByText).query(redis).expect("Redis answers");
+    let mut answers = [Err(StoreError::Unknown("unanswered"))];
+    call.read(&reply, &mut answers)?;
+    answers[0]
+}
+
+/// How many of so many hits are let in at a time, and the longest that one of them has to wait.
+fn hits_at(redis: &mut Connection, key: &str, algorithm: Algorithm, times: impl Iterator<Item = u64>) -> (usize, Span, bool) {
+    let (mut let_in, mut wait, mut sane) = (0, Span::ZERO, true);
+    for now in times {
+        let verdict = decide_at(redis, key, algorithm, now).expect("a verdict");
+        sane &= verdict.remaining <= 10;
+        match (verdict.allowed, verdict.retry_after) {
+            (true, _) => let_in += 1,
+            (false, Wait::For(span)) => wait = wait.max(span),
+            (false, Wait::Never) => sane = false,
+        }
+    }
+    (let_in, wait, sane)
+}
+
+/// Redis's clock goes an hour back and forth, and trembles: what is left is never wrong, at most one more limit is let in by each jump, and
+/// nobody waits longer than a window more.
+#[test]
+fn g14_redis_s_clock_jumps() {
+    const MINUTE: u64 = 60_000_000;
+    const NOW: u64 = 1_800_000_030_000_000;
+    let mut goal = Goal::of("G14");
+    let server = RedisServer::start();
+    let mut redis = server.connection();
+    let (mut most, mut longest) = (0, Span::ZERO);
+    for (name, kind) in Kind::NAMED {
+        let options = algorithm::Options { kind, ..Default::default() };
+        let algorithm = Algorithm::try_new(&TEN, &options).expect("a good limit");
+        // A shaper that holds nobody back lets one in at a time.
+        let full = hits_at(&mut redis, name, algorithm, std::iter::repeat_n(NOW, 20)).0;
+        for (jump, at) in [("an hour back", NOW - 60 * MINUTE), ("an hour on", NOW + 60 * MINUTE), ("and back again", NOW)] {
+            let (let_in, wait, sane) = hits_at(&mut redis, name, algorithm, std::iter::repeat_n(at, 20));
+            goal.must(sane, format!("{name}, {jump}: more left than there ever was, or never"));
+            goal.must(let_in <= full, format!("{name}, {jump}: let in {let_in}, the limit is {full}"));
+            goal.must(wait <= Span::from_micros(2 * MINUTE), format!("{name}, {jump}: has to wait {wait:?}"));
+            (most, longest) = (most.max(let_in), longest.max(wait));
+        }
+        let mut random = fastrand::Rng::with_seed(14);
+        let trembling = (0..200).map(|_| NOW + random.u64(..100_000));
+        let (let_in, _, sane) = hits_at(&mut redis, &format!("{name}-jitter"), algorithm, trembling);
+        goal.must(sane && (1..=full).contains(&let_in), format!("{name}, ±50 ms: let in {let_in}, the limit is {full}"));
+    }
+    goal.must_expire(&server);
+    let seconds = longest.micros() / 1_000_000;
+    goal.end(format!(
+        "±1 h and ±50 ms on {} algorithms: at most {most} of 10 let in by a jump, longest wait {seconds} s of a window of 60 s",
+        Kind::NAMED.len()
+    ));
+}
+
+/// The script in Redis and the pure step, which is the memory store's, agree in every verdict and every byte that is stored.
+#[test]
+fn g15_redis_and_memory_agree() {
+    let (goal, each) = (Goal::of("G15"), Pace::here().pick(10_000, 250_000));
+    // Panics at the first difference.
+    let done: usize = Kind::NAMED.iter().map(|(_, kind)| differential::run_for(&[*kind], each)).sum();
+    goal.end(format!("{done} operations on {} algorithms: 0 differences", Kind::NAMED.len()));
+}
+
+/// Whatever was asked, no key stays for ever, and none is longer than a page can show; a key that somebody left without an end gets one.
+#[test]
+fn g16_no_key_stays_for_ever() {
+    const LONGEST: usize = 512;
+    let mut goal = Goal::of("G16");
+    let redis = RedisServer::start();
+    let limits = each_algorithm("") + "  - key: long\n    rate_limit: { unit: second, requests_per_unit: 5 }\n";
+    let weir = Weir::start(
+        &[("limits.yaml", &limits)],
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")],
+    );
+    let mut asker = Asker::new(&weir);
+    let long = "x".repeat(100_000);
+    let mut asked = 0;
+    for key in Kind::NAMED.iter().map(|(name, _)| *name).chain(["long"]) {
+        for value in ["a", "a b{}|%", "\u{1F600}", &long] {
+            for (hits, is_negative_hits) in [(1, false), (2_000, false), (0, false), (1, true), (5, false)] {
+                let mut request = request("faults", vec![descriptor(&[(key, value)])]);
+                request.descriptors[0].hits_addend = Some(hits);
+                request.descriptors[0].is_negative_hits = is_negative_hits;
+                goal.must(!asker.ask(request).is_failed(), format!("{key}: an error"));
+                asked += 1;
+            }
+        }
+    }
+    goal.must_expire(&redis);
+    for key in redis.keys() {
+        redis.run::<()>(&["PERSIST", &key]);
+    }
+    let mut healed = 0;
+    for (name, _) in Kind::NAMED {
+        asker.ask(request("faults", vec![descriptor(&[(name, "a")])]));
+        for key in redis.keys().into_iter().filter(|key| key.contains(&format!("{name}=a}}"))) {
+            healed += usize::from(redis.run::<i64>(&["PTTL", &key]) > 0);
+        }
+    }
+    let longest = redis.keys().iter().map(String::len).max().unwrap_or_default();
+    goal.must(longest <= LONGEST, format!("a key of {longest} bytes"));
+    goal.must(healed >= 1, "no key was healed");
+    goal.end(format!(
+        "{asked} requests: 0 keys without an end, longest key {longest} bytes; {healed} of {} healed that had lost theirs",
+        Kind::NAMED.len()
+    ));
+}

@@ -1,0 +1,361 @@
+//! Open-loop load: requests leave when they are due, whether or not the earlier ones were answered, as those of an Envoy do.
+//!
+//! Latency counts from the instant a request was due, so that a stall is seen by all who met it. The load runs on a thread and a runtime of
+//! its own. It judges nothing: it keeps every record, and a test asks the [`Report`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ::weir::proto::rate_limit_response::Code;
+use ::weir::proto::{RateLimitRequest, RateLimitResponse};
+use tonic::transport::Endpoint;
+use tonic::{Request, Response, Status};
+
+use super::ports::PATIENCE;
+use super::{Client, Weir};
+
+/// Connections to each service: as many as a small Envoy has threads.
+const CONNECTIONS: usize = 4;
+
+/// So many good answers one after the other are no luck.
+const IN_A_ROW: usize = 10;
+
+/// How much time there is, and how quiet the machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Short, and beside other tests: counts are strict, times are not.
+    Ci,
+    /// By `tests/faults.sh`, with the machine to itself: times as the goals say.
+    Script,
+}
+
+impl Pace {
+    /// What the environment says.
+    pub fn here() -> Self {
+        match std::env::var("WEIR_FAULTS").as_deref() {
+            Ok("script") => Self::Script,
+            Err(_) => Self::Ci,
+            Ok(other) => panic!("WEIR_FAULTS={other}: there is only `script`"),
+        }
+    }
+
+    /// One for each.
+    pub fn pick<T>(self, ci: T, script: T) -> T {
+        match self {
+            Self::Ci => ci,
+            Self::Script => script,
+        }
+    }
+
+    /// A bound of the goals, as wide as the machine needs.
+    pub fn bound(self, goal: Duration) -> Duration {
+        goal * self.pick(10, 1)
+    }
+}
+
+/// One request, and what the report calls its kind.
+pub struct Shot {
+    pub label: &'static str,
+    pub request: RateLimitRequest,
+}
+
+/// What to send.
+pub struct Options {
+    /// Each gets every n-th request.
+    pub services: Vec<SocketAddr>,
+    pub per_second: u32,
+    /// What `grpc-timeout` says; the client waits no longer either.
+    pub timeout: Duration,
+    /// The request of this number.
+    pub shot: Box<dyn Fn(u64) -> Shot + Send>,
+}
+
+impl Options {
+    /// A usual load: as Envoy waits in the script, and with time to be late beside other tests.
+    pub fn new(services: &[Weir], shot: impl Fn(u64) -> Shot + Send + 'static) -> Self {
+        let pace = Pace::here();
+        Self {
+            services: services.iter().map(Weir::grpc_addr).collect(),
+            per_second: pace.pick(500, 5_000),
+            timeout: pace.pick(Duration::from_secs(2), Duration::from_millis(20)),
+            shot: Box::new(shot),
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Ok,
+    Over,
+    Failed(tonic::Code),
+}
+
+/// One request and its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    pub label: &'static str,
+    /// When it was due.
+    pub due: Instant,
+    /// From then to its end.
+    pub latency: Duration,
+    pub outcome: Outcome,
+    /// What its first descriptor has left.
+    pub remaining: u32,
+}
+
+impl Record {
+    fn new(label: &'static str, due: Instant, answer: Result<Response<RateLimitResponse>, Status>) -> Self {
+        let (outcome, remaining) = match answer {
+            Err(status) => (Outcome::Failed(status.code()), 0),
+            Ok(answer) => {
+                let answer = answer.into_inner();
+                let left = answer.statuses.first().map_or(0, |status| status.limit_remaining);
+                (if answer.overall_code() == Code::Ok { Outcome::Ok } else { Outcome::Over }, left)
+            }
+        };
+        Self { label, due, latency: due.elapsed(), outcome, remaining }
+    }
+
+    pub fn is_ok(&self) -> bool {
+        self.outcome == Outcome::Ok
+    }
+
+    pub fn is_failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(_))
+    }
+}
+
+/// A load that goes on until it is stopped.
+pub struct Load {
+    records: Arc<Mutex<Vec<Record>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    pub fn start(options: Options) -> Self {
+        let (records, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let run = send(options, Arc::clone(&records), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(run);
+        });
+        Self { records, stop, thread: Some(thread) }
+    }
+
+    /// What has ended so far.
+    pub fn so_far(&self) -> Report {
+        Report::new(self.records.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Sends no more, and waits for the answers that are still to come.
+    pub fn stop(mut self) -> Report {
+        self.end();
+        self.so_far()
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the load runs");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<AtomicBool>) {
+    let clients: Vec<Client> = (0..options.services.len() * CONNECTIONS)
+        .map(|number| {
+            let address = options.services[number % options.services.len()];
+            Client::new(Endpoint::from_shared(format!("http://{address}")).expect("an address is a URI").connect_lazy())
+        })
+        .collect();
+    let (mut calls, begin, mut number) = (tokio::task::JoinSet::new(), Instant::now(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        loop {
+            let due = begin + Duration::from_secs(number) / options.per_second;
+            if due > Instant::now() {
+                break;
+            }
+            let Shot { label, request } = (options.shot)(number);
+            let mut request = Request::new(request);
+            request.set_timeout(options.timeout);
+            let mut client = clients[number as usize % clients.len()].clone();
+            let records = Arc::clone(&records);
+            calls.spawn(async move {
+                let record = Record::new(label, due, client.should_rate_limit(request).await);
+                records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+            });
+            number += 1;
+        }
+        while calls.try_join_next().is_some() {}
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    calls.join_all().await;
+}
+
+/// One request at a time, for a test without a runtime.
+pub struct Asker {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+}
+
+impl Asker {
+    pub fn new(service: &Weir) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let client = runtime.block_on(service.client());
+        Self { runtime, client }
+    }
+
+    /// Asks, and waits as long as a patient caller does.
+    pub fn ask(&mut self, request: RateLimitRequest) -> Record {
+        let due = Instant::now();
+        let mut request = Request::new(request);
+        request.set_timeout(PATIENCE);
+        Record::new("", due, self.runtime.block_on(self.client.should_rate_limit(request)))
+    }
+
+    /// Asks until the answer is good; how long it took.
+    pub fn ask_until_ok(&mut self, request: &RateLimitRequest) -> Duration {
+        let began = Instant::now();
+        while !self.ask(request.clone()).is_ok() {
+            assert!(began.elapsed() < PATIENCE, "no good answer in {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        began.elapsed()
+    }
+}
+
+/// Records, in the order in which they were due.
+#[derive(Clone, Debug)]
+pub struct Report(Vec<Record>);
+
+impl Report {
+    fn new(mut records: Vec<Record>) -> Self {
+        records.sort_by_key(|record| record.due);
+        Self(records)
+    }
+
+    pub fn records(&self) -> &[Record] {
+        &self.0
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those that fit.
+    pub fn filter(&self, keep: impl Fn(&Record) -> bool) -> Self {
+        Self(self.0.iter().filter(|record| keep(record)).copied().collect())
+    }
+
+    /// Those of one kind.
+    pub fn of(&self, label: &str) -> Self {
+        self.filter(|record| record.label == label)
+    }
+
+    /// Those that were due from one instant to before the other.
+    pub fn between(&self, from: Instant, to: Instant) -> Self {
+        self.filter(|record| record.due >= from && record.due < to)
+    }
+
+    pub fn count(&self, counts: impl Fn(&Record) -> bool) -> usize {
+        self.0.iter().filter(|record| counts(record)).count()
+    }
+
+    /// How many ended how, by the name of the outcome.
+    pub fn outcomes(&self) -> BTreeMap<String, usize> {
+        let mut outcomes = BTreeMap::new();
+        for record in &self.0 {
+            *outcomes.entry(format!("{:?}", record.outcome)).or_default() += 1;
+        }
+        outcomes
+    }
+
+    /// The latency that this part of all did not exceed.
+    pub fn quantile(&self, part: f64) -> Duration {
+        let mut latencies: Vec<_> = self.0.iter().map(|record| record.latency).collect();
+        latencies.sort();
+        let index = ((latencies.len() as f64 * part) as usize).min(latencies.len().saturating_sub(1));
+        latencies.get(index).copied().unwrap_or_default()
+    }
+
+    pub fn longest(&self) -> Duration {
+        self.0.iter().map(|record| record.latency).max().unwrap_or_default()
+    }
+
+    /// From `event` to the first of ten good answers in a row; zero when they were never bad.
+    pub fn good_again_after(&self, event: Instant) -> Option<Duration> {
+        let later = &self.0[self.0.partition_point(|record| record.due < event)..];
+        let first = later.windows(IN_A_ROW).find(|row| row.iter().all(Record::is_ok))?[0];
+        let bad_before = later[0].due != first.due;
+        Some(if bad_before { first.due + first.latency - event } else { Duration::ZERO })
+    }
+
+    /// The longest time from the first to the last of a series of such records.
+    pub fn longest_series(&self, of: impl Fn(&Record) -> bool) -> Duration {
+        let series = self.0.chunk_by(|left, right| of(left) == of(right)).filter(|series| of(&series[0]));
+        series.map(|series| series[series.len() - 1].due - series[0].due).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{self, descriptor, request};
+
+    fn record(at: Instant, due_ms: u64, outcome: Outcome) -> Record {
+        Record { label: "x", due: at + Duration::from_millis(due_ms), latency: Duration::from_millis(due_ms % 7), outcome, remaining: 0 }
+    }
+
+    #[test]
+    fn a_report_tells_when_it_was_good_again() {
+        let at = Instant::now();
+        let bad = |ms| (100..300).contains(&ms) || ms == 350;
+        let outcome = |ms| if bad(ms) { Outcome::Failed(tonic::Code::Unavailable) } else { Outcome::Ok };
+        let report = Report::new((0..100).rev().map(|n| record(at, n * 10, outcome(n * 10))).collect());
+        assert_eq!(report.good_again_after(at), Some(Duration::ZERO));
+        // Five good ones from 300 on are too few.
+        let again = report.good_again_after(at + Duration::from_millis(100));
+        assert_eq!(again, Some(Duration::from_millis(260 + 360 % 7)));
+        assert_eq!(report.good_again_after(at + Duration::from_millis(950)), None);
+        assert_eq!(report.longest_series(Record::is_failed), Duration::from_millis(190));
+        assert_eq!(report.count(Record::is_failed), 21);
+        assert_eq!(report.outcomes()["Ok"], 79);
+        assert_eq!(report.between(at, at + Duration::from_millis(100)).len(), 10);
+        assert_eq!((report.quantile(0.0), report.quantile(1.0)), (Duration::ZERO, report.longest()));
+    }
+
+    #[test]
+    fn a_load_sends_what_it_was_told_when_it_was_told() {
+        let services = [Weir::start(support::DEMO, &[]), Weir::start(support::DEMO, &[])];
+        let key = |number: u64| if number % 2 == 0 { "even" } else { "odd" };
+        let load = Load::start(Options {
+            per_second: 200,
+            ..Options::new(&services, move |number| Shot {
+                label: key(number),
+                request: request("demo", vec![descriptor(&[("year", key(number))])]),
+            })
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let report = load.stop();
+        assert!((80..=400).contains(&report.len()), "{} requests", report.len());
+        // Two a year of each key; every even number goes to one service, every odd one to the other.
+        assert_eq!((report.of("even").count(Record::is_ok), report.of("odd").count(Record::is_ok)), (2, 2));
+        assert_eq!(report.outcomes().into_keys().collect::<Vec<_>>(), ["Ok", "Over"]);
+        let gap = report.records().windows(2).map(|pair| pair[1].due - pair[0].due).max();
+        assert_eq!(gap, Some(Duration::from_millis(5)));
+    }
+}

@@ -1,0 +1,446 @@
+//! A TCP proxy between Weir and a Redis that does to bytes what networks do: holds, slows, loses and cuts them.
+//!
+//! It runs on a thread and a runtime of its own, so that a test needs none and cannot stall it. What it does may change at any time, each
+//! direction apart, for connections that are open too. It must not change a byte.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::ports::{self, eventually};
+
+/// Pieces on their way while they are delayed; more would be no network but a store.
+const ON_THE_WAY: usize = 4_096;
+
+/// Read at once.
+const PIECE: usize = 16 * 1024;
+
+/// What happens to the bytes of one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// They go on at once.
+    Pass,
+    /// They go on after this time and a random part of the other; in order.
+    Delay { by: Duration, jitter: Duration },
+    /// They go on at this rate.
+    Throttle { bytes_per_second: u32 },
+    /// They wait, as long as this is so, and nobody is told: a partition.
+    BlackHole,
+    /// The next ones are lost, and both sides get a reset.
+    LoseThenReset,
+    /// So many go on from now on, on each connection; then both sides get a reset.
+    CutAfter { bytes: usize },
+}
+
+/// What happens to new connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Door {
+    /// They reach the server.
+    Open,
+    /// They are accepted and closed at once.
+    AcceptAndClose,
+    /// Nobody listens.
+    Closed,
+}
+
+/// What there was so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Accepted.
+    pub connections: u64,
+    /// Bytes that were passed on to the server.
+    pub to_server: u64,
+    /// Bytes that were passed on to clients.
+    pub to_client: u64,
+    /// Connections that the proxy reset.
+    pub resets: u64,
+}
+
+/// One direction.
+struct Lane {
+    way: watch::Sender<Way>,
+    bytes: AtomicU64,
+}
+
+struct Shared {
+    server: SocketAddr,
+    to_server: Lane,
+    to_client: Lane,
+    door: watch::Sender<Door>,
+    /// Raised to reset every open connection.
+    cuts: watch::Sender<u64>,
+    /// The next reply is lost, whosever it is, and no other.
+    lose_one: AtomicBool,
+    listens: AtomicBool,
+    connections: AtomicU64,
+    resets: AtomicU64,
+}
+
+/// A running proxy; it ends when it is dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a pump ended.
+#[derive(PartialEq)]
+enum End {
+    Closed,
+    Reset,
+}
+
+impl Proxy {
+    /// Listens on a free port and passes everything on to `server`.
+    pub fn start(server: SocketAddr) -> Self {
+        let address = ports::free();
+        let lane = || Lane { way: watch::Sender::new(Way::Pass), bytes: AtomicU64::new(0) };
+        let shared = Arc::new(Shared {
+            server,
+            to_server: lane(),
+            to_client: lane(),
+            door: watch::Sender::new(Door::Open),
+            cuts: watch::Sender::new(0),
+            lose_one: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
+        });
+        let (stop, stopped) = mpsc::channel(1);
+        let run = serve(address, Arc::clone(&shared), stopped);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(run);
+        });
+        let proxy = Self { address, shared, stop: Some(stop), thread: Some(thread) };
+        proxy.wait_until_listening(true);
+        proxy
+    }
+
+    /// Before a server on this port of the loopback.
+    pub fn before(port: u16) -> Self {
+        Self::start(SocketAddr::from(([127, 0, 0, 1], port)))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How a setting names it.
+    pub fn url(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// What happens to requests.
+    pub fn to_server(&self, way: Way) {
+        self.shared.to_server.way.send_replace(way);
+    }
+
+    /// What happens to replies.
+    pub fn to_client(&self, way: Way) {
+        self.shared.to_client.way.send_replace(way);
+    }
+
+    /// What happens to new connections; returns when it is so.
+    pub fn door(&self, door: Door) {
+        self.shared.door.send_replace(door);
+        self.wait_until_listening(door != Door::Closed);
+    }
+
+    /// Resets every open connection.
+    pub fn cut(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// The next reply is lost, and its connection reset; only that one.
+    pub fn lose_one_reply(&self) {
+        self.shared.lose_one.store(true, Ordering::Relaxed);
+    }
+
+    /// What there was so far.
+    pub fn traffic(&self) -> Traffic {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        Traffic {
+            connections: read(&self.shared.connections),
+            to_server: read(&self.shared.to_server.bytes),
+            to_client: read(&self.shared.to_client.bytes),
+            resets: read(&self.shared.resets),
+        }
+    }
+
+    fn wait_until_listening(&self, listens: bool) {
+        let done = eventually(|| (self.shared.listens.load(Ordering::Acquire) == listens).then_some(()));
+        done.unwrap_or_else(|| panic!("the proxy on {} does not get ready", self.address));
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was shown when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accepts until it is told to stop; its connections end with it.
+async fn serve(address: SocketAddr, shared: Arc<Shared>, mut stopped: mpsc::Receiver<()>) {
+    let mut door = shared.door.subscribe();
+    let mut connections = tokio::task::JoinSet::new();
+    let mut listener = None;
+    loop {
+        if *door.borrow_and_update() == Door::Closed {
+            listener = None;
+        } else if listener.is_none() {
+            listener = Some(TcpListener::bind(address).await.expect("the port is ours"));
+        }
+        shared.listens.store(listener.is_some(), Ordering::Release);
+        let accepted = tokio::select! {
+            _ = stopped.recv() => return,
+            _ = door.changed() => continue,
+            accepted = accept(listener.as_ref()) => accepted,
+        };
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        if *door.borrow() == Door::Open {
+            connections.spawn(connection(accepted, Arc::clone(&shared)));
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn accept(listener: Option<&TcpListener>) -> TcpStream {
+    let Some(listener) = listener else { std::future::pending().await };
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            return stream;
+        }
+    }
+}
+
+async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
+    let mut cuts = shared.cuts.subscribe();
+    let Ok(mut server) = TcpStream::connect(shared.server).await else { return reset(&client) };
+    // Both are best effort: a socket that is gone already tells by its next read.
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let end = {
+        let (client_reads, client_writes) = client.split();
+        let (server_reads, server_writes) = server.split();
+        let lose_one = &shared.lose_one;
+        tokio::select! {
+            end = pump(client_reads, server_writes, &shared.to_server, None) => end,
+            end = pump(server_reads, client_writes, &shared.to_client, Some(lose_one)) => end,
+            _ = cuts.changed() => Ok(End::Reset),
+        }
+    };
+    if end.is_ok_and(|end| end == End::Reset) {
+        shared.resets.fetch_add(1, Ordering::Relaxed);
+        reset(&client);
+        reset(&server);
+    }
+}
+
+/// Makes the close that follows a reset.
+fn reset(stream: &TcpStream) {
+    // Fails only on a socket that is gone.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Passes on one direction of one connection. Reading goes on while pieces are delayed, so that a delay is not a throttle.
+async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, lane: &Lane, lose_one: Option<&AtomicBool>) -> io::Result<End> {
+    let (send, mut on_the_way) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
+    let reading = async {
+        let mut way = lane.way.subscribe();
+        let (mut piece, mut latest, mut passed) = (vec![0; PIECE], Instant::now(), 0);
+        loop {
+            let now = *way.borrow_and_update();
+            if now == Way::BlackHole {
+                let _ = way.changed().await;
+                continue;
+            }
+            let count = tokio::select! {
+                biased;
+                _ = way.changed() => { passed = 0; continue; }
+                count = from.read(&mut piece) => count?,
+            };
+            if count == 0 {
+                return Ok(End::Closed);
+            }
+            if now == Way::LoseThenReset || lose_one.is_some_and(|flag| flag.swap(false, Ordering::Relaxed)) {
+                return Ok(End::Reset);
+            }
+            let (mut due, mut whole) = (Instant::now(), count);
+            match now {
+                Way::Delay { by, jitter } => due += by + jitter.mul_f64(fastrand::f64()),
+                Way::Throttle { bytes_per_second } => due = due.max(latest) + Duration::from_secs(count as u64) / bytes_per_second,
+                Way::CutAfter { bytes } => whole = count.min(bytes - passed),
+                Way::Pass | Way::BlackHole | Way::LoseThenReset => {}
+            }
+            passed += whole;
+            latest = due.max(latest);
+            // The other half ends only together with this one.
+            let _ = send.send((latest, piece[..whole].to_vec())).await;
+            if matches!(now, Way::CutAfter { bytes } if passed >= bytes) {
+                // What was passed on is to arrive before the reset, which throws away what was not read.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                return Ok(End::Reset);
+            }
+        }
+    };
+    let writing = async {
+        while let Some((due, bytes)) = on_the_way.recv().await {
+            tokio::time::sleep_until(due).await;
+            // Before it is: who has read it may look.
+            lane.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            to.write_all(&bytes).await?;
+        }
+        Ok(End::Closed)
+    };
+    tokio::select! {
+        end = reading => end,
+        end = writing => end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Sends back what it gets.
+    fn echo() -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(20).map_while(Result::ok) {
+                std::thread::spawn(move || {
+                    let (mut from, mut to) = (stream.try_clone().expect("a socket"), stream);
+                    let _ = io::copy(&mut from, &mut to);
+                });
+            }
+        });
+        address
+    }
+
+    fn connect(proxy: &Proxy) -> TcpStream {
+        let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
+        stream.set_read_timeout(Some(ports::PATIENCE)).expect("a timeout");
+        stream
+    }
+
+    fn says(stream: &mut TcpStream, text: &str) -> io::Result<Duration> {
+        let began = Instant::now();
+        stream.write_all(text.as_bytes())?;
+        let mut back = vec![0; text.len()];
+        stream.read_exact(&mut back)?;
+        assert_eq!(back, text.as_bytes());
+        Ok(began.elapsed())
+    }
+
+    #[test]
+    fn passes_and_counts() {
+        let proxy = Proxy::start(echo());
+        let mut stream = connect(&proxy);
+        says(&mut stream, "hello").expect("an echo");
+        says(&mut stream, "again").expect("an echo");
+        assert_eq!(proxy.traffic(), Traffic { connections: 1, to_server: 10, to_client: 10, resets: 0 });
+    }
+
+    #[test]
+    fn a_delay_is_no_throttle() {
+        let proxy = Proxy::start(echo());
+        proxy.to_client(Way::Delay { by: Duration::from_millis(100), jitter: Duration::from_millis(10) });
+        let mut stream = connect(&proxy);
+        let took = says(&mut stream, "one").expect("an echo");
+        assert!(took >= Duration::from_millis(100), "{took:?}");
+        let began = Instant::now();
+        let mut back = [0; 50];
+        for _ in 0..50 {
+            stream.write_all(b"x").expect("sent");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stream.read_exact(&mut back).expect("all of them");
+        assert!(began.elapsed() < Duration::from_secs(1), "50 pieces at once took {:?}", began.elapsed());
+    }
+
+    #[test]
+    fn throttles() {
+        let proxy = Proxy::start(echo());
+        proxy.to_server(Way::Throttle { bytes_per_second: 1_000 });
+        let took = says(&mut connect(&proxy), &"x".repeat(200)).expect("an echo");
+        assert!(took >= Duration::from_millis(200), "{took:?}");
+    }
+
+    #[test]
+    fn a_black_hole_keeps_what_it_swallows_until_it_ends() {
+        let proxy = Proxy::start(echo());
+        let mut stream = connect(&proxy);
+        says(&mut stream, "before").expect("an echo");
+        proxy.to_server(Way::BlackHole);
+        stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        assert!(says(&mut stream, "inside").is_err());
+        assert_eq!(proxy.traffic().to_server, 6);
+        stream.set_read_timeout(Some(ports::PATIENCE)).expect("a timeout");
+        proxy.to_server(Way::Pass);
+        let mut back = [0; 6];
+        stream.read_exact(&mut back).expect("what waited");
+        assert_eq!(&back, b"inside");
+    }
+
+    #[test]
+    fn loses_a_reply_and_resets() {
+        let proxy = Proxy::start(echo());
+        proxy.lose_one_reply();
+        let error = says(&mut connect(&proxy), "gone").expect_err("reset");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(proxy.traffic().to_server, 4, "the request has arrived");
+        says(&mut connect(&proxy), "only one").expect("an echo");
+        proxy.to_client(Way::LoseThenReset);
+        for _ in 0..2 {
+            assert_eq!(says(&mut connect(&proxy), "gone").expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
+        }
+        assert_eq!(proxy.traffic().resets, 3);
+    }
+
+    #[test]
+    fn cuts_after_so_many_bytes_and_on_demand() {
+        let proxy = Proxy::start(echo());
+        proxy.to_client(Way::CutAfter { bytes: 3 });
+        let mut stream = connect(&proxy);
+        stream.write_all(b"whole").expect("sent");
+        let mut back = [0; 3];
+        stream.read_exact(&mut back).expect("the first three");
+        assert_eq!((&back, stream.read(&mut [0]).expect_err("reset").kind()), (b"who", io::ErrorKind::ConnectionReset));
+        proxy.to_client(Way::Pass);
+        let mut stream = connect(&proxy);
+        says(&mut stream, "well").expect("an echo");
+        proxy.cut();
+        assert_eq!(stream.read(&mut [0]).expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn opens_and_closes_its_door() {
+        let proxy = Proxy::start(echo());
+        proxy.door(Door::Closed);
+        assert_eq!(TcpStream::connect(proxy.address()).expect_err("refused").kind(), io::ErrorKind::ConnectionRefused);
+        proxy.door(Door::AcceptAndClose);
+        assert!(says(&mut connect(&proxy), "nobody").is_err());
+        proxy.door(Door::Open);
+        says(&mut connect(&proxy), "somebody").expect("an echo");
+    }
+}

@@ -1,0 +1,177 @@
+//! A primary, replicas and three sentinels that watch them, on free ports; gone when dropped.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bb8_redis::redis::{self, Connection, RedisError};
+use tempfile::TempDir;
+
+use super::RedisServer;
+use super::ports::{self, eventually};
+
+/// What the sentinels call the primary.
+pub const MASTER: &str = "mymaster";
+
+/// Of them, two have to agree that the primary is gone.
+const SENTINELS: usize = 3;
+
+/// One sentinel, told to talk more often than it would, so that all of them know each other within a second.
+struct Watcher {
+    port: u16,
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Watcher {
+    fn start(master: u16) -> Self {
+        let (folder, port) = (TempDir::new().expect("a folder"), ports::free().port());
+        let file = folder.path().join("sentinel.conf");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 5000\n",
+            folder = folder.path().display()
+        );
+        std::fs::write(&file, text).expect("a file");
+        let child = Command::new("redis-server")
+            .arg(&file)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed: tests/run.sh installs it");
+        let watcher = Self { port, child, _folder: folder };
+        let hasty = ["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "300", "PING-PERIOD", "100"];
+        let ready = eventually(|| watcher.ask::<String>(&hasty).ok());
+        assert!(ready.is_some(), "the sentinel on port {port} does not answer");
+        watcher
+    }
+
+    fn connect(&self) -> Result<Connection, RedisError> {
+        redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection_with_timeout(Duration::from_secs(1))
+    }
+
+    fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connect()?)
+    }
+
+    /// Knows the other sentinels and all replicas.
+    fn is_ready(&self, replicas: usize) -> bool {
+        let Ok(facts) = self.ask::<std::collections::HashMap<String, String>>(&["SENTINEL", "MASTER", MASTER]) else { return false };
+        let number = |name: &str| facts.get(name).and_then(|text| text.parse::<usize>().ok());
+        number("num-other-sentinels") == Some(SENTINELS - 1) && number("num-slaves") == Some(replicas) && facts["flags"] == "master"
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A watched set of servers.
+pub struct SentinelSet {
+    servers: Vec<RedisServer>,
+    watchers: Vec<Watcher>,
+}
+
+impl SentinelSet {
+    /// One primary and so many replicas, all in sync and known to all sentinels.
+    pub fn start(replicas: usize) -> Self {
+        let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+        let port = primary.port().to_string();
+        let arguments = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
+        let mut servers = vec![primary];
+        servers.extend((0..replicas).map(|_| RedisServer::start_with(&arguments)));
+        let in_sync = |server: &RedisServer| server.run::<String>(&["INFO", "replication"]).contains("master_link_status:up");
+        let synced = eventually(|| servers[1..].iter().all(in_sync).then_some(()));
+        assert!(synced.is_some(), "the replicas do not get in sync");
+        let watchers: Vec<_> = (0..SENTINELS).map(|_| Watcher::start(servers[0].port())).collect();
+        let ready = eventually(|| watchers.iter().all(|watcher| watcher.is_ready(replicas)).then_some(()));
+        assert!(ready.is_some(), "the sentinels do not find each other");
+        Self { servers, watchers }
+    }
+
+    /// How `REDIS_URL` names them.
+    pub fn url(&self) -> String {
+        let addresses: Vec<_> = self.watchers.iter().map(|watcher| format!("127.0.0.1:{}", watcher.port)).collect();
+        format!("{MASTER},{}", addresses.join(","))
+    }
+
+    /// The port of the primary, as most of the sentinels say.
+    pub fn primary(&self) -> u16 {
+        let mut said: Vec<u16> = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).collect();
+        said.sort_unstable();
+        said[said.len() / 2]
+    }
+
+    fn primary_by(&self, watcher: &Watcher) -> Option<u16> {
+        let (_, port) = watcher.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
+        self.servers.iter().any(|server| server.port() == port).then_some(port)
+    }
+
+    /// Waits until the sentinels announce another primary than this one; when the first of them did.
+    pub fn wait_for_switch_from(&self, old: u16) -> (u16, Instant) {
+        let switched = eventually(|| {
+            let found = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).find(|&port| port != old);
+            found.map(|port| (port, Instant::now()))
+        });
+        switched.unwrap_or_else(|| panic!("no other primary than {old}"))
+    }
+
+    /// The server on this port.
+    pub fn server(&self, port: u16) -> &RedisServer {
+        self.servers.iter().find(|server| server.port() == port).unwrap_or_else(|| panic!("no server on port {port}"))
+    }
+
+    fn server_mut(&mut self, port: u16) -> &mut RedisServer {
+        self.servers.iter_mut().find(|server| server.port() == port).unwrap_or_else(|| panic!("no server on port {port}"))
+    }
+
+    /// kill -9 of the server on this port.
+    pub fn kill(&mut self, port: u16) {
+        self.server_mut(port).kill();
+    }
+
+    /// Starts the server on this port again, as it was started at first; the sentinels tell it whom to follow.
+    pub fn start_again(&mut self, port: u16) {
+        self.server_mut(port).start_again();
+    }
+
+    /// Whether the server on this port answers as a primary.
+    pub fn says_primary(&self, port: u16) -> bool {
+        self.server(port).run::<String>(&["INFO", "replication"]).contains("role:master")
+    }
+
+    /// Waits until the server on this port follows another one.
+    pub fn wait_until_replica(&self, port: u16) {
+        let demoted = eventually(|| (!self.says_primary(port)).then_some(()));
+        assert!(demoted.is_some(), "{port} stays a primary");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::heavy;
+
+    #[test]
+    fn a_killed_primary_is_followed_by_its_replica() {
+        let _alone = heavy();
+        let began = Instant::now();
+        let mut set = SentinelSet::start(1);
+        println!("up after {:?}", began.elapsed());
+        let old = set.primary();
+        set.server(old).run::<()>(&["SET", "key", "1"]);
+        assert!(set.url().starts_with("mymaster,127.0.0.1:"));
+        set.kill(old);
+        let (new, _) = set.wait_for_switch_from(old);
+        assert_ne!(old, new);
+        assert_eq!(set.server(new).run::<i64>(&["GET", "key"]), 1);
+        set.start_again(old);
+        set.wait_until_replica(old);
+        assert_eq!(set.primary(), new);
+    }
+}
