@@ -102,9 +102,12 @@ impl SentinelSet {
 
     /// The port of the primary, as most of the sentinels say.
     pub fn primary(&self) -> u16 {
-        let mut said: Vec<u16> = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).collect();
-        said.sort_unstable();
-        said[said.len() / 2]
+        let most_say = || {
+            let mut said: Vec<u16> = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).collect();
+            said.sort_unstable();
+            said.get(said.len() / 2).copied()
+        };
+        eventually(most_say).expect("a Sentinel that answers")
     }
 
     fn primary_by(&self, watcher: &Watcher) -> Option<u16> {
