@@ -43,6 +43,8 @@ pub struct Settings {
     pub needs_a_domain: bool,
     /// Where counters are.
     pub backend: Backend,
+    /// Be unhealthy while Redis cannot be used.
+    pub redis_health: bool,
     /// The wait for the store.
     pub limiter: limiter::Options,
     /// How requests are read and answered.
@@ -102,6 +104,7 @@ impl Settings {
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
             backend,
+            redis_health: flags.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
             rls: rls::Options {
                 plan: plan::Options { key_prefix: flags.cache_key_prefix, quota_mode: answers.quota_mode },

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::redis::{self as shown, Role};
+use crate::health::{Health, StoreHealth};
 use crate::metrics::{Metrics, Sample};
 use crate::settings::Backend;
 use crate::store::{AnyStore, Memory, Redis, memory, redis};
@@ -31,8 +33,8 @@ impl Stores {
             Backend::Redis(options) => {
                 tracing::info!(redis = %options.topology, "counters are kept in Redis");
                 let shared = redis::Shared::new(options);
-                let shown = Arc::clone(&shared);
-                metrics.register(Box::new(move || redis_samples(&shown)));
+                let deployments = vec![(Role::Main, Arc::clone(&shared))];
+                metrics.register(Box::new(move || shown::samples(&deployments)));
                 Self::Redis(shared)
             }
         }
@@ -44,6 +46,17 @@ impl Stores {
             Self::Memory(memory) => AnyStore::Memory(memory.clone()),
             Self::Redis(shared) => AnyStore::Redis(Redis::new(Arc::clone(shared), None)),
         }
+    }
+
+    /// Makes health depend on the store: unhealthy until it can be used, and whenever it cannot. Memory always can. Never ends.
+    pub(super) fn tell_health(&self, health: Health) -> impl Future<Output = ()> + use<> {
+        let deployments = match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(shared) => vec![(Role::Main, Arc::clone(shared))],
+        };
+        // Before anybody asks.
+        health.store_is(if deployments.is_empty() { StoreHealth::Up } else { StoreHealth::Down });
+        shown::tell_health(deployments, health)
     }
 
     /// What the stores need beside the requests; never ends.
@@ -68,14 +81,4 @@ fn memory_samples(size: memory::Size) -> Vec<Sample> {
     let keys = Sample::gauge("weir_memory_keys", "Keys in the memory store.", Vec::new(), size.keys as f64);
     let evicted = "Keys that the memory store forgot because it was full.";
     vec![keys, Sample::counter("weir_memory_evicted_total", evicted, Vec::new(), size.evicted)]
-}
-
-fn redis_samples(shared: &redis::Shared) -> Vec<Sample> {
-    let connections = shared.connections();
-    let active = Sample::gauge("ratelimit_redis_pool_cx_active", "Open connections to Redis.", Vec::new(), connections.open as f64);
-    let total = Sample::counter("ratelimit_redis_pool_cx_total", "Connections to Redis since the start.", Vec::new(), connections.opened);
-    let help = "What went wrong with Redis, by name: once per request that it spoiled, once per attempt to connect.";
-    let error = |(name, count): (&str, u64)| Sample::counter("weir_redis_errors_total", help, vec![("error", name.to_owned())], count);
-    let errors = shared.error_counts().into_iter().map(error);
-    [active, total].into_iter().chain(errors).collect()
 }

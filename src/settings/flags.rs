@@ -49,6 +49,10 @@ pub struct Flags {
     /// Connections to Redis, per thread [default: 10]
     #[arg(long, env = "REDIS_POOL_SIZE")]
     pub(super) redis_pool_size: Option<NonZeroU32>,
+    /// Be unhealthy while Redis cannot be used
+    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "false", value_parser = parse::boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub(super) redis_health_check_active_connection: bool,
     /// Goes in front of every key in Redis
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "")]
     pub(super) cache_key_prefix: String,

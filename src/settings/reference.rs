@@ -103,7 +103,6 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
             ("OTEL_EXPORTER_OTLP_*", EMPTY),
         ],
     ),
-    (Warn("health does not depend on Redis"), &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", OFF)]),
     (Warn("STORE_TIMEOUT is the longest wait for Redis"), &[("REDIS_TIMEOUT", &["10s"])]),
     (
         Warn("what waits for Redis is sent together, without a timer"),

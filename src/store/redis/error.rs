@@ -35,7 +35,7 @@ pub(super) const DATABASE: &str = "database";
 /// The server does not know a command that we need.
 pub(super) const UNSUPPORTED: &str = "unsupported";
 /// The user may not use a command or a key.
-const NO_PERMISSION: &str = "noperm";
+pub(super) const NO_PERMISSION: &str = "noperm";
 /// The script is not in the server's cache.
 pub(super) const NO_SCRIPT: &str = "noscript";
 /// The server is a replica.
@@ -69,7 +69,7 @@ const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCR
 const NODE: &str =
     "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if it is set, the slot moves on faster than it can be followed";
 
-const SERVER_ERROR: &str = "server_error";
+pub(super) const SERVER_ERROR: &str = "server_error";
 
 /// One kind of error.
 #[derive(Debug)]
@@ -219,7 +219,7 @@ pub(super) fn name(error: StoreError) -> &'static str {
     name
 }
 
-fn meaning(name: &str) -> &'static str {
+pub(super) fn meaning(name: &str) -> &'static str {
     KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.means)
 }
 

@@ -64,6 +64,8 @@ pub(super) enum Purpose {
     CountOnPrimary,
     /// Asking a Sentinel, or a node of a cluster, who the others are.
     Ask,
+    /// Looking at a server that may not be able to count at all; logs in and no more.
+    Look,
 }
 
 /// A new link, and the time that the server's clock showed; 0 when it was not asked.
@@ -114,7 +116,11 @@ impl Link {
             out.end();
             steps.push(ROLE);
         }
-        let commands: &[&str] = if purpose == Purpose::Ask { &["PING"] } else { &["MULTI", "TIME", "EXEC"] };
+        let commands: &[&str] = match purpose {
+            Purpose::Count | Purpose::CountOnPrimary => &["MULTI", "TIME", "EXEC"],
+            Purpose::Ask => &["PING"],
+            Purpose::Look => &[],
+        };
         for name in commands {
             out.command(name);
             out.end();
@@ -128,7 +134,7 @@ impl Link {
         }
         let time = match replies.last() {
             Some(Value::Array(values)) => values.first().and_then(time),
-            _ if purpose == Purpose::Ask => Some(Micros::default()),
+            _ if matches!(purpose, Purpose::Ask | Purpose::Look) => Some(Micros::default()),
             _ => None,
         };
         let time = time.ok_or(Refusal { name: error::PROTOCOL, cause: None })?;
