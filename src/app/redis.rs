@@ -96,6 +96,19 @@ fn of_server(role: Role, server: &Server, samples: &mut Vec<Sample>) {
     gauge("weir_redis_used_memory_bytes", "What the server's data takes.", report.used_memory_bytes.map(|bytes| bytes as f64));
     let help = "What the server's data may take (maxmemory); 0 for as much as there is.";
     gauge("weir_redis_max_memory_bytes", help, report.max_memory_bytes.map(|bytes| bytes as f64));
+    let transitions = server.transitions;
+    let changes = [
+        ("open", "outage", transitions.opened_by_outage),
+        ("open", "config", transitions.opened_by_config),
+        ("open", "slowness", transitions.opened_by_slowness),
+        ("ramp", "probe", transitions.ramped),
+        ("closed", "ramp", transitions.closed),
+    ];
+    for (to, reason, count) in changes {
+        let help = "How often requests were kept from the server (open), let back in little by little (ramp), and all let in (closed).";
+        let labels = [labels(), vec![("to", to.to_owned()), ("reason", reason.to_owned())]].concat();
+        samples.push(Sample::counter("weir_redis_breaker_transitions_total", help, labels, count));
+    }
     if let Some(count) = report.evicted_keys {
         let help = "Keys that the server dropped because it was full, since it started.";
         samples.push(Sample::counter("weir_redis_evicted_keys_total", help, labels(), count));

@@ -21,4 +21,5 @@ mod rules;
 mod server;
 mod shaping;
 mod support;
+mod watch;
 mod whole;

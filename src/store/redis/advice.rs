@@ -175,17 +175,20 @@ pub(super) fn judge(facts: &Facts, before: &[Advice]) -> Vec<Advice> {
 
 fn memory(report: &Report, full_percent: u64) -> Option<Advice> {
     let most = report.max_memory_bytes.filter(|&most| most > 0)?;
-    let policy = report.policy.as_deref()?;
-    if policy != "noeviction" {
-        let text = format!(
-            "with maxmemory-policy {policy} Redis drops counters when it is full, and whoever had one starts from nothing: set noeviction, \
-             and enough maxmemory"
-        );
-        return Some(warning("eviction_policy", text));
-    }
-    let used = report.used_memory_bytes?;
-    (used >= most / 100 * full_percent)
-        .then(|| warning("memory", "Redis is nearly full; when it is, it refuses to count (OOM): give it more maxmemory"))
+    let then = match report.policy.as_deref()? {
+        "noeviction" => "it refuses to count (OOM)",
+        // What ends soonest is worth least; whoever sets this knows what they do.
+        "volatile-ttl" => "it drops the counters that would end soonest",
+        policy => {
+            let text = format!(
+                "with maxmemory-policy {policy} Redis drops any counters when it is full, and whoever had one starts from nothing: set \
+                 noeviction, or volatile-ttl to lose those that would end soonest, and enough maxmemory"
+            );
+            return Some(warning("eviction_policy", text));
+        }
+    };
+    let is_nearly_full = report.used_memory_bytes? >= most / 100 * full_percent;
+    is_nearly_full.then(|| warning("memory", format!("Redis is nearly full; when it is, {then}: give it more maxmemory")))
 }
 
 fn persistence(report: &Report, config: &Config) -> Option<Advice> {
@@ -280,11 +283,13 @@ mod tests {
             needs_full_coverage: Some(needs_full_coverage),
         };
         let none = Config::default;
-        let table: [(&str, Config, &[(&str, bool)]); 13] = [
+        let table: [(&str, Config, &[(&str, bool)]); 15] = [
             ("", none(), &[]),
             ("maxmemory_policy:allkeys-lru\n", none(), &[]),
             ("maxmemory_policy:allkeys-lru\nmaxmemory:1000\n", none(), &[("eviction_policy", true)]),
-            ("maxmemory_policy:volatile-ttl\nmaxmemory:1000\n", none(), &[("eviction_policy", true)]),
+            ("maxmemory_policy:volatile-lru\nmaxmemory:1000\n", none(), &[("eviction_policy", true)]),
+            ("maxmemory_policy:volatile-ttl\nmaxmemory:1000\n", none(), &[]),
+            ("maxmemory_policy:volatile-ttl\nmaxmemory:100\n", none(), &[("memory", true)]),
             ("maxmemory:1000\n", none(), &[]),
             ("maxmemory:100\n", none(), &[("memory", true)]),
             ("", config(false, true, true), &[("persistence", false)]),

@@ -271,6 +271,18 @@ impl Node {
         self.circuit().breaker.state()
     }
 
+    /// How often the circuit opened and closed.
+    pub(super) fn transitions(&self) -> breaker::Transitions {
+        self.circuit().breaker.transitions()
+    }
+
+    /// Ends a ramp whose time is over although nobody asks.
+    pub(super) fn settle(&self) {
+        if !self.is_closed.load(Ordering::Relaxed) {
+            self.with_circuit(|circuit, now| circuit.breaker.advance(now));
+        }
+    }
+
     /// Asks the breaker, says what changes, and tells the keeper.
     fn with_circuit<T>(&self, ask: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
         let now = Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX));

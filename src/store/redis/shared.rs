@@ -17,7 +17,7 @@ use super::node::Node;
 use super::options::{Address, Options, Topology};
 use super::slots::{self, SLOTS, Slot};
 use super::watch::Sight;
-use crate::breaker::State;
+use crate::breaker::{State, Transitions};
 
 /// What all runtimes of a process share of one deployment.
 pub struct Shared {
@@ -68,6 +68,8 @@ pub struct Server {
     pub address: String,
     /// Whether it is asked.
     pub state: State,
+    /// How often that changed.
+    pub transitions: Transitions,
     /// What went there.
     pub counts: Counts,
     /// What it looked like last.
@@ -119,6 +121,7 @@ impl Shared {
         let server = |node: &Arc<Node>| Server {
             address: address(node),
             state: node.state(),
+            transitions: node.transitions(),
             counts: node.figures.counts(),
             sight: node.seen.load(),
         };

@@ -75,9 +75,11 @@ pub(super) async fn watch(shared: &Shared) {
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
+            node.settle();
             let Some(place) = node.place() else { continue };
             let eye = eyes.remove(&node.id).filter(|eye| node.is_at(&eye.place)).unwrap_or_else(|| {
-                node.seen.store(Sight::default());
+                // Until it is known better the new place is as good as the old one was.
+                node.seen.store(Sight { is_up: node.seen.load().is_up, ..Sight::default() });
                 Eye::new(place)
             });
             if eye.is_due() {
@@ -108,8 +110,8 @@ struct Eye {
     broken: u32,
     /// Batches that requests had answered before the last look.
     batches: u64,
-    /// Why it could not be reached the last time.
-    failure: Option<&'static str>,
+    /// What was said of it last: that it answers, or why not.
+    told: Option<Result<(), &'static str>>,
     facts: Facts,
 }
 
@@ -174,7 +176,7 @@ const RIGHTS_IN_A_CLUSTER: [Right; 3] = [alone("PING", &[]), alone("CLUSTER SLOT
 
 impl Eye {
     fn new(place: Arc<Place>) -> Self {
-        Self { place, line: None, looked: None, wait: Duration::ZERO, broken: 0, batches: 0, failure: None, facts: Facts::default() }
+        Self { place, line: None, looked: None, wait: Duration::ZERO, broken: 0, batches: 0, told: None, facts: Facts::default() }
     }
 
     fn is_due(&self) -> bool {
@@ -207,26 +209,24 @@ impl Eye {
         };
         self.batches = node.figures.counts().batches;
         self.wait = wait.mul_f64(0.75 + fastrand::f64() / 4.0);
-        self.tell(found.err(), &before, &sight);
+        self.tell(found.map(drop), &before, &sight);
         if node.is_at(&self.place) {
             node.seen.store(sight);
         }
     }
 
     /// One line per change.
-    fn tell(&mut self, failure: Option<&'static str>, before: &Sight, now: &Sight) {
+    fn tell(&mut self, found: Result<(), &'static str>, before: &Sight, now: &Sight) {
         let redis = &self.place.address;
-        match failure {
-            Some(name) if self.failure != failure => {
-                tracing::warn!(%redis, error = name, "Redis cannot be reached: {}", error::meaning(name));
-            }
-            None if self.failure.is_some() || !before.is_up => {
+        match found {
+            _ if self.told == Some(found) => {}
+            Ok(()) => {
                 let round_trip_ms = now.round_trip.map(|time| time.as_secs_f64() * 1e3);
                 tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
             }
-            _ => {}
+            Err(name) => tracing::warn!(%redis, error = name, "Redis cannot be reached: {}", error::meaning(name)),
         }
-        self.failure = failure;
+        self.told = Some(found);
         for advice in now.advice.iter().filter(|advice| !before.advice.contains(advice)) {
             match advice.urgency {
                 Urgency::Warning => tracing::warn!(%redis, advice = advice.name, "Redis: {}", advice.text),
