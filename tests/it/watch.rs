@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use tonic::Code;
+use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -13,7 +14,7 @@ use weir::store::Redis;
 use weir::store::redis::{Options, Secret};
 
 use crate::support::ports::eventually_async;
-use crate::support::{self, Client, RedisServer, Weir, descriptor, request};
+use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
 
 /// Everything that requests use, in the order of the README.
 const RIGHTS: [&str; 13] =
@@ -45,8 +46,9 @@ async fn asks(client: &mut Client) -> Result<(), Code> {
 
 async fn is_serving(weir: &Weir) -> bool {
     let address = format!("http://{}", weir.grpc_addr());
-    let mut client = HealthClient::connect(address).await.expect("weir listens");
-    let response = client.check(HealthCheckRequest { service: "ratelimit".to_owned() }).await.expect("the service is known");
+    let channel = Channel::from_shared(address).expect("an address is a URI").connect().await.expect("weir listens");
+    let response =
+        HealthClient::new(channel).check(HealthCheckRequest { service: "ratelimit".to_owned() }).await.expect("the service is known");
     response.into_inner().status() == ServingStatus::Serving
 }
 
@@ -57,7 +59,7 @@ async fn figures_are_shown_and_advice_comes_and_goes() {
     let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
     wait_for(&weir, &advice(&url, "eviction_policy"), |value| value == Some(1.0)).await;
     let line = weir.wait_for_log("allkeys-lru").await;
-    assert!(line.contains("noeviction") && line.contains("WARN"), "what to do: {line}");
+    assert!(line.contains("noeviction") && line.contains("\"warn\""), "what to do: {line}");
     let metric = |name: &str| weir.metric(&series(name, &url, ""));
     assert_eq!((metric("weir_redis_up"), metric("weir_redis_breaker_state")), (Some(1.0), Some(0.0)));
     assert_eq!((metric("weir_redis_keys"), metric("weir_redis_evicted_keys_total")), (Some(0.0), Some(0.0)), "a look writes nothing");
@@ -127,6 +129,8 @@ descriptors:
 
 #[tokio::test]
 async fn the_rights_of_the_readme_do_for_every_algorithm() {
+    let granted = RIGHTS.map(|name| format!("+{name}")).join(" ");
+    assert!(tools::file("README.md").contains(&format!("-@all {granted}\n")), "the README grants {granted}");
     let redis = RedisServer::start();
     grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
     let url = redis.url();
