@@ -3,6 +3,7 @@
 //! One control thread accepts, serves HTTP, sweeps and hears signals; files have a thread of their own, and what takes long (a scrape, a large
 //! JSON) runs beside it. The workers answer.
 
+mod redis;
 mod stores;
 
 use std::io;
@@ -119,6 +120,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics), health.clone()));
+    if settings.redis_health {
+        tokio::spawn(stores.tell_health(health.clone()));
+    }
     tokio::spawn(stores.keep());
     let telling = tokio::spawn(tell_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));

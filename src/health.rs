@@ -16,30 +16,45 @@ struct Inner {
     serving: watch::Sender<bool>,
 }
 
+/// Whether the store can be used, for who wants health to depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreHealth {
+    /// It can.
+    Up,
+    /// It cannot, or has not been reached yet.
+    Down,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Conditions {
     needs_a_domain: bool,
     has_a_domain: bool,
+    store: StoreHealth,
     draining: bool,
 }
 
 impl Conditions {
     const fn hold(self) -> bool {
-        !self.draining && (self.has_a_domain || !self.needs_a_domain)
+        !self.draining && matches!(self.store, StoreHealth::Up) && (self.has_a_domain || !self.needs_a_domain)
     }
 }
 
 impl Health {
-    /// Not draining, without a domain. With `needs_a_domain` that is unhealthy until the rules have one.
+    /// Not draining, without a domain, with a store that nobody asks after. With `needs_a_domain` that is unhealthy until the rules have one.
     #[must_use]
     pub fn new(needs_a_domain: bool) -> Self {
-        let conditions = Conditions { needs_a_domain, has_a_domain: false, draining: false };
+        let conditions = Conditions { needs_a_domain, has_a_domain: false, store: StoreHealth::Up, draining: false };
         Self(Arc::new(Inner { conditions: Mutex::new(conditions), serving: watch::Sender::new(conditions.hold()) }))
     }
 
     /// Rules are in force, with or without a domain.
     pub fn rules_loaded(&self, has_a_domain: bool) {
         self.change(|conditions| conditions.has_a_domain = has_a_domain);
+    }
+
+    /// The store can or cannot be used. Nobody says so unless health is to depend on it.
+    pub fn store_is(&self, store: StoreHealth) {
+        self.change(|conditions| conditions.store = store);
     }
 
     /// The process is about to end; nothing makes it healthy again.
@@ -78,6 +93,19 @@ mod tests {
         assert!(health.is_serving());
         health.drain();
         health.rules_loaded(true);
+        assert!(!health.is_serving());
+    }
+
+    #[test]
+    fn a_store_counts_when_somebody_speaks_of_it() {
+        let health = Health::new(false);
+        assert!(health.is_serving());
+        for (store, is_serving) in [(StoreHealth::Down, false), (StoreHealth::Up, true), (StoreHealth::Down, false)] {
+            health.store_is(store);
+            assert_eq!(health.is_serving(), is_serving);
+        }
+        health.store_is(StoreHealth::Up);
+        health.drain();
         assert!(!health.is_serving());
     }
 

@@ -52,7 +52,7 @@ pub struct Settings {
     pub needs_a_domain: bool,
     /// Where counters are.
     pub backend: Backend,
-    /// Be unhealthy while no connection to Redis is open.
+    /// Be unhealthy while Redis cannot be used.
     pub redis_health: bool,
     /// The wait for the store.
     pub limiter: limiter::Options,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::redis::{self as shown, Role};
+use crate::health::{Health, StoreHealth};
 use crate::limiter::{self, Denials, Limiter, Outage};
 use crate::metrics::{Metrics, Sample};
 use crate::settings::{Backend, Settings};
@@ -57,12 +59,24 @@ impl Stores {
         Limiter::new(self.denials.clone(), store, self.outage.clone(), self.limiter)
     }
 
+    /// Makes health depend on the store: unhealthy until it can be used, and whenever it cannot. Memory always can. Never ends.
+    pub(super) fn tell_health(&self, health: Health) -> impl Future<Output = ()> + use<> {
+        let deployments = self.shared.deployments();
+        // Before anybody asks.
+        health.store_is(if deployments.is_empty() { StoreHealth::Up } else { StoreHealth::Down });
+        shown::tell_health(deployments, health)
+    }
+
     /// What the stores need beside the requests; never ends. In Redis's case memory holds what was counted while it could not be reached.
     pub(super) async fn keep(self) {
         match self.shared {
             Shared::Memory(memory) => sweep(&memory).await,
             Shared::Redis { main, per_second } => {
-                let per_second = async { if let Some(shared) = per_second { redis::keep(shared).await } };
+                let per_second = async {
+                    if let Some(shared) = per_second {
+                        redis::keep(shared).await
+                    }
+                };
                 tokio::join!(sweep(self.outage.local()), redis::keep(main), per_second);
             }
         }
@@ -84,10 +98,21 @@ impl Shared {
                 if let Some(options) = &per_second {
                     tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "those of limits per second in this one");
                 }
-                let (main, per_second) = (redis::Shared::new(main), per_second.map(redis::Shared::new));
-                let shown = Arc::clone(&main);
-                metrics.register(Box::new(move || redis_samples(&shown)));
-                Self::Redis { main, per_second }
+                let shared = Self::Redis { main: redis::Shared::new(main), per_second: per_second.map(redis::Shared::new) };
+                let deployments = shared.deployments();
+                metrics.register(Box::new(move || shown::samples(&deployments)));
+                shared
+            }
+        }
+    }
+
+    /// Those of Redis, and what they count.
+    fn deployments(&self) -> shown::Deployments {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis { main, per_second } => {
+                let per_second = per_second.iter().map(|shared| (Role::PerSecond, Arc::clone(shared)));
+                std::iter::once((Role::Main, Arc::clone(main))).chain(per_second).collect()
             }
         }
     }
@@ -118,14 +143,4 @@ fn local_samples(size: memory::Size) -> Vec<Sample> {
 fn denial_samples(denials: &Denials) -> Vec<Sample> {
     let help = "Keys that are known to be over their limit now.";
     vec![Sample::gauge("weir_denial_cache_entries", help, Vec::new(), denials.entries(Instant::now()) as f64)]
-}
-
-fn redis_samples(shared: &redis::Shared) -> Vec<Sample> {
-    let connections = shared.connections();
-    let active = Sample::gauge("ratelimit_redis_pool_cx_active", "Open connections to Redis.", Vec::new(), connections.open as f64);
-    let total = Sample::counter("ratelimit_redis_pool_cx_total", "Connections to Redis since the start.", Vec::new(), connections.opened);
-    let help = "What went wrong with Redis, by name: once per request that it spoiled, once per attempt to connect.";
-    let error = |(name, count): (&str, u64)| Sample::counter("weir_redis_errors_total", help, vec![("error", name.to_owned())], count);
-    let errors = shared.error_counts().into_iter().map(error);
-    [active, total].into_iter().chain(errors).collect()
 }

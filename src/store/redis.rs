@@ -3,14 +3,16 @@
 //! A request's checks go to the servers that have their keys (`shared`: one server, what Sentinels watch, or a cluster; `slots`), through a
 //! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `link`, `socket`). `batch` is what goes over it and how the
 //! replies are read, `call` and `script` the part of it that runs inside Redis, `clock` numbers the windows by Redis's own time, and `node`
-//! is what is known of one server. `keeper` looks after them beside the requests (`sentinel`, `cluster`), and `error` names what goes wrong
-//! and says whether it ran. A check is sent a second time only when the first time provably did not run.
+//! is what is known of one server. `keeper` looks after them beside the requests (`sentinel`, `cluster`, `watch` with its `advice`), and
+//! `error` names what goes wrong and says whether it ran. A check is sent a second time only when the first time provably did not run.
 
+mod advice;
 mod batch;
 mod call;
 mod clock;
 mod cluster;
 mod error;
+mod figures;
 mod keeper;
 mod lane;
 mod link;
@@ -22,6 +24,7 @@ mod sentinel;
 mod shared;
 mod slots;
 mod socket;
+mod watch;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +34,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
+pub use self::advice::{Advice, Report};
 use self::batch::{Reply, Work};
 pub use self::call::{Call, Named, Part};
+pub use self::figures::Counts;
 use self::lane::Lanes;
 use self::node::Node;
 pub use self::options::{
@@ -40,6 +45,7 @@ pub use self::options::{
 };
 pub use self::shared::{Connections, Server, Shared};
 use self::slots::Redirect;
+pub use self::watch::Sight;
 use super::{Store, Within};
 use crate::plan::Plan;
 use crate::rules::Commit;
@@ -252,6 +258,7 @@ impl Redis {
             if picks.is_empty() || attempt > 0 {
                 return;
             }
+            self.side(asked.plan, asked.picked[picks[0].0]).shared.retried();
             if picks.iter().any(|&(pick, _)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN))) {
                 sleep(ON_ITS_WAY).await;
             }
@@ -266,11 +273,15 @@ impl Store for Redis {
             return answers;
         }
         self.ask(&Asked { plan, picked, within }, &mut answers).await;
-        let mut last = "";
-        for (place, name) in answers.checks.iter().enumerate().filter_map(|(place, answer)| Some((place, error::name(answer.err()?)))) {
-            if name != last {
-                self.side(plan, picked[place]).shared.tallies().record(name, None);
-                last = name;
+        let mut last = None;
+        for (place, error) in answers.checks.iter().enumerate().filter_map(|(place, answer)| Some((place, answer.err()?))) {
+            if last != Some(error) {
+                let shared = &self.side(plan, picked[place]).shared;
+                shared.tallies().record(error::name(error), None);
+                if matches!(error, StoreError::Unknown(_)) {
+                    shared.had_unknown_outcome();
+                }
+                last = Some(error);
             }
         }
         answers

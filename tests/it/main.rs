@@ -25,4 +25,5 @@ mod security;
 mod server;
 mod shaping;
 mod support;
+mod watch;
 mod whole;

@@ -39,7 +39,7 @@ pub(super) const DATABASE: &str = "database";
 /// The server does not know a command that we need.
 pub(super) const UNSUPPORTED: &str = "unsupported";
 /// The user may not use a command or a key.
-const NO_PERMISSION: &str = "noperm";
+pub(super) const NO_PERMISSION: &str = "noperm";
 /// The script is not in the server's cache.
 pub(super) const NO_SCRIPT: &str = "noscript";
 /// The server is a replica.
@@ -77,7 +77,7 @@ const LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, 
 
 const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
 
-const SERVER_ERROR: &str = "server_error";
+pub(super) const SERVER_ERROR: &str = "server_error";
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -255,7 +255,7 @@ pub(super) fn name(error: StoreError) -> &'static str {
     name
 }
 
-fn meaning(name: &str) -> &'static str {
+pub(super) fn meaning(name: &str) -> &'static str {
     KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.means)
 }
 

@@ -1,5 +1,5 @@
 //! What goes on beside the requests, on the control thread: servers are found and found again, and whoever fell silent is probed until it
-//! writes again.
+//! writes again. The slow look at all of them is in `watch`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::link::Link;
 use super::node::Node;
 use super::options::Topology;
 use super::shared::Shared;
-use super::{cluster, sentinel};
+use super::{cluster, sentinel, watch};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::breaker::Why;
 use crate::plan::{Check, Plan, Role};
@@ -33,7 +33,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             Topology::Cluster(seeds) => cluster::follow(&shared, seeds).await,
         }
     };
-    tokio::join!(find, probe_whoever_fell_silent(&shared));
+    tokio::join!(find, probe_whoever_fell_silent(&shared), watch::watch(&shared));
 }
 
 /// Links of the probes, so that a second one need not connect again.

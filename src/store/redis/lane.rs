@@ -102,8 +102,9 @@ impl Queue {
     }
 
     /// The next batch: in the order in which it was asked, without those who have left or are too late.
-    fn take(&mut self, jobs: &mut Vec<Job>) {
-        let (now, mut checks) = (Instant::now(), 0);
+    /// Returns how many those were.
+    fn take(&mut self, jobs: &mut Vec<Job>) -> u64 {
+        let (now, mut checks, mut left) = (Instant::now(), 0, 0);
         while let Some(job) = self.jobs.front() {
             let next = job.work.places.len();
             if checks > 0 && checks + next > MOST_CHECKS {
@@ -114,8 +115,11 @@ impl Queue {
             if !job.reply.is_closed() && job.work.within.deadline > now {
                 checks += next;
                 jobs.push(job);
+            } else {
+                left += 1;
             }
         }
+        left
     }
 }
 
@@ -159,6 +163,7 @@ impl Inner {
         match link.exchange(deadline).await {
             Ok(values) => {
                 batch.read(values, replies);
+                self.node.figures.answered(replies.len());
                 let now = replies.iter().map(|reply| reply.now).max().unwrap_or_default();
                 if now.0 > 0 {
                     self.node.clock().observe(now, Instant::now());
@@ -191,7 +196,8 @@ impl Busy {
             match inner.pool.link().await {
                 Ok(mut link) => {
                     while !link.is_spent() {
-                        inner.queue().take(&mut jobs);
+                        let left = inner.queue().take(&mut jobs);
+                        inner.node.figures.abandoned(left);
                         if jobs.is_empty() {
                             break;
                         }

@@ -60,6 +60,8 @@ pub(super) enum Purpose {
     Ask,
     /// Asking a Sentinel, which has passwords of its own.
     AskSentinel,
+    /// Looking at a server that may not be able to count at all; logs in and no more.
+    Look,
 }
 
 impl Purpose {
@@ -120,7 +122,11 @@ impl Link {
             out.end();
             steps.push(ROLE);
         }
-        let commands: &[&str] = if purpose.is_to_count() { &["MULTI", "TIME", "EXEC"] } else { &["PING"] };
+        let commands: &[&str] = match purpose {
+            Purpose::Count | Purpose::CountOnPrimary => &["MULTI", "TIME", "EXEC"],
+            Purpose::Ask | Purpose::AskSentinel => &["PING"],
+            Purpose::Look => &[],
+        };
         for name in commands {
             out.command(name);
             out.end();

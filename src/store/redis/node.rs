@@ -10,8 +10,10 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::batch::Reply;
 use super::clock::Clock;
 use super::error::{self, Refusal, Tallies};
+use super::figures::Figures;
 use super::link::{Link, Purpose};
 use super::options::{Address, Options};
+use super::watch::Seen;
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Within;
 use crate::time::Micros;
@@ -37,6 +39,9 @@ pub(super) struct Node {
     pub(super) opened_circuit: Arc<Notify>,
     tallies: Arc<Tallies>,
     links: Links,
+    pub(super) figures: Figures,
+    /// What the slow look beside the requests shows.
+    pub(super) seen: Seen,
     /// What a request had for its trip, lately; a probe gets no more.
     budget_micros: AtomicU64,
 }
@@ -110,6 +115,8 @@ impl Node {
             opened_circuit: Arc::clone(opened),
             tallies: Arc::clone(tallies),
             links: Links::default(),
+            figures: Figures::default(),
+            seen: Seen::default(),
             budget_micros: AtomicU64::new(0),
         })
     }
@@ -272,6 +279,11 @@ impl Node {
             circuit.breaker.advance(now);
             circuit.breaker.state()
         })
+    }
+
+    /// How often the circuit opened and closed.
+    pub(super) fn transitions(&self) -> breaker::Transitions {
+        self.circuit().breaker.transitions()
     }
 
     /// Asks the breaker, says what changes, and tells the keeper.

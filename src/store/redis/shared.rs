@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
@@ -11,11 +11,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::batch::Manner;
 use super::error::{self, Tallies};
+use super::figures::Counts;
 use super::link::Purpose;
 use super::node::Node;
 use super::options::{Address, Options, Topology};
 use super::slots::{self, SLOTS, Slot};
-use crate::breaker::State;
+use super::watch::Sight;
+use crate::breaker::{State, Transitions};
 
 /// What all runtimes of a process share of one deployment.
 pub struct Shared {
@@ -29,6 +31,14 @@ pub struct Shared {
     pub(super) is_stale: Notify,
     /// Told when a circuit opens.
     pub(super) opened_circuit: Arc<Notify>,
+    events: Events,
+}
+
+/// What happened to whole requests.
+#[derive(Debug, Default)]
+struct Events {
+    unknown_outcomes: AtomicU64,
+    retries: AtomicU64,
 }
 
 /// Which server has what.
@@ -52,12 +62,18 @@ pub struct Connections {
 }
 
 /// One server, for metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Server {
     /// Where it is; empty while that is not known.
     pub address: String,
     /// Whether it is asked.
     pub state: State,
+    /// How often that changed.
+    pub transitions: Transitions,
+    /// What went there.
+    pub counts: Counts,
+    /// What it looked like last.
+    pub sight: Arc<Sight>,
 }
 
 impl Shared {
@@ -79,6 +95,7 @@ impl Shared {
             has_looked: AtomicBool::new(false),
             is_stale: Notify::new(),
             opened_circuit,
+            events: Events::default(),
         })
     }
 
@@ -101,7 +118,14 @@ impl Shared {
     #[must_use]
     pub fn servers(&self) -> Vec<Server> {
         let address = |node: &Node| node.place().map(|place| place.address.to_string()).unwrap_or_default();
-        self.map.load().nodes.iter().map(|node| Server { address: address(node), state: node.state() }).collect()
+        let server = |node: &Arc<Node>| Server {
+            address: address(node),
+            state: node.state(),
+            transitions: node.transitions(),
+            counts: node.figures.counts(),
+            sight: node.seen.load(),
+        };
+        self.map.load().nodes.iter().map(server).collect()
     }
 
     /// Whether every server can be asked.
@@ -109,6 +133,32 @@ impl Shared {
     pub fn is_well(&self) -> bool {
         let map = self.map.load();
         !map.nodes.is_empty() && map.nodes.iter().all(|node| node.state() != State::Open && node.place().is_some())
+    }
+
+    /// Whether any server was reached when it was looked at last and may be asked: while none is, no limit can be counted.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.map.load().nodes.iter().any(|node| node.state() != State::Open && node.place().is_some() && node.seen.load().is_up)
+    }
+
+    /// Requests of which nobody knows whether they were counted, because their answer was lost or late.
+    #[must_use]
+    pub fn unknown_outcomes(&self) -> u64 {
+        self.events.unknown_outcomes.load(Ordering::Relaxed)
+    }
+
+    /// Requests of which something was asked a second time, because the first time it did certainly not run.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.events.retries.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn had_unknown_outcome(&self) {
+        self.events.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn retried(&self) {
+        self.events.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn options(&self) -> &Arc<Options> {

@@ -1,0 +1,296 @@
+//! What is seen of Redis beside the requests: figures and advice in metrics and log, and health where it is asked to follow.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use tonic::Code;
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::store::Redis;
+use weir::store::redis::{Options, Secret};
+
+use crate::support::ports::eventually_async;
+use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
+
+/// Everything that requests use, in the order of the README.
+const RIGHTS: [&str; 13] =
+    ["multi", "exec", "time", "incrby", "expire", "get", "set", "getrange", "setrange", "strlen", "pexpire", "eval", "evalsha"];
+
+/// What the slow look asks on top.
+const LOOKS: [&str; 2] = ["info", "config|get"];
+
+/// A second, and what a busy machine adds.
+const A_SECOND: Duration = Duration::from_millis(2_500);
+
+/// `name{redis="main",server="..."}` with further labels.
+fn series(name: &str, url: &str, further: &str) -> String {
+    format!("{name}{{redis=\"main\",server=\"{url}\"{further}}}")
+}
+
+fn advice(url: &str, name: &str) -> String {
+    series("weir_redis_advice", url, &format!(",advice=\"{name}\""))
+}
+
+async fn wait_for(weir: &Weir, series: &str, fits: impl Fn(Option<f64>) -> bool) -> Option<f64> {
+    let found = eventually_async(|| Some(weir.metric(series)).filter(|value| fits(*value))).await;
+    found.unwrap_or_else(|| panic!("{series} is {:?} of\n{}", weir.metric(series), weir.get("/metrics").1))
+}
+
+async fn asks(client: &mut Client) -> Result<(), Code> {
+    client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.map(drop).map_err(|status| status.code())
+}
+
+async fn is_serving(weir: &Weir) -> bool {
+    let address = format!("http://{}", weir.grpc_addr());
+    let channel = Channel::from_shared(address).expect("an address is a URI").connect().await.expect("weir listens");
+    let response =
+        HealthClient::new(channel).check(HealthCheckRequest { service: "ratelimit".to_owned() }).await.expect("the service is known");
+    response.into_inner().status() == ServingStatus::Serving
+}
+
+#[tokio::test]
+async fn figures_are_shown_and_advice_comes_and_goes() {
+    let redis = RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let url = redis.url();
+    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
+    wait_for(&weir, &advice(&url, "eviction_policy"), |value| value == Some(1.0)).await;
+    let line = weir.wait_for_log("allkeys-lru").await;
+    assert!(line.contains("noeviction") && line.contains("\"warn\""), "what to do: {line}");
+    let metric = |name: &str| weir.metric(&series(name, &url, ""));
+    assert_eq!((metric("weir_redis_up"), metric("weir_redis_breaker_state")), (Some(1.0), Some(0.0)));
+    assert_eq!((metric("weir_redis_keys"), metric("weir_redis_evicted_keys_total")), (Some(0.0), Some(0.0)), "a look writes nothing");
+    assert_eq!(metric("weir_redis_max_memory_bytes"), Some(100.0 * 1_048_576.0));
+    assert!(metric("weir_redis_used_memory_bytes").is_some_and(|bytes| (100_000.0..1e8).contains(&bytes)));
+    assert!(metric("weir_redis_round_trip_seconds").is_some_and(|seconds| seconds > 0.0 && seconds < 1.0));
+    assert!(metric("weir_redis_clock_offset_seconds").is_some_and(|seconds| seconds.abs() < 1.0), "it is the same clock");
+    let version = redis.run::<String>(&["INFO", "server"]);
+    let version = version.lines().find_map(|line| line.strip_prefix("redis_version:")).expect("a version").trim();
+    assert_eq!(weir.metric(&series("weir_redis_server_info", &url, &format!(",version=\"{version}\""))), Some(1.0));
+
+    let mut client = weir.client().await;
+    for _ in 0..3 {
+        asks(&mut client).await.expect("Redis is well");
+    }
+    assert_eq!(metric("weir_redis_batches_total"), Some(3.0));
+    assert_eq!(metric("weir_redis_batched_requests_total"), Some(3.0));
+    assert!(weir.metric("ratelimit_redis_pool_cx_active").is_some_and(|count| count >= 1.0));
+    for name in ["weir_redis_unknown_outcomes_total", "weir_redis_retries_total"] {
+        assert_eq!(weir.metric(&format!("{name}{{redis=\"main\"}}")), Some(0.0), "{name}");
+    }
+
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    wait_for(&weir, &advice(&url, "eviction_policy"), |value| value.is_none()).await;
+    weir.wait_for_log("this advice has been followed").await;
+    assert_eq!(metric("weir_redis_keys"), Some(1.0));
+    let said = weir.logs().iter().filter(|line| line.contains("allkeys-lru")).count();
+    assert_eq!(said, 1, "it is said once");
+}
+
+#[tokio::test]
+async fn advice_about_persistence_and_replicas() {
+    let replica = RedisServer::start();
+    let redis = RedisServer::start_with(&["--save", "3600 1"]);
+    replica.run::<()>(&["REPLICAOF", "127.0.0.1", &redis.port().to_string()]);
+    let is_there = || redis.run::<String>(&["INFO", "replication"]).contains("connected_slaves:1").then_some(());
+    eventually_async(is_there).await.expect("it replicates");
+    let url = redis.url();
+    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
+    for name in ["persistence", "replicas"] {
+        wait_for(&weir, &advice(&url, name), |value| value == Some(1.0)).await;
+    }
+    redis.run::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    redis.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    for name in ["persistence", "replicas"] {
+        wait_for(&weir, &advice(&url, name), |value| value.is_none()).await;
+    }
+}
+
+/// Makes the user `weir` anew, with these commands.
+fn grant(redis: &RedisServer, commands: &[&str]) {
+    let grants: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
+    let mut rights = vec!["ACL", "SETUSER", "weir", "reset", "on", ">s3cret", "~w1*", "resetchannels", "-@all"];
+    rights.extend(grants.iter().map(String::as_str));
+    redis.run::<()>(&rights);
+}
+
+const WHOLE: &str = "
+domain: whole
+commit: all_or_none
+descriptors:
+  - key: login
+    rate_limit: { unit: hour, requests_per_unit: 3, algorithm: sliding_window_log }
+  - key: user
+    rate_limit: { unit: hour, requests_per_unit: 5 }
+";
+
+#[tokio::test]
+async fn the_rights_of_the_readme_do_for_every_algorithm() {
+    let granted = RIGHTS.map(|name| format!("+{name}")).join(" ");
+    assert!(tools::file("README.md").contains(&format!("-@all {granted}\n")), "the README grants {granted}");
+    let redis = RedisServer::start();
+    grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
+    let url = redis.url();
+    let limits = [("algorithms.yaml", include_str!("../../config/algorithms.yaml")), ("whole.yaml", WHOLE)];
+    let weir = Weir::start(&limits, &[("REDIS_URL", &url), ("REDIS_AUTH", "weir:s3cret")]);
+    let mut client = weir.client().await;
+    for (domain, keys) in [
+        ("algorithms", &["customer", "login", "remote_address", "tenant", "user", "model_tokens", "upstream"][..]),
+        ("whole", &["login", "user"]),
+    ] {
+        for key in keys {
+            for hits in [1, 1, 3, 0, -2, 1, 1, 1, 1, 0, -20, 1] {
+                let hits = RateLimitDescriptor {
+                    hits_addend: Some(i64::unsigned_abs(hits)),
+                    is_negative_hits: hits < 0,
+                    ..descriptor(&[(key, "x")])
+                };
+                let ask = RateLimitRequest { domain: domain.to_owned(), descriptors: vec![hits.clone(), hits], hits_addend: 1 };
+                client.should_rate_limit(ask).await.unwrap_or_else(|status| panic!("{domain} {key}: {status}"));
+            }
+        }
+    }
+    wait_for(&weir, &series("weir_redis_up", &url, ""), |value| value == Some(1.0)).await;
+    assert_eq!(weir.metric(&advice(&url, "rights")), None);
+    assert!(!weir.get("/metrics").1.contains("noperm"), "nothing was refused");
+}
+
+#[tokio::test]
+async fn every_right_that_is_missing_is_noticed() {
+    let redis = RedisServer::start();
+    for missing in RIGHTS {
+        let rest: Vec<&str> = RIGHTS.iter().chain(&LOOKS).copied().filter(|name| *name != missing).collect();
+        grant(&redis, &rest);
+        let options = Options { username: Some("weir".to_owned()), password: Some(Secret::new("s3cret")), ..redis.options() };
+        let store = Redis::connect_lazily(options);
+        let is_noticed = || store.shared().servers()[0].sight.advice.iter().any(|advice| advice.name == "rights").then_some(());
+        eventually_async(is_noticed).await.unwrap_or_else(|| panic!("nobody noticed that {missing} is missing"));
+    }
+    // Keys too; and what is granted is noticed.
+    grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
+    redis.run::<()>(&["ACL", "SETUSER", "weir", "resetkeys", "~other*"]);
+    let url = redis.url();
+    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url), ("REDIS_AUTH", "weir:s3cret")]);
+    wait_for(&weir, &advice(&url, "rights"), |value| value == Some(1.0)).await;
+    assert!(weir.wait_for_log("grant it").await.contains("~w1*"));
+    grant(&redis, &RIGHTS);
+    wait_for(&weir, &advice(&url, "rights"), |value| value.is_none()).await;
+    assert!(weir.logs().iter().all(|line| !line.contains("s3cret")), "no password in the log");
+    // Nobody may ask INFO any more, and nothing breaks.
+    assert_eq!(weir.metric(&series("weir_redis_up", &url, "")), Some(1.0));
+}
+
+/// Speaks as much of the protocol as a proxy that shards by key: one command, one reply.
+fn answer_as_a_proxy(stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+    let mut writer = stream;
+    let mut line = String::new();
+    let mut number = |reader: &mut BufReader<TcpStream>| {
+        line.clear();
+        reader.read_line(&mut line).ok()?;
+        line.trim_start_matches(['*', '$']).trim().parse::<usize>().ok()
+    };
+    while let Some(words) = number(&mut reader) {
+        let mut command = Vec::new();
+        for _ in 0..words {
+            let Some(length) = number(&mut reader) else { return };
+            let mut word = vec![0; length + 2];
+            if reader.read_exact(&mut word).is_err() {
+                return;
+            }
+            command.push(String::from_utf8_lossy(&word[..length]).into_owned());
+        }
+        let info = "redis_version:6.0.16\r\nmaxmemory:0\r\n";
+        let reply = match command[0].as_str() {
+            "TIME" => "*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n".to_owned(),
+            "INFO" => format!("${}\r\n{info}\r\n", info.len()),
+            "GET" => "$-1\r\n".to_owned(),
+            "MULTI" | "EXEC" | "EVAL" | "EVALSHA" | "CONFIG" => format!("-ERR unknown command '{}' s3cret\r\n", command[0]),
+            _ => ":0\r\n".to_owned(),
+        };
+        if writer.write_all(reply.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_without_transactions_and_an_old_version_are_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = listener.local_addr().expect("it listens").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || answer_as_a_proxy(stream));
+        }
+    });
+    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
+    for name in ["unsupported_command", "version", "clock_offset"] {
+        wait_for(&weir, &advice(&url, name), |value| value == Some(1.0)).await;
+    }
+    let line = weir.wait_for_log("does not know").await;
+    assert!(line.contains("MULTI, EXEC, EVAL, EVALSHA"), "{line}");
+    assert_eq!(weir.metric(&series("weir_redis_server_info", &url, ",version=\"6.0.16\"")), Some(1.0));
+    assert_eq!(asks(&mut weir.client().await).await, Err(Code::Unavailable));
+    assert!(weir.logs().iter().all(|line| !line.contains("s3cret")), "what a server says is not repeated");
+}
+
+#[tokio::test]
+async fn health_follows_redis_only_when_asked() {
+    let mut redis = RedisServer::absent();
+    let url = redis.url();
+    let following = Weir::start(support::DEMO, &[("REDIS_URL", &url), ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]);
+    let steady = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
+    let becomes = async |status: u16| {
+        let began = Instant::now();
+        let is_so = eventually_async(|| (following.get("/healthcheck").0 == status).then_some(())).await;
+        assert!(is_so.is_some() && began.elapsed() < A_SECOND, "{status} after {:?}", began.elapsed());
+        assert_eq!(is_serving(&following).await, status == 200, "gRPC says the same");
+        assert!(steady.get("/healthcheck").0 == 200 && is_serving(&steady).await, "health does not depend on Redis");
+    };
+    // Absent: both listeners are open, and nobody waits for an answer.
+    becomes(500).await;
+    let (mut client, mut other) = (following.client().await, steady.client().await);
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(asks(&mut client).await, Err(Code::Unavailable));
+        assert_eq!(asks(&mut other).await, Err(Code::Unavailable));
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "200 answers took {:?}", began.elapsed());
+    following.wait_for_log("Redis cannot").await;
+    // Long enough for the waits between attempts to grow.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(following.metric(&series("weir_redis_up", &url, "")), Some(0.0));
+    assert_eq!(following.metric(&series("weir_redis_breaker_state", &url, "")), Some(1.0));
+    assert_eq!(following.metric(&series("weir_redis_server_info", &url, "")), None);
+
+    redis.start_again();
+    let began = Instant::now();
+    let mut good = 0;
+    while good < 20 {
+        good = if asks(&mut client).await.is_ok() { good + 1 } else { 0 };
+        assert!(began.elapsed() < A_SECOND, "not healed after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    becomes(200).await;
+    following.wait_for_log("Redis answers").await;
+    let changes = |further: &str| following.metric(&series("weir_redis_breaker_transitions_total", &url, further));
+    assert_eq!(changes(",to=\"open\",reason=\"outage\""), Some(1.0));
+    assert_eq!(changes(",to=\"ramp\",reason=\"probe\""), Some(1.0));
+    wait_for(&following, &series("weir_redis_breaker_transitions_total", &url, ",to=\"closed\",reason=\"ramp\""), |v| v == Some(1.0)).await;
+
+    // Killed, with and without requests: nobody asks `following` any more.
+    redis.kill();
+    becomes(500).await;
+    assert_eq!(asks(&mut other).await, Err(Code::Unavailable));
+    redis.start_again();
+    becomes(200).await;
+}
+
+#[tokio::test]
+async fn with_counters_in_memory_the_setting_changes_nothing() {
+    let weir = Weir::start(support::DEMO, &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]);
+    assert_eq!(weir.get("/healthcheck").0, 200);
+}
