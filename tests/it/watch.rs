@@ -11,7 +11,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 use weir::store::Redis;
-use weir::store::redis::{Options, Secret};
+use weir::store::redis::{Login, Options};
 
 use crate::support::ports::eventually_async;
 use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
@@ -164,7 +164,7 @@ async fn every_right_that_is_missing_is_noticed() {
     for missing in RIGHTS {
         let rest: Vec<&str> = RIGHTS.iter().chain(&LOOKS).copied().filter(|name| *name != missing).collect();
         grant(&redis, &rest);
-        let options = Options { username: Some("weir".to_owned()), password: Some(Secret::new("s3cret")), ..redis.options() };
+        let options = Options { login: Login::new(Some("weir"), "s3cret"), ..redis.options() };
         let store = Redis::connect_lazily(options);
         let is_noticed = || store.shared().servers()[0].sight.advice.iter().any(|advice| advice.name == "rights").then_some(());
         eventually_async(is_noticed).await.unwrap_or_else(|| panic!("nobody noticed that {missing} is missing"));
