@@ -256,6 +256,9 @@ mod tests {
                         role:master\r\nconnected_slaves:0\r\n# Cluster\r\ncluster_enabled:0\r\n# Keyspace\r\ndb0:keys=3,expires=3,avg_ttl=1\r\n\
                         db3:keys=7,expires=7,avg_ttl=1\r\n";
 
+    /// Lines that INFO says beside those above, what CONFIG says, and the advice: its name, and whether it is a warning.
+    type Row = (&'static str, Config, &'static [(&'static str, bool)]);
+
     fn names(facts: &Facts) -> Vec<(&'static str, bool)> {
         judge(facts, &[]).iter().map(|advice| (advice.name, advice.urgency == Urgency::Warning)).collect()
     }
@@ -283,7 +286,7 @@ mod tests {
             needs_full_coverage: Some(needs_full_coverage),
         };
         let none = Config::default;
-        let table: [(&str, Config, &[(&str, bool)]); 15] = [
+        let table: [Row; 15] = [
             ("", none(), &[]),
             ("maxmemory_policy:allkeys-lru\n", none(), &[]),
             ("maxmemory_policy:allkeys-lru\nmaxmemory:1000\n", none(), &[("eviction_policy", true)]),
