@@ -145,7 +145,7 @@ impl Breaker {
         }
     }
 
-    /// `calls` were answered, `slow` of them after more than half of their time. Changes nothing while open: those were sent before.
+    /// `calls` were answered, `slow` of them hardly in time. Changes nothing while open: those were sent before.
     pub fn succeeded(&mut self, now: Micros, calls: u32, slow: u32) {
         self.advance(now);
         if calls == 0 || matches!(self.phase, Phase::Open { .. }) {

@@ -74,7 +74,7 @@ impl Stores {
             Shared::Redis { main, per_second } => {
                 let per_second = async {
                     if let Some(shared) = per_second {
-                        redis::keep(shared).await
+                        redis::keep(shared).await;
                     }
                 };
                 tokio::join!(sweep(self.outage.local()), redis::keep(main), per_second);

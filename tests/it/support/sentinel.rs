@@ -167,7 +167,10 @@ mod tests {
         let mut set = SentinelSet::start(1);
         println!("up after {:?}", began.elapsed());
         let old = set.primary();
-        set.server(old).run::<()>(&["SET", "key", "1"]);
+        // On one connection, and until the replica has it.
+        let mut connection = set.server(old).connection();
+        redis::cmd("SET").arg("key").arg(1).exec(&mut connection).expect("the primary takes it");
+        assert_eq!(redis::cmd("WAIT").arg(1).arg(5_000).query::<u32>(&mut connection), Ok(1));
         assert!(set.url().starts_with("mymaster,127.0.0.1:"));
         set.kill(old);
         let (new, _) = set.wait_for_switch_from(old);
