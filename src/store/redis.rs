@@ -20,6 +20,8 @@ mod pool;
 mod script;
 mod sentinel;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod slots;
 mod socket;
 

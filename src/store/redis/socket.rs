@@ -18,10 +18,16 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(test)]
+    Simulated(super::simulation::Wire),
 }
 
 impl Socket {
     pub(super) async fn connect(address: &Address) -> io::Result<Self> {
+        #[cfg(test)]
+        if let Some(server) = super::simulation::server() {
+            return server.connect().await.map(Self::Simulated);
+        }
         match address {
             Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
             Address::Tcp { host, port } => {
@@ -39,6 +45,8 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.write(bytes).await,
             Self::Unix(stream) => stream.write(bytes).await,
+            #[cfg(test)]
+            Self::Simulated(wire) => wire.write(bytes).await,
         }
     }
 
@@ -46,6 +54,8 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.read(bytes).await,
             Self::Unix(stream) => stream.read(bytes).await,
+            #[cfg(test)]
+            Self::Simulated(wire) => wire.read(bytes).await,
         }
     }
 
@@ -55,6 +65,8 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.try_read(&mut byte),
             Self::Unix(stream) => stream.try_read(&mut byte),
+            #[cfg(test)]
+            Self::Simulated(wire) => wire.try_read(&mut byte),
         }
     }
 }
