@@ -1,5 +1,6 @@
 //! Requests of a simulation: what they ask, and what has to be true of the answers.
 
+use std::fmt;
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -27,14 +28,14 @@ const SLACK: Duration = Duration::from_millis(6);
 /// One check of a request.
 #[derive(Clone, Debug)]
 struct Asked {
-    name: Vec<u8>,
+    name: String,
     algorithm: Algorithm,
     /// No other check of a simulation asks for as many, except looks.
     hits: i64,
 }
 
 /// One request.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Request {
     checks: Vec<Asked>,
     plan: Arc<Plan>,
@@ -43,6 +44,13 @@ pub(super) struct Request {
     patience: Duration,
     /// The caller leaves after this long.
     leaves: Option<Duration>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { checks, picked, patience, leaves, plan, .. } = self;
+        write!(out, "{:?} of {checks:?}, {:?} within {patience:?}, leaves after {leaves:?}", &picked[..], plan.commit)
+    }
 }
 
 /// What came of a request.
@@ -101,7 +109,7 @@ impl Callers {
     /// A hit that nothing but an outage keeps from being counted.
     pub(super) fn plain(&mut self, starts: Instant, patience: Duration) -> Request {
         let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: WINDOW, count_denied: self.random.u32(..4) > 0 });
-        let asked = Asked { name: b"{plain}".to_vec(), algorithm, hits: self.next() };
+        let asked = Asked { name: "{plain}".to_owned(), algorithm, hits: self.next() };
         Request::new(vec![asked], starts, patience)
     }
 
@@ -113,7 +121,7 @@ impl Callers {
     fn check(&mut self, is_group: bool) -> Asked {
         let next = self.next();
         // Above the largest number of hits that a simulation comes to, so that none is clamped.
-        let limit = [2_000, 8_000, 100_000][self.random.usize(..3)];
+        let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
         let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit, window: WINDOW, count_denied });
         let (algorithm, hits) = match self.random.u32(..10) {
             0 if !is_group => (fixed(true), 0),
@@ -124,17 +132,17 @@ impl Callers {
         };
         let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) { "bucket" } else { "window" };
         let name = match self.random.u32(..30) {
-            0 => format!("{}{{{kind}}}", String::from_utf8_lossy(STRANGE)),
+            0 => format!("{STRANGE}{{{kind}}}"),
             number => format!("{{{kind}|{}}}", number % 4),
         };
-        Asked { name: name.into_bytes(), algorithm, hits }
+        Asked { name, algorithm, hits }
     }
 }
 
 impl Request {
     fn new(checks: Vec<Asked>, starts: Instant, patience: Duration) -> Self {
         let of = |asked: &Asked| Check::new(asked.algorithm, asked.hits, Role::default());
-        let plan = Plan::of_checks(checks.iter().map(|asked| (&asked.name[..], of(asked))));
+        let plan = Plan::of_checks(checks.iter().map(|asked| (asked.name.as_bytes(), of(asked))));
         let picked = plan.all();
         Self { checks, plan: Arc::new(plan), picked, starts, patience, leaves: None }
     }
@@ -174,15 +182,15 @@ impl Outcome {
     /// Holds the answers to what the server did.
     pub(super) fn judge(&self, counters: &Counters, clock_moves: bool, tally: &mut Tally) {
         let late = self.ended.saturating_duration_since(self.deadline());
-        assert!(late <= HARDLY, "answered {late:?} after the deadline: {self:#?}");
+        assert!(late <= HARDLY, "answered {late:?} after the deadline: {self:?}");
         for (place, asked) in self.request.checks.iter().enumerate() {
             let ran = counters.ran.get(&asked.hits).map_or(&[][..], Vec::as_slice);
-            assert!(ran.len() <= 1, "counted {} times: {asked:?}, {ran:#?} {self:#?}", ran.len());
-            assert!(ran.is_empty() || self.request.picked.contains(&place), "counted, and nobody asked: {asked:?} {ran:?} {self:#?}");
+            assert!(ran.len() <= 1, "counted {} times: {asked:?}, {ran:?} {self:?}", ran.len());
+            assert!(ran.is_empty() || self.request.picked.contains(&place), "counted, and nobody asked: {asked:?} {ran:?} {self:?}");
             for ran in ran {
-                assert!(ran.key.starts_with(&asked.name), "counted under another key: {asked:?} {ran:?}");
+                assert!(ran.key.starts_with(asked.name.as_bytes()), "counted under another key: {asked:?} {ran:?}");
                 let is_late = ran.allowed.is_some() && ran.at > self.deadline() + SLACK;
-                assert!(clock_moves || !is_late, "a script counted after its deadline: {asked:?} {ran:?} {self:#?}");
+                assert!(clock_moves || !is_late, "a script counted after its deadline: {asked:?} {ran:?} {self:?}");
             }
         }
         let Some(answers) = &self.answers else {
@@ -193,10 +201,10 @@ impl Outcome {
         for (&place, answer) in self.request.picked.iter().zip(&answers.checks) {
             let asked = &self.request.checks[place];
             let ran = counters.ran.get(&asked.hits).and_then(|ran| ran.first());
-            let shown = || format!("{asked:?}: {answer:?}, {ran:?}, {self:#?}");
+            let shown = || format!("{asked:?}: {answer:?}, {ran:?}, {self:?}");
             match answer {
                 Ok(verdict) if asked.hits == 0 => {
-                    let seen = counters.seen(&asked.name, self.began, self.ended);
+                    let seen = counters.seen(asked.name.as_bytes(), self.began, self.ended);
                     assert!(clock_moves || seen.contains(&(verdict.used as i64)), "nobody ever counted so far: {seen:?} {}", shown());
                 }
                 Ok(verdict) => {

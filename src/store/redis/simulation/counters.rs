@@ -12,7 +12,7 @@ use super::wire::{Command, Reply};
 use crate::time::Micros;
 
 /// Keys with this in their name hold something that is no counter.
-pub(super) const STRANGE: &[u8] = b"strange";
+pub(super) const STRANGE: &str = "strange";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -317,7 +317,7 @@ fn failed(line: &str) -> [Reply; 4] {
 }
 
 fn is_strange(key: &[u8]) -> bool {
-    key.starts_with(STRANGE)
+    key.starts_with(STRANGE.as_bytes())
 }
 
 fn whole(text: &[u8]) -> i64 {
