@@ -1,0 +1,239 @@
+//! Each transition by a table, the goals that the figures were chosen for, and what holds for any calls at any times.
+
+mod any_calls;
+mod goals;
+
+use super::*;
+
+/// Any origin.
+const START: u64 = 50_000_000;
+
+const MILLIS: u64 = 1_000;
+
+fn at(millis: u64) -> Micros {
+    Micros(START + millis * MILLIS)
+}
+
+fn breaker() -> Breaker {
+    Breaker::new(Options::default())
+}
+
+/// Open since 0 ms; the first probe is due at 100 ms.
+fn open(why: Why) -> Breaker {
+    let mut breaker = breaker();
+    breaker.open(at(0), why);
+    breaker
+}
+
+/// In the ramp since 110 ms.
+fn ramp() -> Breaker {
+    let mut breaker = open(Why::Outage);
+    breaker.probed(at(100), Ok(()), 500);
+    breaker.probed(at(110), Ok(()), 500);
+    breaker
+}
+
+fn next_probe(breaker: &Breaker) -> Option<u64> {
+    breaker.next_probe().map(|due| due.since(at(0)).micros() / MILLIS)
+}
+
+/// What is told to a breaker.
+#[derive(Clone, Copy)]
+enum Told {
+    /// Calls that were answered, and how many of them slowly.
+    Good(u32, u32),
+    Bad(u32),
+    Config,
+}
+
+use Told::{Bad, Config, Good};
+
+/// The millisecond when it is told.
+type News = (u64, Told);
+
+/// The millisecond when it is told, what it found, and the jitter.
+type Probe = (u64, Result<(), Why>, u32);
+
+fn tell(breaker: &mut Breaker, millis: u64, told: Told) {
+    match told {
+        Good(calls, slow) => breaker.succeeded(at(millis), calls, slow),
+        Bad(calls) => breaker.failed(at(millis), calls, Why::Outage),
+        Config => breaker.failed(at(millis), 1, Why::Config),
+    }
+}
+
+/// The same news every so many milliseconds.
+fn every(millis: u64, told: Told, times: u64) -> Vec<News> {
+    (0..times).map(|turn| (turn * millis, told)).collect()
+}
+
+#[test]
+fn what_opens_a_closed_breaker() {
+    let outage = Some("outage");
+    let cases: &[(&str, Vec<News>, Option<&str>)] = &[
+        ("nothing", vec![], None),
+        ("five in a row, one by one", every(3, Bad(1), 5), outage),
+        ("four in a row", every(3, Bad(1), 4), None),
+        ("five in a row, but all within 9 ms", vec![(0, Bad(1)), (0, Bad(3)), (9, Bad(1))], None),
+        ("in two batches", vec![(0, Bad(4)), (20, Bad(1))], outage),
+        ("in one batch, of however many calls", vec![(0, Bad(10_000))], None),
+        ("none", every(20, Bad(0), 9), None),
+        ("with an answer between", vec![(0, Bad(2)), (20, Bad(2)), (21, Good(1, 0)), (22, Bad(2)), (42, Bad(2))], None),
+        ("with nothing between", vec![(0, Bad(2)), (20, Bad(2)), (21, Good(0, 0)), (22, Bad(2))], outage),
+        ("a second apart", every(1_000, Bad(1), 5), outage),
+        ("more than a second apart", every(1_001, Bad(1), 500), None),
+        ("ten seconds apart", every(10_000, Bad(4), 500), None),
+        ("a configuration error", vec![(0, Good(5_000, 0)), (1, Config)], Some("config")),
+        ("half of twenty", vec![(0, Bad(5)), (50, Good(10, 0)), (100, Bad(5))], outage),
+        ("nearly half of twenty", vec![(0, Bad(5)), (50, Good(11, 0)), (100, Bad(4))], None),
+        ("half of nineteen", vec![(0, Bad(5)), (50, Good(9, 0)), (100, Bad(5))], None),
+        ("half of twenty in one bucket", vec![(0, Bad(5)), (50, Good(10, 0)), (99, Bad(5))], None),
+        ("half of twenty, but the older ones are forgotten", vec![(0, Bad(5)), (50, Good(10, 0)), (1_000, Bad(5))], None),
+        ("slow for a second", every(100, Good(10, 8), 10), Some("slowness")),
+        ("not quite all slow", every(100, Good(10, 7), 100), None),
+        ("slow for half a second after a quiet time", every(100, Good(100, 100), 5), None),
+        ("slow, but few", every(100, Good(1, 1), 100), None),
+        ("slow and answered count as answered", vec![(0, Bad(4)), (10, Good(1, 1)), (20, Bad(4))], None),
+    ];
+    for (name, news, opened_by) in cases {
+        let mut breaker = breaker();
+        for &(millis, told) in news {
+            tell(&mut breaker, millis, told);
+        }
+        let (was, why) = (breaker.transitions(), breaker.why());
+        let seen = match (was.opened_by_outage, was.opened_by_config, was.opened_by_slowness) {
+            (0, 0, 0) => None,
+            (1, 0, 0) => Some("outage"),
+            (0, 1, 0) => Some("config"),
+            (0, 0, 1) => Some("slowness"),
+            _ => Some("several"),
+        };
+        assert_eq!(seen, *opened_by, "{name}");
+        assert_eq!(breaker.state(), if seen.is_some() { State::Open } else { State::Closed }, "{name}");
+        let expected = seen.map(|by| if by == "config" { Why::Config } else { Why::Outage });
+        assert_eq!(why, expected, "{name}");
+        let later = news.last().map_or(0, |&(millis, _)| millis);
+        assert_eq!(breaker.admits(at(later)), seen.is_none(), "{name}");
+    }
+}
+
+#[test]
+fn late_news_changes_nothing_while_open() {
+    let mut breaker = open(Why::Outage);
+    let before = breaker.transitions();
+    for millis in [1, 20, 20, 99] {
+        for told in [Good(500, 500), Bad(500), Config] {
+            tell(&mut breaker, millis, told);
+        }
+        breaker.open(at(millis), Why::Config);
+        assert!(!breaker.admits(at(millis)));
+    }
+    assert_eq!((breaker.state(), breaker.why(), next_probe(&breaker)), (State::Open, Some(Why::Outage), Some(100)));
+    assert_eq!(breaker.transitions(), before);
+}
+
+#[test]
+fn probes_back_off_and_jitter_spreads_them() {
+    let outage = Err(Why::Outage);
+    // And the waits that follow.
+    let cases: &[(&str, &[Probe], &[u64])] = &[
+        ("as far as 200 ms at first", &[(100, outage, 500), (260, outage, 500), (460, outage, 500)], &[160, 200, 200]),
+        ("a quarter less or more", &[(100, outage, 0), (220, outage, 1_000)], &[120, 250]),
+        ("and no more than that", &[(100, outage, u32::MAX)], &[200]),
+        ("as far as 700 ms after ten seconds", &[(10_000, outage, 500), (10_200, outage, 500), (10_500, outage, 500)], &[160, 256, 409]),
+        (
+            "and no farther",
+            &[(99_000, outage, 500), (99_200, outage, 500), (99_500, outage, 500), (99_900, outage, 500), (99_999, outage, 500)],
+            &[160, 256, 409, 655, 700],
+        ),
+        ("slowly when somebody has to repair it", &[(100, Err(Why::Config), 500), (5_100, Err(Why::Config), 1_000)], &[4_500, 5_625]),
+        ("fast again when it is not that", &[(100, Err(Why::Config), 500), (4_600, outage, 500)], &[4_500, 160]),
+        ("soon after a good one", &[(100, Ok(()), 500), (110, outage, 500), (270, Ok(()), 500)], &[10, 160, 10]),
+    ];
+    for (name, probes, waits) in cases {
+        let mut breaker = open(Why::Outage);
+        for (&(millis, found, jitter), wait) in probes.iter().zip(*waits) {
+            breaker.probed(at(millis), found, jitter);
+            assert_eq!(next_probe(&breaker), Some(millis + wait), "{name}");
+            assert_eq!((breaker.state(), breaker.why()), (State::Open, Some(found.err().unwrap_or(Why::Outage))), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_error_is_probed_slowly_from_the_start() {
+    let mut breaker = open(Why::Config);
+    assert_eq!(next_probe(&breaker), Some(4_500));
+    breaker.probed(at(4_500), Ok(()), 0);
+    assert_eq!(next_probe(&breaker), Some(4_510), "one good probe and it is fast");
+    breaker.probed(at(4_510), Ok(()), 0);
+    assert_eq!((breaker.state(), breaker.why(), next_probe(&breaker)), (State::Ramp { percent: 10 }, Some(Why::Config), None));
+}
+
+#[test]
+fn the_ramp_lets_in_more_and_more_and_then_all() {
+    let mut breaker = ramp();
+    for (step, percent) in [10, 25, 50, 100].into_iter().enumerate() {
+        let begin = 110 + 100 * step as u64;
+        for millis in [begin, begin + 99] {
+            breaker.advance(at(millis));
+            assert_eq!(breaker.state(), State::Ramp { percent }, "{millis} ms");
+        }
+    }
+    let before = breaker.transitions();
+    breaker.advance(at(510));
+    assert_eq!((breaker.state(), breaker.why(), next_probe(&breaker)), (State::Closed, None, None));
+    assert_eq!(breaker.transitions(), Transitions { closed: before.closed + 1, ..before });
+    assert!((0..1_000).all(|_| breaker.admits(at(510))));
+}
+
+#[test]
+fn the_first_request_of_a_ramp_is_let_in_and_then_every_tenth() {
+    let mut breaker = ramp();
+    let admitted: Vec<_> = (0..40).filter(|_| breaker.admits(at(110))).collect();
+    assert_eq!(admitted, [0, 10, 20, 30]);
+    let admitted: Vec<_> = (0..16).filter(|_| breaker.admits(at(210))).collect();
+    assert_eq!(admitted.len(), 4);
+    assert!(admitted.windows(2).all(|pair| pair[1] - pair[0] == 4), "{admitted:?}");
+}
+
+#[test]
+fn what_fails_a_ramp() {
+    let (back_off, first) = (Some(200), Some(100));
+    let cases: &[(&str, &[News], Option<u64>)] = &[
+        ("three failures", &[(120, Bad(1)), (120, Bad(1)), (120, Bad(1))], back_off),
+        ("in one batch", &[(120, Bad(3))], back_off),
+        ("two failures", &[(120, Bad(2)), (509, Good(1, 0))], None),
+        ("a tenth of the calls", &[(120, Good(27, 0)), (130, Bad(3))], back_off),
+        ("nearly a tenth of the calls", &[(120, Good(28, 0)), (130, Bad(3))], None),
+        ("five in a row", &[(120, Good(900, 0)), (130, Bad(3)), (140, Bad(2))], back_off),
+        ("a configuration error", &[(120, Good(900, 0)), (130, Config)], Some(4_500)),
+        ("three failures, when it is over", &[(510, Bad(3))], None),
+        ("many failures, when it is over", &[(510, Bad(3)), (520, Bad(3))], first),
+    ];
+    for (name, news, wait) in cases {
+        let mut breaker = ramp();
+        for &(millis, told) in *news {
+            tell(&mut breaker, millis, told);
+        }
+        let told = news.last().map_or(0, |&(millis, _)| millis);
+        assert_eq!(next_probe(&breaker), wait.map(|wait| told + wait), "{name}");
+    }
+}
+
+#[test]
+fn ramps_that_fail_are_one_outage() {
+    let mut breaker = open(Why::Outage);
+    for (millis, wait) in [(120, 200), (500, 200), (9_999, 200), (10_000, 400), (12_000, 700), (15_000, 700)] {
+        breaker.probed(at(millis), Ok(()), 500);
+        breaker.probed(at(millis), Ok(()), 500);
+        breaker.failed(at(millis), 3, Why::Outage);
+        assert_eq!(next_probe(&breaker), Some(millis + wait));
+    }
+    breaker.probed(at(20_000), Ok(()), 500);
+    breaker.probed(at(20_000), Ok(()), 500);
+    breaker.open(at(21_000), Why::Outage);
+    assert_eq!(next_probe(&breaker), Some(21_100), "it was closed: another outage");
+    let seen = breaker.transitions();
+    assert_eq!((seen.opened_by_outage, seen.ramped, seen.closed), (8, 7, 1));
+}
