@@ -249,8 +249,14 @@ impl Redis {
             if picks.is_empty() || attempt > 0 {
                 return;
             }
-            if picks.iter().any(|&(pick, _)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN))) {
-                sleep(ON_ITS_WAY).await;
+            let is_on_its_way = |&(pick, _): &(usize, Way)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
+            if picks.iter().any(is_on_its_way) {
+                if Instant::now() + ON_ITS_WAY < asked.within.deadline {
+                    sleep(ON_ITS_WAY).await;
+                } else {
+                    // There is no time to wait, and what is known already says more than that it was too late.
+                    picks.retain(|pick| !is_on_its_way(pick));
+                }
             }
         }
     }
