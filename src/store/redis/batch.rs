@@ -223,6 +223,7 @@ impl<'w> Batch<'w> {
     /// The answers of this batch, written to their places among the replies to its work.
     pub(super) fn read(&self, mut values: &[Value], replies: &mut [Reply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
+        let mut is_in_step = true;
         for run in &self.runs {
             let (own, rest) = values.split_at(self.commands(run).min(values.len()));
             values = rest;
@@ -231,12 +232,15 @@ impl<'w> Batch<'w> {
             // ASKING is answered on its own; what follows tells what came of it.
             let own = if run.is_asking { own.get(1..).unwrap_or_default() } else { own };
             let outcome = match (run.way, own) {
+                _ if !is_in_step => Err(StoreError::Unknown(error::PROTOCOL).into()),
                 (Way::Transaction, _) => executed(own).and_then(|values| Ok(self.read_transaction(run, values, &mut answers)?)),
                 (Way::Script(_), [reply]) => {
                     self.call(run).read(reply, &mut answers).map_err(|error| Failed { error, cause: server_error(reply) })
                 }
                 (Way::Script(_), _) => Err(StoreError::Unknown(error::PROTOCOL).into()),
             };
+            // Behind what is no answer to its commands, an answer or an error may belong to others.
+            is_in_step &= !matches!(outcome, Err(Failed { error: StoreError::Unknown(error::PROTOCOL), .. }));
             match outcome {
                 Ok(now) => {
                     for (&Item { work, at }, answer) in run.items.iter().zip(&answers) {
@@ -462,6 +466,20 @@ mod tests {
         assert_eq!(used(0), [Ok(7), Ok(9)]);
         assert_eq!(used(1), [Ok(4)]);
         assert_eq!(used(2), [Err(StoreError::Data("wrongtype"))], "one bad key fails one check");
+    }
+
+    #[test]
+    fn behind_a_reply_too_many_nothing_is_believed() {
+        let all = [work(plan(&[1])), work(plan(&[-1]))];
+        let batch = batch(&all, 0);
+        let mut replies = batch.unanswered();
+        let parse = |text: &str| parse_redis_value(format!("{text}\r\n").as_bytes()).expect("a good reply");
+        // The last one is what the transaction came to; the call's own reply is still to come.
+        let values = ["+OK", "+OK", "+QUEUED", "+QUEUED", "+QUEUED", "-EXECABORT x"].map(parse);
+        batch.read(&values, &mut replies);
+        for reply in &replies {
+            assert_eq!(reply.answers[..], [Err(StoreError::Unknown("protocol"))], "{replies:?}");
+        }
     }
 
     #[test]
