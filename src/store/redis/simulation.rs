@@ -31,8 +31,8 @@ use super::{Address, Options, Redis, Secret};
 use crate::breaker::State;
 use crate::verdict::StoreError;
 
-/// Seeds where nothing else is said; about ten seconds of one core each.
-const MIXED: u64 = 2_500;
+/// Seeds where nothing else is said; less than 20 seconds of one core together.
+const MIXED: u64 = 1_500;
 const OUTAGES: u64 = 1_000;
 
 /// A server that is back is asked again within this.
@@ -245,7 +245,10 @@ async fn outage(seed: u64, totals: &mut Totals) {
     let mut random = Rng::with_seed(seed);
     let weather = Weather::draw_outage(&mut random);
     let (before, lasts) = (Duration::from_millis(random.u64(20..100)), Duration::from_millis(random.u64(800..4_000)));
-    let events = vec![(before, Event::Weather(weather)), (lasts, Event::Weather(Weather::Calm))];
+    let mut events = vec![(before, Event::Weather(weather)), (lasts, Event::Weather(Weather::Calm))];
+    if matches!(weather, Weather::Refusing | Weather::Unreachable) {
+        events.insert(1, (Duration::ZERO, Event::HangUp));
+    }
     let forecast = Forecast { events, mishaps: 0, with_mistakes: false };
     let mut stage = Stage::new(&forecast, &mut random);
     let start = Instant::now();

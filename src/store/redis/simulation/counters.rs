@@ -103,6 +103,7 @@ impl Counters {
         let name = String::from_utf8_lossy(&command[0]).into_owned();
         let refuses_all = |line: &&str| line.starts_with("NOAUTH") || (line.starts_with("NOPERM") && name == "MULTI");
         if let Some(line) = refusal.filter(refuses_all) {
+            session.is_spoiled = true;
             return Reply::Error(line.to_owned());
         }
         if name == "AUTH" {

@@ -54,6 +54,7 @@ struct Peer {
     out: Vec<u8>,
     session: Session,
     is_mute: bool,
+    is_deaf: bool,
     trickles: bool,
 }
 
@@ -113,7 +114,7 @@ impl Server {
         let size = [8 << 10, 64 << 10][self.state().random.usize(..2)];
         let (theirs, stream) = duplex(size);
         self.state().open += 1;
-        let peer = Peer { stream, out: Vec::new(), session: Session::default(), is_mute: false, trickles: false };
+        let peer = Peer { stream, out: Vec::new(), session: Session::default(), is_mute: false, is_deaf: false, trickles: false };
         tokio::spawn(async move {
             self.serve(peer).await;
             self.state().open -= 1;
@@ -169,14 +170,15 @@ impl Server {
             }
             Some(Mishap::Mute { runs }) => {
                 peer.is_mute = true;
-                if !runs {
-                    return Then::GoOn;
-                }
+                peer.is_deaf |= !runs;
             }
             Some(Mishap::Refused(line)) => refusal = Some(line),
             Some(Mishap::Trickle) => peer.trickles = true,
             Some(Mishap::Forgot) => self.state().counters.knows_script = false,
             _ => {}
+        }
+        if peer.is_deaf {
+            return Then::GoOn;
         }
         let mut reply = Vec::new();
         self.state().counters.execute(&mut peer.session, command, refusal).write(&mut reply);
