@@ -83,7 +83,7 @@ struct Totals {
     slowest_recovery: Duration,
 }
 
-fn run(count: u64, play: impl AsyncFn(u64, &mut Totals)) -> Totals {
+fn run(count: u64, play: &impl AsyncFn(u64, &mut Totals)) -> Totals {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = std::panic::take_hook();
@@ -280,7 +280,7 @@ async fn outage(seed: u64, totals: &mut Totals) {
 
 #[test]
 fn whatever_happens_each_request_counts_once_and_has_a_true_answer() {
-    let totals = run(MIXED, mixed);
+    let totals = run(MIXED, &mixed);
     let Tally { allowed, refused, not_executed, unknown, counted_and_unknown, data, left } = totals.answers;
     let answers = [allowed, refused, not_executed, unknown, counted_and_unknown, data, left];
     if setting("WEIR_SIMULATION_SEEDS").is_none() {
@@ -290,5 +290,5 @@ fn whatever_happens_each_request_counts_once_and_has_a_true_answer() {
 
 #[test]
 fn a_server_that_does_not_answer_is_left_alone_and_found_again() {
-    run(OUTAGES, outage);
+    run(OUTAGES, &outage);
 }

@@ -153,7 +153,7 @@ impl Counters {
         match name.as_str() {
             "TIME" => {
                 let now = self.now().0;
-                Reply::List(vec![Reply::text(now / 1_000_000), Reply::text(now % 1_000_000)])
+                Reply::List(vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000))])
             }
             "ROLE" => Reply::List(vec![Reply::text("master"), Reply::Number(0), Reply::List(Vec::new())]),
             "SELECT" | "ASKING" => Reply::Line("OK"),
@@ -182,7 +182,7 @@ impl Counters {
     /// The script.
     fn decide(&mut self, command: &Command) -> Reply {
         let now = self.now().0;
-        let mut reply = vec![Reply::text(now / 1_000_000), Reply::text(now % 1_000_000)];
+        let mut reply = vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000))];
         for group in groups(command) {
             if now as i64 > group.deadline {
                 reply.extend(group.checks.iter().flat_map(|_| failed("LATE")));

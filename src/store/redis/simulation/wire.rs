@@ -76,7 +76,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    pub(super) fn text(text: impl ToString) -> Self {
+    pub(super) fn text(text: &(impl ToString + ?Sized)) -> Self {
         Self::Text(text.to_string().into_bytes())
     }
 
@@ -93,7 +93,9 @@ impl Reply {
             Self::Nothing => out.extend(b"$-1\r\n"),
             Self::List(replies) => {
                 out.extend(format!("*{}\r\n", replies.len()).as_bytes());
-                replies.iter().for_each(|reply| reply.write(out));
+                for reply in replies {
+                    reply.write(out);
+                }
             }
         }
     }
