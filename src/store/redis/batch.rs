@@ -137,8 +137,12 @@ impl<'w> Batch<'w> {
         self.work.iter().map(|work| Reply::failed(work.places.len(), nothing)).collect()
     }
 
-    /// What has to be sent again because Redis did not know the script: with its text this time.
+    /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a link that is out of step,
+    /// where it would be answered by what others are still to get.
     pub(super) fn without_script(&self, replies: &[Reply]) -> Option<Self> {
+        if replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
+            return None;
+        }
         let lacking = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let mut runs: SmallVec<[Run; 2]> = SmallVec::new();
         for run in &self.runs {
@@ -450,6 +454,10 @@ mod tests {
         assert!(again.without_script(&replies).is_none(), "once, not for ever");
         replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
         assert!(first.without_script(&replies).is_none());
+        replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
+        assert!(first.without_script(&replies).is_some());
+        replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
+        assert!(first.without_script(&replies).is_none(), "replies are out of step");
     }
 
     #[test]
