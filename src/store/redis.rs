@@ -22,6 +22,8 @@ mod pool;
 mod script;
 mod sentinel;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod slots;
 mod socket;
 mod watch;
@@ -259,8 +261,14 @@ impl Redis {
                 return;
             }
             self.side(asked.plan, asked.picked[picks[0].0]).shared.retried();
-            if picks.iter().any(|&(pick, _)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN))) {
-                sleep(ON_ITS_WAY).await;
+            let is_on_its_way = |&(pick, _): &(usize, Way)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
+            if picks.iter().any(is_on_its_way) {
+                if Instant::now() + ON_ITS_WAY < asked.within.deadline {
+                    sleep(ON_ITS_WAY).await;
+                } else {
+                    // There is no time to wait, and what is known already says more than that it was too late.
+                    picks.retain(|pick| !is_on_its_way(pick));
+                }
             }
         }
     }

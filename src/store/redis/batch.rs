@@ -137,8 +137,12 @@ impl<'w> Batch<'w> {
         self.work.iter().map(|work| Reply::failed(work.places.len(), nothing)).collect()
     }
 
-    /// What has to be sent again because Redis did not know the script: with its text this time.
+    /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a link that is out of step,
+    /// where it would be answered by what others are still to get.
     pub(super) fn without_script(&self, replies: &[Reply]) -> Option<Self> {
+        if replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
+            return None;
+        }
         let lacking = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let mut runs: SmallVec<[Run; 2]> = SmallVec::new();
         for run in &self.runs {
@@ -223,6 +227,7 @@ impl<'w> Batch<'w> {
     /// The answers of this batch, written to their places among the replies to its work.
     pub(super) fn read(&self, mut values: &[Value], replies: &mut [Reply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
+        let mut is_in_step = true;
         for run in &self.runs {
             let (own, rest) = values.split_at(self.commands(run).min(values.len()));
             values = rest;
@@ -231,12 +236,15 @@ impl<'w> Batch<'w> {
             // ASKING is answered on its own; what follows tells what came of it.
             let own = if run.is_asking { own.get(1..).unwrap_or_default() } else { own };
             let outcome = match (run.way, own) {
+                _ if !is_in_step => Err(StoreError::Unknown(error::PROTOCOL).into()),
                 (Way::Transaction, _) => executed(own).and_then(|values| Ok(self.read_transaction(run, values, &mut answers)?)),
                 (Way::Script(_), [reply]) => {
                     self.call(run).read(reply, &mut answers).map_err(|error| Failed { error, cause: server_error(reply) })
                 }
                 (Way::Script(_), _) => Err(StoreError::Unknown(error::PROTOCOL).into()),
             };
+            // Behind what is no answer to its commands, an answer or an error may belong to others.
+            is_in_step &= !matches!(outcome, Err(Failed { error: StoreError::Unknown(error::PROTOCOL), .. }));
             match outcome {
                 Ok(now) => {
                     for (&Item { work, at }, answer) in run.items.iter().zip(&answers) {
@@ -245,7 +253,7 @@ impl<'w> Batch<'w> {
                     }
                 }
                 Err(Failed { error, cause }) => {
-                    let redirect = cause.and_then(Redirect::read);
+                    let redirect = cause.filter(|_| self.manner.by_slot).and_then(Redirect::read);
                     for &Item { work, at } in &run.items {
                         replies[work].answers[at] = Err(error);
                         if let Some(redirect) = &redirect {
@@ -446,6 +454,10 @@ mod tests {
         assert!(again.without_script(&replies).is_none(), "once, not for ever");
         replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
         assert!(first.without_script(&replies).is_none());
+        replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
+        assert!(first.without_script(&replies).is_some());
+        replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
+        assert!(first.without_script(&replies).is_none(), "replies are out of step");
     }
 
     #[test]
@@ -462,6 +474,20 @@ mod tests {
         assert_eq!(used(0), [Ok(7), Ok(9)]);
         assert_eq!(used(1), [Ok(4)]);
         assert_eq!(used(2), [Err(StoreError::Data("wrongtype"))], "one bad key fails one check");
+    }
+
+    #[test]
+    fn behind_a_reply_too_many_nothing_is_believed() {
+        let all = [work(plan(&[1])), work(plan(&[-1]))];
+        let batch = batch(&all, 0);
+        let mut replies = batch.unanswered();
+        let parse = |text: &str| parse_redis_value(format!("{text}\r\n").as_bytes()).expect("a good reply");
+        // The last one is what the transaction came to; the call's own reply is still to come.
+        let values = ["+OK", "+OK", "+QUEUED", "+QUEUED", "+QUEUED", "-EXECABORT x"].map(parse);
+        batch.read(&values, &mut replies);
+        for reply in &replies {
+            assert_eq!(reply.answers[..], [Err(StoreError::Unknown("protocol"))], "{replies:?}");
+        }
     }
 
     #[test]

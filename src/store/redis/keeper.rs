@@ -39,7 +39,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
 /// Links of the probes, so that a second one need not connect again.
 type Links = HashMap<u64, Link>;
 
-async fn probe_whoever_fell_silent(shared: &Shared) {
+pub(super) async fn probe_whoever_fell_silent(shared: &Shared) {
     let mut links = Links::new();
     loop {
         let opened = shared.opened_circuit.notified();

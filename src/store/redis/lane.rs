@@ -91,6 +91,15 @@ impl Lanes {
     }
 }
 
+#[cfg(test)]
+impl Lanes {
+    /// Jobs and checks that wait, and lanes at work.
+    pub(super) fn load(&self) -> (usize, usize, u32) {
+        let queue = self.0.queue();
+        (queue.jobs.len(), queue.checks, queue.busy)
+    }
+}
+
 impl Queue {
     fn has_work_for_another(&self, lanes: u32) -> bool {
         self.checks > 0 && (self.busy < EAGER.min(lanes) || (self.checks >= WORTH_A_LANE && self.busy < lanes))

@@ -40,12 +40,18 @@ pub(super) enum Socket {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+    #[cfg(test)]
+    Simulated(super::simulation::Wire),
 }
 
 impl Socket {
     /// Connects, and shakes hands if that is wanted. The caller ends what takes longer than `deadline`; it is needed here to say what took
     /// so long.
     pub(super) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, Refusal> {
+        #[cfg(test)]
+        if let Some(server) = super::simulation::server() {
+            return server.connect().await.map(Self::Simulated).map_err(|cause| refusal(error::CONNECT, &cause));
+        }
         let (host, stream) = match address {
             Address::Unix(path) => {
                 return UnixStream::connect(path).await.map(Self::Unix).map_err(|cause| refusal(error::CONNECT, &cause));
@@ -80,12 +86,16 @@ impl Socket {
                 },
                 written => written,
             },
+            #[cfg(test)]
+            Self::Simulated(wire) => wire.write(bytes).await,
         }
     }
 
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            #[cfg(test)]
+            Self::Simulated(_) => Ok(()),
             Self::Tls(stream) => stream.flush().await,
         }
     }
@@ -95,6 +105,8 @@ impl Socket {
             Self::Tcp(stream) => stream.read(bytes).await,
             Self::Unix(stream) => stream.read(bytes).await,
             Self::Tls(stream) => stream.read(bytes).await,
+            #[cfg(test)]
+            Self::Simulated(wire) => wire.read(bytes).await,
         }
     }
 
@@ -107,6 +119,8 @@ impl Socket {
             Self::Tcp(stream) => is_empty(stream.try_read(&mut byte)),
             Self::Unix(stream) => is_empty(stream.try_read(&mut byte)),
             Self::Tls(stream) => read_now(stream).is_pending(),
+            #[cfg(test)]
+            Self::Simulated(wire) => is_empty(wire.try_read(&mut byte)),
         }
     }
 }

@@ -1,0 +1,300 @@
+//! A Redis that is none, on a clock that stands still until everybody waits, with faults drawn from a seed.
+//!
+//! What the rest of this room promises is held to what the fake server counted: every request is answered by its deadline, counted at most
+//! once, told a count only if that is what was counted, and told "not executed" only if nothing was; a server that is silent is left alone,
+//! and asked again soon after it came back; and nothing is left behind. Every run plays other faults; a seed plays the same ones again.
+//!
+//! `WEIR_SIMULATION_SEEDS` says how many seeds there are, and `WEIR_SIMULATION_SEED` which one is the first: with both, `1` and what a
+//! failed run printed, that run is repeated.
+
+mod callers;
+mod counters;
+mod faults;
+mod server;
+mod wire;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Once};
+
+use fastrand::Rng;
+use tokio::runtime::{Builder, Handle};
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant, sleep};
+
+use self::callers::{Callers, HARDLY, Outcome, Tally};
+use self::faults::{Event, Forecast, Weather};
+pub(super) use self::server::Server;
+pub(super) use self::wire::Wire;
+use super::{Address, Login, Options, Redis, Shared, keeper};
+use crate::breaker::State;
+use crate::verdict::StoreError;
+
+/// Seeds where nothing else is said; less than 20 seconds of one core together.
+const MIXED: u64 = 1_500;
+const OUTAGES: u64 = 1_000;
+
+/// A server that is back is asked again within this.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The same where somebody had to mend something: probes are rare then.
+const SOON_AFTER_A_MISTAKE: Duration = Duration::from_millis(7_500);
+
+/// A request that is sent while nobody answers is told so at once, from this long after the beginning of an outage.
+const NOTICED: Duration = Duration::from_millis(300);
+
+/// In changing weather.
+const MOST_REQUESTS: usize = 300;
+
+thread_local! {
+    static SERVER: RefCell<Option<Arc<Server>>> = const { RefCell::new(None) };
+    static PANICS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The fake that takes the connections of this thread, if there is one.
+pub(super) fn server() -> Option<Arc<Server>> {
+    SERVER.with_borrow(Clone::clone)
+}
+
+fn setting(name: &str) -> Option<u64> {
+    #[expect(clippy::disallowed_methods, reason = "a test that can be asked to run longer")]
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+}
+
+/// Says which seed failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        SERVER.set(None);
+        if std::thread::panicking() {
+            println!("seed {0}: repeat it with WEIR_SIMULATION_SEEDS=1 WEIR_SIMULATION_SEED={0}", self.0);
+        }
+    }
+}
+
+/// What the simulations of all seeds came to.
+#[derive(Debug, Default)]
+struct Totals {
+    answers: Tally,
+    happened: BTreeMap<&'static str, u64>,
+    slowest_recovery: Duration,
+}
+
+fn run(count: u64, play: &impl AsyncFn(u64, &mut Totals)) -> Totals {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.set(PANICS.get() + 1);
+            usual(info);
+        }));
+    });
+    let count = setting("WEIR_SIMULATION_SEEDS").unwrap_or(count);
+    let first = setting("WEIR_SIMULATION_SEED").unwrap_or_else(|| fastrand::u64(..u64::MAX / 2));
+    let mut totals = Totals::default();
+    for seed in first..first + count {
+        let guard = Seed(seed);
+        fastrand::seed(seed);
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        runtime.block_on(play(seed, &mut totals));
+        assert_eq!(PANICS.get(), 0, "a task panicked");
+        drop(guard);
+    }
+    println!("{count} seeds from {first}: {totals:#?}");
+    totals
+}
+
+/// A server, and a store that uses it.
+struct Stage {
+    server: Arc<Server>,
+    redis: Redis,
+    callers: Callers,
+    pool_size: u32,
+}
+
+impl Stage {
+    fn new(forecast: &Forecast, random: &mut Rng) -> Self {
+        let password = random.bool().then_some("open sesame");
+        let server = Server::new(random.fork(), forecast, password);
+        SERVER.set(Some(Arc::clone(&server)));
+        let pool_size = random.u32(1..=4);
+        let options = Options {
+            login: password.map_or_else(Login::default, |password| Login::new(None, password)),
+            database: random.u32(..2),
+            pool_size: NonZeroU32::new(pool_size).expect("at least one"),
+            connect_timeout: Duration::from_millis(random.u64(20..=250)),
+            fixed_windows_by_script: random.u32(..4) == 0,
+            ..Options::new(Address::Tcp { host: "fake".to_owned(), port: 1 })
+        };
+        // The watch has nothing to do with what is counted, and asks for more than the fake server knows.
+        let shared = Shared::new(options);
+        tokio::spawn({
+            let shared = Arc::clone(&shared);
+            async move { keeper::probe_whoever_fell_silent(&shared).await }
+        });
+        Self { server, redis: Redis::new(shared, None), callers: Callers::new(random.fork()), pool_size }
+    }
+
+    /// Plays what is to happen, and then calms down.
+    async fn play(&self, forecast: &Forecast) {
+        for (wait, event) in &forecast.events {
+            sleep(*wait).await;
+            self.server.happen(*event);
+        }
+        self.server.state().mishaps = 0;
+    }
+
+    fn is_closed(&self) -> bool {
+        self.redis.shared().servers().iter().all(|server| server.state == State::Closed)
+    }
+
+    /// Asks until there is an answer, and until nothing is kept from the server any more. Returns how long the first took.
+    async fn recover(&mut self, within: Duration, outcomes: &mut Vec<Outcome>) -> Duration {
+        let began = Instant::now();
+        let mut first = None;
+        let mut last = None;
+        loop {
+            let outcome = self.callers.plain(Instant::now(), Duration::from_millis(100)).run(self.redis.clone()).await;
+            if outcome.is_answered() && first.is_none() {
+                first = Some(began.elapsed());
+            }
+            last = outcome.errors().last().or(last);
+            outcomes.push(outcome);
+            if let (Some(first), true) = (first, self.is_closed()) {
+                return first;
+            }
+            let limit = if first.is_some() { within + SOON } else { within };
+            assert!(
+                began.elapsed() < limit,
+                "not back after {limit:?}: first {first:?}, last {last:?}, {:?}",
+                self.redis.shared().servers()
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Many at once, all of which have to be answered.
+    async fn ask_many(&mut self, outcomes: &mut Vec<Outcome>) {
+        let mut together = JoinSet::new();
+        for _ in 0..20 {
+            let request = self.callers.plain(Instant::now(), Duration::from_millis(100));
+            let redis = self.redis.clone();
+            together.spawn(request.run(redis));
+        }
+        for outcome in together.join_all().await {
+            assert!(outcome.is_answered(), "all is well again, and yet: {outcome:?}");
+            outcomes.push(outcome);
+        }
+    }
+
+    /// Nothing waits, nothing runs that should have ended, and nothing is open that nobody needs.
+    async fn leave_nothing_behind(self) {
+        sleep(Duration::from_millis(300)).await;
+        for lanes in self.redis.main.lanes.lock().expect("no panic").iter() {
+            assert_eq!(lanes.load(), (0, 0, 0), "jobs, checks and lanes are left");
+        }
+        let links = self.redis.connections().open;
+        assert!(links <= self.pool_size as usize, "{links} links");
+        let open = self.server.state().open;
+        assert!(open <= links, "{open} connections, of which {links} are known");
+        // The keeper, the one that looks for old links, and one per connection of the server.
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        assert!(tasks <= 2 + open, "{tasks} tasks and {open} connections");
+        let Self { server, redis, .. } = self;
+        drop(redis);
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(server.state().open, 0, "the store is gone and its connections are not");
+    }
+
+    fn judge(&self, outcomes: &[Outcome], clock_moves: bool, totals: &mut Totals) {
+        let state = self.server.state();
+        for outcome in outcomes {
+            outcome.judge(&state.counters, clock_moves, &mut totals.answers);
+        }
+        for (name, count) in &state.happened {
+            *totals.happened.entry(name).or_default() += count;
+        }
+    }
+}
+
+/// Requests of every kind in changing weather.
+async fn mixed(seed: u64, totals: &mut Totals) {
+    let mut random = Rng::with_seed(seed);
+    let forecast = Forecast::draw(&mut random);
+    let mut stage = Stage::new(&forecast, &mut random);
+    let mut together = JoinSet::new();
+    let (mut at, end) = (Instant::now(), Instant::now() + forecast.length());
+    let longest_gap = random.u64(1_000..20_000);
+    while at < end && together.len() < MOST_REQUESTS {
+        for _ in 0..[1, 1, 1, 2, 8][random.usize(..5)] {
+            together.spawn(stage.callers.any(at).run(stage.redis.clone()));
+        }
+        at += Duration::from_micros(random.u64(..longest_gap));
+    }
+    stage.play(&forecast).await;
+    let mut outcomes = together.join_all().await;
+    let within = if forecast.with_mistakes { SOON_AFTER_A_MISTAKE } else { SOON };
+    let recovery = stage.recover(within, &mut outcomes).await;
+    stage.ask_many(&mut outcomes).await;
+    stage.judge(&outcomes, forecast.moves_the_clock(), totals);
+    if !forecast.with_mistakes {
+        totals.slowest_recovery = totals.slowest_recovery.max(recovery);
+    }
+    stage.leave_nothing_behind().await;
+}
+
+/// A server that answers nobody for seconds, and callers that do not stop asking.
+async fn outage(seed: u64, totals: &mut Totals) {
+    let mut random = Rng::with_seed(seed);
+    let weather = Weather::draw_outage(&mut random);
+    let (before, lasts) = (Duration::from_millis(random.u64(20..100)), Duration::from_millis(random.u64(800..4_000)));
+    let mut events = vec![(before, Event::Weather(weather)), (lasts, Event::Weather(Weather::Calm))];
+    if matches!(weather, Weather::Refusing | Weather::Unreachable) {
+        events.insert(1, (Duration::ZERO, Event::HangUp));
+    }
+    let forecast = Forecast { events, mishaps: 0, with_mistakes: false };
+    let mut stage = Stage::new(&forecast, &mut random);
+    let start = Instant::now();
+    let (noticed, end) = (start + before + NOTICED, start + before + lasts);
+    let mut together = JoinSet::new();
+    let mut at = start;
+    while at < end {
+        let patience = Duration::from_millis(random.u64(5..50));
+        together.spawn(stage.callers.plain(at, patience).run(stage.redis.clone()));
+        at += Duration::from_micros(random.u64(..20_000));
+    }
+    stage.play(&forecast).await;
+    let mut outcomes = together.join_all().await;
+    {
+        let state = stage.server.state();
+        for outcome in outcomes.iter().filter(|outcome| outcome.began > noticed && outcome.ended < end) {
+            assert!(!outcome.was_heard(&state.counters), "sent to a server that is {weather:?}: {outcome:?}");
+            let is_quick = outcome.ended.saturating_duration_since(outcome.began) <= HARDLY;
+            let is_not_executed = outcome.errors().all(|error| matches!(error, StoreError::NotExecuted(_)));
+            assert!(is_quick && is_not_executed && !outcome.is_answered(), "it is known that nobody answers: {weather:?} {outcome:?}");
+        }
+    }
+    let recovery = stage.recover(SOON, &mut outcomes).await;
+    totals.slowest_recovery = totals.slowest_recovery.max(recovery);
+    stage.ask_many(&mut outcomes).await;
+    stage.judge(&outcomes, false, totals);
+    stage.leave_nothing_behind().await;
+}
+
+#[test]
+fn whatever_happens_each_request_counts_once_and_has_a_true_answer() {
+    let totals = run(MIXED, &mixed);
+    let Tally { allowed, refused, not_executed, unknown, counted_and_unknown, data, left } = totals.answers;
+    let answers = [allowed, refused, not_executed, unknown, counted_and_unknown, data, left];
+    if setting("WEIR_SIMULATION_SEEDS").is_none() {
+        assert!(answers.iter().all(|&count| count > 100) && totals.happened.len() == 23, "the mix is no test: {totals:#?}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_left_alone_and_found_again() {
+    run(OUTAGES, &outage);
+}

@@ -1,0 +1,271 @@
+//! Requests of a simulation: what they ask, and what has to be true of the answers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use smallvec::SmallVec;
+use tokio::time::{Duration, Instant, sleep_until, timeout};
+
+use super::super::Redis;
+use super::counters::{Counters, Ran, STRANGE};
+use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use crate::plan::{Check, Plan, Role};
+use crate::rules::Commit;
+use crate::store::{Store, Within};
+use crate::time::Span;
+use crate::verdict::{Answers, StoreError, Verdict};
+
+/// No window ends during a simulation, unless the clock jumps.
+const WINDOW: Span = Span::from_secs(3_600);
+
+/// The timer's grain, and what it takes to notice.
+pub(super) const HARDLY: Duration = Duration::from_millis(2);
+
+/// A script may come this much later than its deadline and still count.
+const SLACK: Duration = Duration::from_millis(6);
+
+/// One check of a request.
+#[derive(Clone, Debug)]
+struct Asked {
+    name: String,
+    algorithm: Algorithm,
+    /// No other check of a simulation asks for as many, except looks.
+    hits: i64,
+}
+
+/// One request.
+#[derive(Clone)]
+pub(super) struct Request {
+    checks: Vec<Asked>,
+    plan: Arc<Plan>,
+    picked: SmallVec<[usize; 4]>,
+    starts: Instant,
+    patience: Duration,
+    /// The caller leaves after this long.
+    leaves: Option<Duration>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { checks, picked, patience, leaves, plan, .. } = self;
+        write!(out, "{:?} of {checks:?}, {:?} within {patience:?}, leaves after {leaves:?}", &picked[..], plan.commit)
+    }
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) request: Request,
+    pub(super) began: Instant,
+    pub(super) ended: Instant,
+    /// `None` when the caller left.
+    pub(super) answers: Option<Answers>,
+}
+
+/// How many answers there were of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) allowed: u64,
+    pub(super) refused: u64,
+    pub(super) not_executed: u64,
+    pub(super) unknown: u64,
+    pub(super) counted_and_unknown: u64,
+    pub(super) data: u64,
+    pub(super) left: u64,
+}
+
+/// Makes requests.
+#[derive(Debug)]
+pub(super) struct Callers {
+    random: Rng,
+    hits: i64,
+}
+
+impl Callers {
+    pub(super) fn new(random: Rng) -> Self {
+        // A probe asks for 1.
+        Self { random, hits: 1 }
+    }
+
+    /// A request of any kind.
+    pub(super) fn any(&mut self, starts: Instant) -> Request {
+        let is_group = self.random.u32(..8) == 0;
+        let count = [1, 1, 1, 2, 2, 3, 4][self.random.usize(..7)];
+        let checks: Vec<Asked> = (0..count).map(|_| self.check(is_group)).collect();
+        let patience = Duration::from_millis(self.random.u64(5..=100));
+        let leaves = (self.random.u32(..8) == 0).then(|| patience.mul_f64(self.random.f64()));
+        let mut request = Request::new(checks, starts, patience);
+        if is_group {
+            let plan = Arc::get_mut(&mut request.plan).expect("nobody else has it yet");
+            plan.commit = Commit::AllOrNone;
+        } else if count > 1 && self.random.u32(..4) == 0 {
+            let left_out = self.random.usize(..count);
+            request.picked.remove(left_out);
+        }
+        Request { leaves, ..request }
+    }
+
+    /// A hit that nothing but an outage keeps from being counted.
+    pub(super) fn plain(&mut self, starts: Instant, patience: Duration) -> Request {
+        let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: WINDOW, count_denied: self.random.u32(..4) > 0 });
+        let asked = Asked { name: "{plain}".to_owned(), algorithm, hits: self.next() };
+        Request::new(vec![asked], starts, patience)
+    }
+
+    fn next(&mut self) -> i64 {
+        self.hits += 1;
+        self.hits
+    }
+
+    fn check(&mut self, is_group: bool) -> Asked {
+        let next = self.next();
+        // Above the largest number of hits that a simulation comes to, so that none is clamped.
+        let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
+        let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit, window: WINDOW, count_denied });
+        let (algorithm, hits) = match self.random.u32(..10) {
+            0 if !is_group => (fixed(true), 0),
+            1 => (fixed(true), -next),
+            2 | 3 => (fixed(false), next),
+            4 if !is_group => (Algorithm::TokenBucket(TokenBucket::new(limit, limit, WINDOW, false)), next),
+            _ => (fixed(true), next),
+        };
+        let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) { "bucket" } else { "window" };
+        let name = match self.random.u32(..30) {
+            0 => format!("{STRANGE}{{{kind}}}"),
+            number => format!("{{{kind}|{}}}", number % 4),
+        };
+        Asked { name, algorithm, hits }
+    }
+}
+
+impl Request {
+    fn new(checks: Vec<Asked>, starts: Instant, patience: Duration) -> Self {
+        let of = |asked: &Asked| Check::new(asked.algorithm, asked.hits, Role::default());
+        let plan = Plan::of_checks(checks.iter().map(|asked| (asked.name.as_bytes(), of(asked))));
+        let picked = plan.all();
+        Self { checks, plan: Arc::new(plan), picked, starts, patience, leaves: None }
+    }
+
+    /// Waits for its time, asks, and waits for the answers, or leaves.
+    pub(super) async fn run(self, redis: Redis) -> Outcome {
+        sleep_until(self.starts).await;
+        let began = Instant::now();
+        let decide = redis.decide(&self.plan, &self.picked, Within::until(began + self.patience));
+        let answers = match self.leaves {
+            Some(after) => timeout(after, decide).await.ok(),
+            None => Some(decide.await),
+        };
+        Outcome { began, ended: Instant::now(), answers, request: self }
+    }
+}
+
+impl Outcome {
+    fn deadline(&self) -> Instant {
+        self.began + self.request.patience
+    }
+
+    /// Whether all is answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.checks.iter().all(Result::is_ok))
+    }
+
+    /// Whether the server ever got to hear of it.
+    pub(super) fn was_heard(&self, counters: &Counters) -> bool {
+        self.request.checks.iter().any(|asked| counters.heard.contains_key(&asked.hits))
+    }
+
+    pub(super) fn errors(&self) -> impl Iterator<Item = StoreError> {
+        self.answers.iter().flat_map(|answers| &answers.checks).filter_map(|answer| answer.err())
+    }
+
+    /// Holds the answers to what the server did.
+    pub(super) fn judge(&self, counters: &Counters, clock_moves: bool, tally: &mut Tally) {
+        let late = self.ended.saturating_duration_since(self.deadline());
+        assert!(late <= HARDLY, "answered {late:?} after the deadline: {self:?}");
+        for (place, asked) in self.request.checks.iter().enumerate() {
+            let ran = counters.ran.get(&asked.hits).map_or(&[][..], Vec::as_slice);
+            assert!(ran.len() <= 1, "counted {} times: {asked:?}, {ran:?} {self:?}", ran.len());
+            assert!(ran.is_empty() || self.request.picked.contains(&place), "counted, and nobody asked: {asked:?} {ran:?} {self:?}");
+            for ran in ran {
+                assert!(ran.key.starts_with(asked.name.as_bytes()), "counted under another key: {asked:?} {ran:?}");
+                let is_late = ran.allowed.is_some() && ran.at > self.deadline() + SLACK;
+                assert!(clock_moves || !is_late, "a script counted after its deadline: {asked:?} {ran:?} {self:?}");
+            }
+        }
+        let Some(answers) = &self.answers else {
+            tally.left += 1;
+            return;
+        };
+        assert_eq!(answers.checks.len(), self.request.picked.len(), "one answer per picked check");
+        for (&place, answer) in self.request.picked.iter().zip(&answers.checks) {
+            let asked = &self.request.checks[place];
+            let ran = counters.ran.get(&asked.hits).and_then(|ran| ran.first());
+            let shown = || format!("{asked:?}: {answer:?}, {ran:?}, {self:?}");
+            match answer {
+                Ok(verdict) if asked.hits == 0 => {
+                    let seen = counters.seen(asked.name.as_bytes(), self.began, self.ended);
+                    assert!(clock_moves || seen.contains(&(verdict.used as i64)), "nobody ever counted so far: {seen:?} {}", shown());
+                }
+                Ok(verdict) => {
+                    let ran = ran.unwrap_or_else(|| panic!("an answer, and nothing was counted: {}", shown()));
+                    assert_eq!(Ok(ran.used), i64::try_from(verdict.used), "another count: {}", shown());
+                    assert_eq!(verdict.allowed, asked.is_allowed(ran), "{}", shown());
+                    assert!(ran.at >= self.began && ran.at <= self.ended, "counted at another time: {}", shown());
+                }
+                Err(StoreError::NotExecuted(_) | StoreError::Data(_)) => {
+                    assert!(ran.is_none(), "counted, and said not to be: {}", shown());
+                }
+                Err(StoreError::Unknown(_)) => tally.counted_and_unknown += u64::from(ran.is_some()),
+            }
+            if let Err(StoreError::Data(_)) = answer {
+                let strange = |asked: &Asked| asked.name.starts_with(STRANGE);
+                let is_shared = self.request.plan.commit == Commit::AllOrNone && self.request.checks.iter().any(strange);
+                assert!(strange(asked) || is_shared, "nothing is wrong with this key: {}", shown());
+            }
+            tally.add(answer);
+        }
+    }
+}
+
+impl Asked {
+    fn is_allowed(&self, ran: &Ran) -> bool {
+        match &self.algorithm {
+            _ if self.hits < 0 => true,
+            Algorithm::FixedWindow(fixed) => ran.allowed.unwrap_or(ran.used <= i64::from(fixed.limit)),
+            _ => true,
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, answer: &Result<Verdict, StoreError>) {
+        let count = match answer {
+            Ok(verdict) if verdict.allowed => &mut self.allowed,
+            Ok(_) => &mut self.refused,
+            Err(StoreError::NotExecuted(_)) => &mut self.not_executed,
+            Err(StoreError::Unknown(_)) => &mut self.unknown,
+            Err(StoreError::Data(_)) => &mut self.data,
+        };
+        *count += 1;
+    }
+}
+
+impl Counters {
+    /// Every count that a key of this name showed at any time between two instants.
+    fn seen(&self, name: &[u8], from: Instant, until: Instant) -> Vec<i64> {
+        let histories = self.history.iter().filter(|(key, _)| key.starts_with(name));
+        let mut seen: Vec<i64> = histories
+            .flat_map(|(_, history)| {
+                let before = history.iter().rev().find(|(at, _)| *at < from);
+                let during = history.iter().filter(move |(at, _)| *at >= from && *at <= until);
+                before.into_iter().chain(during).map(|(_, value)| *value)
+            })
+            .collect();
+        let is_older = |history: &Vec<(Instant, i64)>| history.first().is_some_and(|(at, _)| *at < from);
+        if !self.history.iter().any(|(key, history)| key.starts_with(name) && is_older(history)) {
+            seen.push(0);
+        }
+        seen
+    }
+}

@@ -1,0 +1,330 @@
+//! What the fake server knows and does: the few commands that Weir sends, the script as `lua/` means it, and a book of who was counted.
+//!
+//! Every check asks for a number of hits that no other check asks for, which is how the book tells them apart. The script is not run but
+//! replaced: fixed windows are decided as `lua/fixed_window.lua` does it; of all other algorithms only the calls are counted.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::super::script;
+use super::wire::{Command, Reply};
+use crate::time::Micros;
+
+/// Keys with this in their name hold something that is no counter.
+pub(super) const STRANGE: &str = "strange";
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// Whole numbers of Lua end here.
+const MOST: i64 = (1 << 53) - 1;
+
+/// A check that was decided.
+#[derive(Clone, Debug)]
+pub(super) struct Ran {
+    pub(super) key: Vec<u8>,
+    /// What was answered as the count.
+    pub(super) used: i64,
+    /// What the script decided; a transaction decides nothing.
+    pub(super) allowed: Option<bool>,
+    pub(super) at: Instant,
+}
+
+/// The server's memory.
+#[derive(Debug)]
+pub(super) struct Counters {
+    values: BTreeMap<Vec<u8>, i64>,
+    /// What each key held, since when.
+    pub(super) history: BTreeMap<Vec<u8>, Vec<(Instant, i64)>>,
+    /// By hits.
+    pub(super) ran: BTreeMap<i64, Vec<Ran>>,
+    /// Hits that came in, counted or not, and when the server read them.
+    pub(super) heard: BTreeMap<i64, Instant>,
+    pub(super) knows_script: bool,
+    pub(super) password: Option<&'static str>,
+    origin: Instant,
+    /// What the clock showed at `origin`.
+    pub(super) clock: Micros,
+}
+
+/// What the server knows of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    has_logged_in: bool,
+    transaction: Option<Vec<Command>>,
+    is_spoiled: bool,
+}
+
+/// A check as the script is told it.
+struct Told<'c> {
+    key: &'c [u8],
+    code: u8,
+    role: u8,
+    hits: i64,
+    numbers: Vec<i64>,
+}
+
+impl Counters {
+    pub(super) fn new(clock: Micros, password: Option<&'static str>) -> Self {
+        Self {
+            values: BTreeMap::new(),
+            history: BTreeMap::new(),
+            ran: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            knows_script: false,
+            password,
+            origin: Instant::now(),
+            clock,
+        }
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        Micros(self.clock.0 + self.origin.elapsed().as_micros() as u64)
+    }
+
+    /// Notes the hits of a command that came in.
+    pub(super) fn hear(&mut self, command: &Command) {
+        let at = Instant::now();
+        match &command[0][..] {
+            b"INCRBY" => {
+                self.heard.insert(whole(&command[2]), at);
+            }
+            b"EVAL" | b"EVALSHA" => {
+                for told in groups(command).iter().flat_map(|group| &group.checks) {
+                    self.heard.insert(told.hits, at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs a command, or refuses it with the line of an error.
+    pub(super) fn execute(&mut self, session: &mut Session, command: Command, refusal: Option<&str>) -> Reply {
+        let name = String::from_utf8_lossy(&command[0]).into_owned();
+        let refuses_all = |line: &&str| line.starts_with("NOAUTH") || (line.starts_with("NOPERM") && name == "MULTI");
+        if let Some(line) = refusal.filter(refuses_all) {
+            session.is_spoiled = true;
+            return Reply::Error(line.to_owned());
+        }
+        if name == "AUTH" {
+            session.has_logged_in = self.password.is_some_and(|password| command.last().is_some_and(|text| text == password.as_bytes()));
+            return match session.has_logged_in {
+                true => Reply::Line("OK"),
+                false => Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned()),
+            };
+        }
+        if self.password.is_some() && !session.has_logged_in {
+            return Reply::Error("NOAUTH Authentication required.".to_owned());
+        }
+        match name.as_str() {
+            "MULTI" => {
+                session.transaction = Some(Vec::new());
+                session.is_spoiled = false;
+                Reply::Line("OK")
+            }
+            "EXEC" => {
+                let Some(commands) = session.transaction.take() else { return Reply::Error("ERR EXEC without MULTI".to_owned()) };
+                if session.is_spoiled {
+                    return Reply::Error("EXECABORT Transaction discarded because of previous errors.".to_owned());
+                }
+                // TIME alone, as in the handshake, is never refused.
+                if let (Some(line), true) = (refusal, commands.len() > 1) {
+                    return Reply::Error(format!("EXECABORT Transaction discarded because of: {line}"));
+                }
+                check_expiries(&commands);
+                Reply::List(commands.iter().map(|command| self.run(command)).collect())
+            }
+            _ if refusal.is_some() && !matches!(name.as_str(), "TIME" | "ROLE" | "SELECT" | "PING") => {
+                session.is_spoiled = true;
+                Reply::Error(refusal.unwrap_or_default().to_owned())
+            }
+            _ => match &mut session.transaction {
+                Some(commands) => {
+                    commands.push(command);
+                    Reply::Line("QUEUED")
+                }
+                None => self.run(&command),
+            },
+        }
+    }
+
+    fn run(&mut self, command: &Command) -> Reply {
+        let name = String::from_utf8_lossy(&command[0]).into_owned();
+        match name.as_str() {
+            "TIME" => {
+                let now = self.now().0;
+                Reply::List(vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000))])
+            }
+            "ROLE" => Reply::List(vec![Reply::text("master"), Reply::Number(0), Reply::List(Vec::new())]),
+            "SELECT" | "ASKING" => Reply::Line("OK"),
+            "PING" => Reply::Line("PONG"),
+            "EXPIRE" => Reply::Number(1),
+            "GET" | "INCRBY" if is_strange(&command[1]) => Reply::Error(WRONG_TYPE.to_owned()),
+            "GET" => self.values.get(&command[1]).map_or(Reply::Nothing, Reply::text),
+            "INCRBY" => {
+                let (key, hits) = (&command[1], whole(&command[2]));
+                let after = self.values.get(key).unwrap_or(&0) + hits;
+                self.count(hits, key, after, None);
+                self.put(key, after);
+                Reply::Number(after)
+            }
+            "EVALSHA" if !self.knows_script || command[1] != script::HASH.as_bytes() => {
+                Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned())
+            }
+            "EVAL" | "EVALSHA" => {
+                self.knows_script = true;
+                self.decide(command)
+            }
+            _ => Reply::Error(format!("ERR unknown command '{name}'")),
+        }
+    }
+
+    /// The script.
+    fn decide(&mut self, command: &Command) -> Reply {
+        let now = self.now().0;
+        let mut reply = vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000))];
+        for group in groups(command) {
+            if now as i64 > group.deadline {
+                reply.extend(group.checks.iter().flat_map(|_| failed("LATE")));
+                continue;
+            }
+            if group.is_whole {
+                self.decide_together(&group, &mut reply);
+                continue;
+            }
+            for told in &group.checks {
+                match self.step(told) {
+                    Ok((allowed, used)) => {
+                        self.count(told.hits, told.key, used, Some(allowed));
+                        if self.values.get(told.key) != Some(&used) && told.hits != 0 {
+                            self.put(told.key, used);
+                        }
+                        reply.extend(decided(allowed, used));
+                    }
+                    Err(line) => reply.extend(failed(line)),
+                }
+            }
+        }
+        Reply::List(reply)
+    }
+
+    /// A group of which nothing counts when any is refused.
+    fn decide_together(&mut self, group: &Group<'_>, reply: &mut Vec<Reply>) {
+        let before = self.values.clone();
+        let results: Vec<_> = group
+            .checks
+            .iter()
+            .map(|told| {
+                let result = self.step(told);
+                if let Ok((_, used)) = result {
+                    self.values.insert(told.key.to_vec(), used);
+                }
+                result
+            })
+            .collect();
+        let error = results.iter().find_map(|result| result.err());
+        let refuses = |(told, result): (&Told<'_>, &Result<(bool, i64), _>)| told.role < 2 && result.is_ok_and(|(allowed, _)| !allowed);
+        let is_refused = error.is_some() || group.checks.iter().zip(&results).any(refuses);
+        let after = if is_refused { std::mem::replace(&mut self.values, before) } else { self.values.clone() };
+        for (told, result) in group.checks.iter().zip(results) {
+            match (error, result) {
+                (Some(line), result) => reply.extend(failed(result.err().unwrap_or(line))),
+                (None, Ok((allowed, used))) => {
+                    let used = if is_refused && allowed { self.values.get(told.key).copied().unwrap_or(0) } else { used };
+                    self.count(told.hits, told.key, used, Some(allowed));
+                    if !is_refused {
+                        let value = after.get(told.key).copied().unwrap_or(0);
+                        self.put(told.key, value);
+                    }
+                    reply.extend(decided(allowed, used));
+                }
+                (None, Err(_)) => unreachable!("then there is an error"),
+            }
+        }
+    }
+
+    /// Whether a check is allowed, and what its key holds then.
+    fn step(&self, told: &Told<'_>) -> Result<(bool, i64), &'static str> {
+        if is_strange(told.key) {
+            return Err(WRONG_TYPE);
+        }
+        let before = self.values.get(told.key).copied().unwrap_or(0);
+        if told.code != b'F' {
+            return Ok((true, before + 1));
+        }
+        let after = (before + told.hits).clamp(0, MOST);
+        let (limit, count_denied) = (told.numbers[0], told.numbers[1] == 1);
+        let allowed = told.hits < 0 || after <= limit;
+        Ok((allowed, if allowed || count_denied { after } else { before }))
+    }
+
+    fn put(&mut self, key: &[u8], value: i64) {
+        self.values.insert(key.to_vec(), value);
+        self.history.entry(key.to_vec()).or_default().push((Instant::now(), value));
+    }
+
+    fn count(&mut self, hits: i64, key: &[u8], used: i64, allowed: Option<bool>) {
+        if hits != 0 {
+            self.ran.entry(hits).or_default().push(Ran { key: key.to_vec(), used, allowed, at: Instant::now() });
+        }
+    }
+}
+
+struct Group<'c> {
+    is_whole: bool,
+    deadline: i64,
+    checks: Vec<Told<'c>>,
+}
+
+/// The requests of a call, as `lua/frame.lua` describes them.
+fn groups<'c>(command: &'c Command) -> Vec<Group<'c>> {
+    let count = whole(&command[2]) as usize;
+    let (mut keys, arguments) = command[3..].split_at(count);
+    assert!(arguments[0].is_empty(), "nobody gives the time");
+    let mut rest = &arguments[2..];
+    let mut groups = Vec::new();
+    while let [head, tail @ ..] = rest {
+        let [is_whole, count, quotas, deadline] = numbers(head)[..] else { panic!("a group is four numbers: {head:?}") };
+        assert_eq!(quotas, 0, "these plans have no free quotas");
+        let (own, others) = keys.split_at(count as usize);
+        let (specs, next) = tail.split_at(count as usize);
+        let told = |(key, spec): (&'c Vec<u8>, &Vec<u8>)| {
+            let (code, role, all) = (spec[0], spec[1], numbers(&spec[2..]));
+            assert!(arguments[1].contains(&code), "the call says that it uses {code}");
+            Told { key, code, role, hits: all[0], numbers: all[2..].to_vec() }
+        };
+        let checks = own.iter().zip(specs).map(told).collect();
+        groups.push(Group { is_whole: is_whole == 1, deadline, checks });
+        (keys, rest) = (others, next);
+    }
+    assert!(keys.is_empty(), "every key belongs to a check");
+    groups
+}
+
+/// Every counter that a transaction writes gets an expiry in the same transaction.
+fn check_expiries(commands: &[Command]) {
+    for (place, command) in commands.iter().enumerate().filter(|(_, command)| command[0] == b"INCRBY") {
+        let next = commands.get(place + 1);
+        assert!(next.is_some_and(|next| next[0] == b"EXPIRE" && next[1] == command[1]), "INCRBY without EXPIRE: {commands:?}");
+    }
+}
+
+fn decided(allowed: bool, used: i64) -> [Reply; 4] {
+    [Reply::Number(allowed.into()), Reply::Number(used), Reply::Number(0), Reply::Number(0)]
+}
+
+fn failed(line: &str) -> [Reply; 4] {
+    [Reply::text(line), Reply::Number(0), Reply::Number(0), Reply::Number(0)]
+}
+
+fn is_strange(key: &[u8]) -> bool {
+    key.starts_with(STRANGE.as_bytes())
+}
+
+fn whole(text: &[u8]) -> i64 {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no number: {text:?}"))
+}
+
+fn numbers(packed: &[u8]) -> Vec<i64> {
+    packed.chunks_exact(8).map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as i64).collect()
+}

@@ -1,0 +1,102 @@
+//! Bytes between Weir and the fake: a socket that is none, commands as they come in, replies as they go out.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
+
+/// Weir's end of a connection.
+#[derive(Debug)]
+pub(in super::super) struct Wire(Mutex<DuplexStream>);
+
+impl Wire {
+    pub(super) fn new(stream: DuplexStream) -> Self {
+        Self(Mutex::new(stream))
+    }
+
+    pub(in super::super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).write(bytes).await
+    }
+
+    pub(in super::super) async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes).await
+    }
+
+    /// Reads if there is anything, without waiting.
+    pub(in super::super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = ReadBuf::new(bytes);
+        match Pin::new(&mut *stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut read) {
+            Poll::Ready(result) => result.map(|()| read.filled().len()),
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+/// A command: its name and arguments.
+pub(super) type Command = Vec<Vec<u8>>;
+
+/// Takes the first whole command off the bytes that came in.
+pub(super) fn take(input: &mut Vec<u8>) -> Option<Command> {
+    let mut at = 0;
+    let count = number(input, &mut at, b'*')?;
+    let mut command = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = number(input, &mut at, b'$')?;
+        command.push(input.get(at..at + length)?.to_vec());
+        at += length + 2;
+    }
+    if at > input.len() {
+        return None;
+    }
+    input.drain(..at);
+    Some(command)
+}
+
+fn number(input: &[u8], at: &mut usize, sigil: u8) -> Option<usize> {
+    let rest = input.get(*at..)?;
+    let end = rest.windows(2).position(|two| two == b"\r\n")?;
+    assert_eq!(rest[0], sigil, "not a command: {:?}", String::from_utf8_lossy(&rest[..end]));
+    *at += end + 2;
+    std::str::from_utf8(&rest[1..end]).ok()?.parse().ok()
+}
+
+/// What the fake answers.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    Line(&'static str),
+    /// Without the sign that marks it as one.
+    Error(String),
+    Number(i64),
+    Text(Vec<u8>),
+    Nothing,
+    List(Vec<Reply>),
+}
+
+impl Reply {
+    pub(super) fn text(text: &(impl ToString + ?Sized)) -> Self {
+        Self::Text(text.to_string().into_bytes())
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Line(line) => out.extend(format!("+{line}\r\n").as_bytes()),
+            Self::Error(line) => out.extend(format!("-{line}\r\n").as_bytes()),
+            Self::Number(number) => out.extend(format!(":{number}\r\n").as_bytes()),
+            Self::Text(text) => {
+                out.extend(format!("${}\r\n", text.len()).as_bytes());
+                out.extend(text);
+                out.extend(b"\r\n");
+            }
+            Self::Nothing => out.extend(b"$-1\r\n"),
+            Self::List(replies) => {
+                out.extend(format!("*{}\r\n", replies.len()).as_bytes());
+                for reply in replies {
+                    reply.write(out);
+                }
+            }
+        }
+    }
+}
