@@ -43,23 +43,24 @@ async fn decide_within(redis: &Redis, plan: Plan, within: Within) -> Answers {
 
 /// By Redis's clock.
 #[derive(Clone, Copy, Debug)]
-struct When {
+pub struct When {
     /// What it shows.
-    now: Micros,
+    pub now: Micros,
     /// After it nothing is counted.
-    deadline: Micros,
+    pub deadline: Micros,
     /// How long the caller can be held by a shaper.
-    patience: Span,
+    pub patience: Span,
 }
 
 /// All checks of requests that come in at a given time, each with its own patience.
-fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
-    let mut call = Call { parts: Default::default(), now: Micros::default(), is_time_given: true, jitter_secs: 0 };
-    for (plan, When { now, deadline, patience }) in plans {
-        call.now = now;
-        call.parts.push(Part { plan, places: plan.all(), deadline, patience });
-    }
-    call
+pub fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
+    let mut now = Micros::default();
+    let part = |(plan, when): (&'p Plan, When)| {
+        now = when.now;
+        Part { plan, places: plan.all(), deadline: when.deadline, patience: when.patience }
+    };
+    let parts = plans.into_iter().map(part).collect();
+    Call { parts, now, is_time_given: true, jitter_secs: 0 }
 }
 
 pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {

@@ -116,6 +116,7 @@ struct Stage {
 }
 
 impl Stage {
+    #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
     fn new(forecast: &Forecast, random: &mut Rng) -> Self {
         let password = random.bool().then_some("open sesame");
         let server = Server::new(random.fork(), forecast, password);

@@ -50,7 +50,9 @@ async fn admitted(services: &[Weir], window: Duration, windows: u32) -> (Vec<usi
     let (mut by_window, mut all) = (vec![0; windows as usize + 1], 0);
     for (admitted, asked) in tasks.join_all().await {
         all += asked;
-        admitted.into_iter().for_each(|window| by_window[window as usize] += 1);
+        for window in admitted {
+            by_window[window as usize] += 1;
+        }
     }
     (by_window, all)
 }

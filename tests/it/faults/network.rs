@@ -29,7 +29,7 @@ fn g4_latency_is_waited_for_or_answered() {
         sleep(Duration::from_millis(pace.pick(1_500, 10_000)));
         times.push((added, begun, Instant::now()));
         proxy.to_client(Way::Pass);
-        sleep(Duration::from_millis(1_000));
+        sleep(Duration::from_secs(1));
     }
     let after: u64 = services.iter().map(resident_kib).sum();
     let report = load.stop();

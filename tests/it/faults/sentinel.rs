@@ -30,9 +30,9 @@ fn g8_sentinel_fails_over() {
     for index in [1, 2] {
         let old = set.primary();
         if index == 1 {
-            set.kill(old)
+            set.kill(old);
         } else {
-            set.server(old).pause()
+            set.server(old).pause();
         }
         let failed = Instant::now();
         let (new, switched) = set.wait_for_switch_from(old);
@@ -41,9 +41,9 @@ fn g8_sentinel_fails_over() {
         time.store(index, Ordering::Relaxed);
         sleep(Duration::from_millis(300));
         if index == 1 {
-            set.start_again(old)
+            set.start_again(old);
         } else {
-            set.server(old).resume()
+            set.server(old).resume();
         }
         sleep(Duration::from_millis(1_200));
         set.wait_until_replica(old);

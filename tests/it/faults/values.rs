@@ -2,13 +2,13 @@
 
 use ::weir::algorithm::{self, Algorithm, Kind};
 use ::weir::plan::{Check, Plan, Role};
-use ::weir::store::redis::{Call, Named, Part};
+use ::weir::store::redis::Named;
 use ::weir::time::{Micros, Rate, Span, Unit};
 use ::weir::verdict::{StoreError, Verdict, Wait};
 use bb8_redis::redis::{Connection, Value};
 
 use super::*;
-use crate::redis::differential;
+use crate::redis::{When, call, differential};
 use crate::support::load::Asker;
 
 /// A limit of every algorithm.
@@ -58,7 +58,7 @@ fn g13_any_number_of_hits_is_limited() {
         goal.must(next.is_ok() != used_up, format!("{key}: {:?} behind the most of hits", next.outcome));
         let mut let_in = usize::from(next.is_ok());
         for _ in 0..10 {
-            let_in += ask(key, "after", 100).is_ok() as usize;
+            let_in += usize::from(ask(key, "after", 100).is_ok());
         }
         goal.must(let_in <= 10, format!("{key}: let in {let_in} times 100 of 1000"));
     }
@@ -75,8 +75,7 @@ const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multipl
 /// One check in the script, at a time that is given.
 fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) -> Result<Verdict, StoreError> {
     let plan = Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
-    let mut call = Call { parts: Default::default(), now: Micros(now), is_time_given: true, jitter_secs: 0 };
-    call.parts.push(Part { plan: &plan, places: plan.all(), deadline: Micros(1 << 52), patience: Span::ZERO });
+    let call = call([(&plan, When { now: Micros(now), deadline: Micros(1 << 52), patience: Span::ZERO })]);
     let reply: Value = call.command(Named::ByText).query(redis).expect("Redis answers");
     let mut answers = [Err(StoreError::Unknown("unanswered"))];
     call.read(&reply, &mut answers)?;

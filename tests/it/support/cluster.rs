@@ -89,10 +89,10 @@ impl Cluster {
 
     /// The port of the primary that owns a slot, as the other living nodes say.
     pub fn owner(&self, slot: u16) -> u16 {
-        self.owner_by(self.living().next().expect("a node lives"), slot).unwrap_or_else(|| panic!("nobody owns slot {slot}"))
+        Self::owner_by(self.living().next().expect("a node lives"), slot).unwrap_or_else(|| panic!("nobody owns slot {slot}"))
     }
 
-    fn owner_by(&self, node: &RedisServer, slot: u16) -> Option<u16> {
+    fn owner_by(node: &RedisServer, slot: u16) -> Option<u16> {
         let nodes: String = node.try_run(&["CLUSTER", "NODES"]).ok()?;
         nodes.lines().find_map(|line| {
             let fields: Vec<_> = line.split(' ').collect();
@@ -113,7 +113,7 @@ impl Cluster {
     /// Waits until every living node says that somebody else than `old` owns the slot; who does.
     pub fn wait_for_new_owner(&self, slot: u16, old: u16) -> u16 {
         let found = eventually(|| {
-            let owners: Vec<_> = self.living().map(|node| self.owner_by(node, slot)).collect();
+            let owners: Vec<_> = self.living().map(|node| Self::owner_by(node, slot)).collect();
             let first = owners[0].filter(|&port| port != old)?;
             owners.iter().all(|owner| *owner == Some(first)).then_some(first)
         });

@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_load_sends_what_it_was_told_when_it_was_told() {
         let services = [Weir::start(support::DEMO, &[]), Weir::start(support::DEMO, &[])];
-        let key = |number: u64| if number % 2 == 0 { "even" } else { "odd" };
+        let key = |number: u64| if number.is_multiple_of(2) { "even" } else { "odd" };
         let load = Load::start(Options {
             per_second: 200,
             ..Options::new(&services, move |number| Shot {
