@@ -1,6 +1,7 @@
 //! Redis Cluster: who has which slots, asked at the start and whenever something speaks against what is known.
 //!
-//! The answer of any one node is believed; where it is behind the others, the nodes that it names say so (MOVED), and another is asked.
+//! The answer of a node is believed unless it knows of fewer slots than we do; then others are asked too. Where it is behind the others, the
+//! nodes that it names say so (MOVED).
 
 use std::ops::RangeInclusive;
 
@@ -20,11 +21,19 @@ const FRESH: Duration = Duration::from_secs(30);
 /// Between looks at the nodes' circuits, and between two questions while one of them is open: a failover is over in the meantime, or soon.
 const TICK: Duration = Duration::from_millis(200);
 
+/// The same when that has lasted for longer than a failover takes.
+const LATER: Duration = Duration::from_secs(2);
+const FAILOVER: Duration = Duration::from_secs(10);
+
+/// Nodes that are asked at most before the best answer is taken.
+const OPINIONS: usize = 3;
+
 /// Between two questions for any reason: a slot that moves is reported by many requests at once.
 const AT_LEAST: Duration = Duration::from_millis(50);
 
 /// Keeps the map true; never ends.
 pub(super) async fn follow(shared: &Shared, seeds: &[Address]) {
+    let mut well_at = Instant::now();
     loop {
         match ask_anybody(shared, seeds).await {
             Ok(ranges) => shared.redraw(&ranges),
@@ -40,28 +49,56 @@ pub(super) async fn follow(shared: &Shared, seeds: &[Address]) {
                 break;
             }
         }
-        if !shared.is_well() {
-            let _ = timeout(TICK, shared.is_stale.notified()).await;
+        if shared.is_well() {
+            well_at = Instant::now();
+        } else {
+            let wait = if well_at.elapsed() < FAILOVER { TICK } else { LATER };
+            let _ = timeout(wait, shared.is_stale.notified()).await;
         }
     }
 }
 
 type Ranges = Vec<(RangeInclusive<Slot>, Address)>;
 
-/// Asks one node after the other until one answers: first those that are well, in turn, then those of the settings.
+/// Asks one node after the other until one knows at least as many slots as we do: first those that are well, in any order, then those of the
+/// settings, then the others.
 async fn ask_anybody(shared: &Shared, seeds: &[Address]) -> Result<Ranges, Refusal> {
     let map = shared.map();
-    let well = map.nodes.iter().filter(|node| node.state() == State::Closed);
-    let mut known: Vec<Address> = well.filter_map(|node| Some(node.place()?.address.clone())).collect();
+    let (mut known, mut others) = (Vec::new(), Vec::new());
+    for node in &map.nodes {
+        let Some(place) = node.place() else { continue };
+        if node.state() == State::Closed { &mut known } else { &mut others }.push(place.address.clone());
+    }
     fastrand::shuffle(&mut known);
+    for address in seeds.iter().chain(&others) {
+        if !known.contains(address) {
+            known.push(address.clone());
+        }
+    }
     let mut refusal = Refusal { name: error::NO_PRIMARY, cause: None };
-    for address in known.iter().chain(seeds.iter().filter(|seed| !known.contains(seed))) {
+    let mut best: Option<Ranges> = None;
+    let mut opinions = 0;
+    for address in &known {
         match ask(shared, address).await {
-            Ok(ranges) => return Ok(ranges),
+            // A node that was made anew knows of none.
+            Ok(ranges) if ranges.is_empty() => refusal = Refusal { name: error::CLUSTER_DOWN, cause: None },
+            Ok(ranges) => {
+                opinions += 1;
+                if best.as_ref().is_none_or(|best| slots(best) < slots(&ranges)) {
+                    best = Some(ranges);
+                }
+                if opinions == OPINIONS || best.as_ref().is_some_and(|best| slots(best) >= map.slots()) {
+                    break;
+                }
+            }
             Err(other) => refusal = other,
         }
     }
-    Err(refusal)
+    best.ok_or(refusal)
+}
+
+fn slots(ranges: &Ranges) -> usize {
+    ranges.iter().map(|(range, _)| range.len()).sum()
 }
 
 async fn ask(shared: &Shared, address: &Address) -> Result<Ranges, Refusal> {

@@ -127,7 +127,7 @@ const fn config(mut kind: Kind) -> Kind {
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first line that fits counts.
-static KINDS: [Kind; 41] = [
+static KINDS: [Kind; 43] = [
     // What a server says.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
@@ -145,6 +145,8 @@ static KINDS: [Kind; 41] = [
     // From inside of a script, which may have written with a command that it may use.
     config(kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MAY_NOT)),
     config(kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs")),
+    config(kind("ERR", "cluster support disabled", "no_cluster", NotExecuted, "this Redis is no cluster: set REDIS_TYPE=single")),
+    config(kind("DENIED", "", "denied", NotExecuted, "Redis is in protected mode: give it a password, or bind it to its network")),
     kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
     config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
     kind("MOVED", "", MOVED, NotExecuted, NODE),
@@ -229,15 +231,21 @@ pub(super) fn breaks_link(error: StoreError) -> bool {
     KINDS.iter().any(|kind| kind.breaks_link && kind.name == name(error))
 }
 
-/// Whether an error speaks against the server as a whole, and in what way. Not if it is about one key, is a matter of finding the right
-/// server, or is our own.
+/// Whether the answer to a request speaks against the server as a whole, and in what way. Not if it is about one key or one command, is a
+/// matter of finding the right server, or is our own.
 pub(super) fn blame(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
         NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
-        NotExecuted(name) | Unknown(name) if is_config(name) => Some(Why::Config),
-        NotExecuted(_) | Unknown(_) => Some(Why::Outage),
+        // A right that one algorithm needs says nothing about the others; the watch says what is missing.
+        NotExecuted(NO_PERMISSION | UNSUPPORTED) | Unknown(NO_PERMISSION) => None,
+        NotExecuted(name) | Unknown(name) => Some(why(name)),
     }
+}
+
+/// What it means that no connection can be had, by the name of the reason.
+pub(super) fn why(name: &str) -> Why {
+    if is_config(name) { Why::Config } else { Why::Outage }
 }
 
 /// Whether what failed like this did certainly not run, and may well do so when it is asked once more.
@@ -358,7 +366,7 @@ mod tests {
         let mut marked: Vec<_> = KINDS.iter().map(|kind| kind.name).filter(|name| is_config(name)).collect();
         marked.sort_unstable();
         marked.dedup();
-        assert_eq!(marked, ["auth", "database", "noperm", "tls", "tls_certificate", "unsupported"]);
+        assert_eq!(marked, ["auth", "database", "denied", "no_cluster", "noperm", "tls", "tls_certificate", "unsupported"]);
         // A name is of one sort, whichever line of the table it comes from.
         for kind in &KINDS {
             assert_eq!(kind.is_config, is_config(kind.name), "{kind:?}");

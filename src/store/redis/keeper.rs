@@ -1,18 +1,19 @@
 //! What goes on beside the requests, on the control thread: servers are found and found again, and whoever fell silent is probed until it
 //! writes again. The slow look at all of them is in `watch`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-use tokio::time::{Duration, Instant, sleep, timeout};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Duration, Instant, sleep};
 
 use super::batch::{Batch, Manner, Now, Work};
 use super::error::{self, Refusal};
 use super::link::Link;
 use super::node::Node;
 use super::options::Topology;
-use super::shared::Shared;
+use super::shared::{Map, Shared};
 use super::{cluster, sentinel, watch};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::breaker::Why;
@@ -23,6 +24,9 @@ use crate::verdict::StoreError;
 
 /// How long the counters of probes are kept: no longer than it takes to look at them.
 const PROBE_WINDOW: Span = Span::from_secs(1);
+
+/// All circuits are looked at at least so often.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Looks after a deployment; never ends.
 pub(super) async fn keep(shared: Arc<Shared>) {
@@ -36,51 +40,51 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     tokio::join!(find, probe_whoever_fell_silent(&shared), watch::watch(&shared));
 }
 
-/// Links of the probes, so that a second one need not connect again.
-type Links = HashMap<u64, Link>;
-
+/// Probes every server whose circuit is open when it is due; none waits for another's probe.
 pub(super) async fn probe_whoever_fell_silent(shared: &Shared) {
-    let mut links = Links::new();
+    // The link of a good probe is kept for the second one.
+    let mut links: HashMap<u64, Link> = HashMap::new();
+    let mut under_way: HashSet<u64> = HashSet::new();
+    let mut probes = FuturesUnordered::new();
     loop {
         let opened = shared.opened_circuit.notified();
+        let mut next = LONGEST_WAIT;
         let map = shared.map();
-        let next = map.nodes.iter().filter_map(|node| Some((node, node.next_probe()?)));
-        let (due, later): (Vec<_>, Vec<_>) = next.partition(|(_, wait)| wait.is_zero());
-        if due.is_empty() {
-            match later.iter().map(|(_, wait)| *wait).min() {
-                // Whose circuit is open now may close or open again before its time: then there is another wait.
-                Some(wait) => drop(timeout(wait, opened).await),
-                None => {
-                    links.clear();
-                    opened.await;
+        for node in &map.nodes {
+            match node.next_probe() {
+                _ if under_way.contains(&node.id) => {}
+                Some(wait) if wait.is_zero() => {
+                    under_way.insert(node.id);
+                    probes.push(probe_in_turn(shared, Arc::clone(&map), Arc::clone(node), links.remove(&node.id)));
                 }
+                Some(wait) => next = next.min(wait),
+                None => drop(links.remove(&node.id)),
             }
-            continue;
         }
-        let probes = due.into_iter().map(|(node, _)| {
-            let link = links.remove(&node.id);
-            let key = map.key_of(node, |number| shared.options().probe_key(number));
-            async move {
-                let (link, result) = match key {
-                    Some(key) => probe(node, link, &key, shared.manner()).await,
-                    // It has no slot any more, and nobody asks it.
-                    None => (None, Ok(())),
-                };
-                if let Err((_, name)) = result {
-                    shared.tallies().record(name, None);
-                }
-                node.probed(result);
-                (node.id, link)
+        tokio::select! {
+            Some((id, link)) = probes.next() => {
+                under_way.remove(&id);
+                links.extend(link.map(|link| (id, link)));
             }
-        });
-        for (id, link) in join_all(probes).await {
-            links.extend(link.map(|link| (id, link)));
-        }
-        if links.is_empty() {
-            // A circuit that is probed at once again and again would keep this thread busy.
-            sleep(Duration::from_millis(1)).await;
+            () = opened => {}
+            // Who is due may be due earlier by then, if its circuit closes and opens again.
+            () = sleep(next) => {}
         }
     }
+}
+
+async fn probe_in_turn(shared: &Shared, map: Arc<Map>, node: Arc<Node>, link: Option<Link>) -> (u64, Option<Link>) {
+    let key = map.key_of(&node, |number| shared.options().probe_key(number));
+    let (link, result) = match key {
+        Some(key) => probe(&node, link, &key, shared.manner()).await,
+        // It has no slot any more, and nobody asks it.
+        None => (None, Ok(())),
+    };
+    if let Err((_, name)) = result {
+        shared.tallies().record(name, None);
+    }
+    node.probed(result);
+    (node.id, link)
 }
 
 type Probed = (Option<Link>, Result<(), (Why, &'static str)>);
@@ -92,17 +96,13 @@ async fn probe(node: &Node, link: Option<Link>, key: &[u8], manner: Manner) -> P
         Some(link) => link,
         None => match node.connect().await {
             Ok((link, _)) => link,
-            Err(Refusal { name, .. }) => return (None, Err(blamed(StoreError::NotExecuted(name)))),
+            Err(Refusal { name, .. }) => return (None, Err((error::why(name), name))),
         },
     };
     match count(node, &mut link, key, manner).await {
         Ok(()) => (Some(link), Ok(())),
-        Err(error) => (None, Err(blamed(error))),
+        Err(error) => (None, Err((error::why(error::name(error)), error::name(error)))),
     }
-}
-
-fn blamed(error: StoreError) -> (Why, &'static str) {
-    (error::blame(error).unwrap_or(Why::Outage), error::name(error))
 }
 
 async fn count(node: &Node, link: &mut Link, key: &[u8], manner: Manner) -> Result<(), StoreError> {
@@ -124,6 +124,8 @@ async fn count(node: &Node, link: &mut Link, key: &[u8], manner: Manner) -> Resu
         for answer in &replies[0].answers {
             match answer {
                 Ok(_) | Err(StoreError::Data(_)) => {}
+                // It is well, and just gives this slot away.
+                Err(StoreError::NotExecuted(error::MOVED | error::ASK | error::TRY_AGAIN)) => {}
                 Err(error) => return Err(*error),
             }
         }

@@ -47,7 +47,9 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// In all jobs.
     checks: usize,
+    /// Lanes at work, and those of them that have a link in their hand.
     busy: u32,
+    linked: u32,
 }
 
 /// Work, and who waits for it.
@@ -80,12 +82,15 @@ impl Lanes {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
         queue.checks += work.places.len();
-        queue.jobs.push_back(Job { work, since: Instant::now(), reply });
-        if queue.has_work_for_another(self.0.node.options().pool_size.get()) {
+        let since = Instant::now();
+        // Whoever would be too late behind the batches under way is worth a lane of his own.
+        let worth = if self.0.node.is_far(work.within, since) { 1 } else { WORTH_A_LANE };
+        queue.jobs.push_back(Job { work, since, reply });
+        if queue.has_work_for_another(self.0.node.options().pool_size.get(), worth) {
             queue.busy += 1;
             drop(queue);
             // The task begins after those that are ready now, so that what they ask goes along.
-            tokio::spawn(Busy { inner: Arc::clone(&self.0), is_counted: true }.run());
+            tokio::spawn(Busy { inner: Arc::clone(&self.0), is_counted: true, is_linked: false }.run());
         }
         Ok(receiver)
     }
@@ -101,8 +106,8 @@ impl Lanes {
 }
 
 impl Queue {
-    fn has_work_for_another(&self, lanes: u32) -> bool {
-        self.checks > 0 && (self.busy < EAGER.min(lanes) || (self.checks >= WORTH_A_LANE && self.busy < lanes))
+    fn has_work_for_another(&self, lanes: u32, worth: usize) -> bool {
+        self.checks > 0 && (self.busy < EAGER.min(lanes) || (self.checks >= worth && self.busy < lanes))
     }
 
     fn take_all(&mut self) -> VecDeque<Job> {
@@ -143,13 +148,14 @@ impl Inner {
         // Every handshake sets the clock, so that whoever has a link can read it, unless the clock stands before 1970 or was just forgotten.
         let Some(time) = self.node.clock().read(at) else {
             link.condemn();
-            return self.fail(jobs.drain(..), StoreError::NotExecuted(error::PROTOCOL));
+            return self.refuse(jobs.drain(..), error::PROTOCOL);
         };
         let replies = {
             let batch = Batch::new(jobs.iter().map(|job| &job.work), self.manner, Now { time, at });
             let mut replies = batch.unanswered();
             let deadline = jobs.iter().map(|job| job.work.within.deadline).max().unwrap_or(at);
             self.send(link, &batch, deadline, &mut replies).await;
+            self.node.took(at.elapsed());
             if let Some(again) = batch.without_script(&replies) {
                 self.send(link, &again, deadline, &mut replies).await;
             }
@@ -185,9 +191,11 @@ impl Inner {
         }
     }
 
-    fn fail(&self, jobs: impl Iterator<Item = Job>, error: StoreError) {
-        let told = jobs.filter_map(|job| job.reply.send(Reply::failed(job.work.places.len(), error)).ok()).count();
-        self.node.failed(u32::try_from(told).unwrap_or(u32::MAX), error);
+    /// There is no link for these.
+    fn refuse(&self, jobs: impl Iterator<Item = Job>, name: &'static str) {
+        let tell = |job: Job| job.reply.send(Reply::failed(job.work.places.len(), StoreError::NotExecuted(name))).is_ok();
+        let told = jobs.map(tell).filter(|&told| told).count();
+        self.node.refused(u32::try_from(told).unwrap_or(u32::MAX), name);
     }
 }
 
@@ -195,6 +203,7 @@ impl Inner {
 struct Busy {
     inner: Arc<Inner>,
     is_counted: bool,
+    is_linked: bool,
 }
 
 impl Busy {
@@ -202,9 +211,12 @@ impl Busy {
         let inner = Arc::clone(&self.inner);
         let mut jobs = Vec::new();
         loop {
-            match inner.pool.link().await {
+            let is_needed = match inner.pool.link().await {
                 Ok(mut link) => {
+                    inner.queue().linked += 1;
+                    self.is_linked = true;
                     while !link.is_spent() {
+                        inner.pool.renew(&mut link);
                         let left = inner.queue().take(&mut jobs);
                         inner.node.figures.abandoned(left);
                         if jobs.is_empty() {
@@ -212,15 +224,22 @@ impl Busy {
                         }
                         inner.exchange(&mut link, &mut jobs).await;
                     }
+                    true
                 }
                 Err(name) => {
-                    let waiting = inner.queue().take_all();
-                    inner.fail(waiting.into_iter(), StoreError::NotExecuted(name));
+                    let mut queue = inner.queue();
+                    // Those that have a link go on with what waits.
+                    let is_alone = queue.linked == 0;
+                    let waiting = if is_alone { queue.take_all() } else { VecDeque::new() };
+                    drop(queue);
+                    inner.refuse(waiting.into_iter(), name);
+                    is_alone
                 }
-            }
+            };
+            // Under one lock, so that who comes next sees that a lane is free.
             let mut queue = inner.queue();
-            if queue.checks == 0 || (queue.busy > EAGER && queue.checks < WORTH_A_LANE) {
-                // Under the same lock, so that who comes next sees that a lane is free.
+            queue.linked -= u32::from(std::mem::take(&mut self.is_linked));
+            if queue.checks == 0 || !is_needed || (queue.busy > EAGER && queue.checks < WORTH_A_LANE) {
                 queue.busy -= 1;
                 self.is_counted = false;
                 return;
@@ -232,7 +251,9 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         if self.is_counted {
-            self.inner.queue().busy -= 1;
+            let mut queue = self.inner.queue();
+            queue.busy -= 1;
+            queue.linked -= u32::from(self.is_linked);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::time::Micros;
 use crate::verdict::StoreError;
 
 /// A link is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
-pub(super) const LIFETIME: Duration = Duration::from_secs(60);
+const LIFETIME: Duration = Duration::from_secs(60);
 
 /// More in one exchange is no answer to anything that we ask: the largest request has some hundred checks of a few bytes each.
 const MOST_REPLY_BYTES: usize = 1 << 20;
@@ -112,7 +112,7 @@ impl Link {
             out.end();
             steps.push(error::AUTH);
         }
-        if options.database != 0 && purpose.is_to_count() {
+        if options.database != 0 && matches!(purpose, Purpose::Count | Purpose::CountOnPrimary | Purpose::Look) {
             out.command("SELECT").arg(options.database);
             out.end();
             steps.push(error::DATABASE);
@@ -134,7 +134,9 @@ impl Link {
         }
         // The timeout around all of this is shorter.
         if let Err(error) = link.exchange(deadline + options.connect_timeout).await {
-            return Err(link.why_closed(error::name(error), options));
+            // Some say why, and hang up.
+            let said = steps.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply));
+            return Err(said.map_or_else(|| link.why_closed(error::name(error), options), |name| Refusal { name, cause: None }));
         }
         if let Some(name) = steps.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply)) {
             let cause = (name == error::AUTH).then(|| sent(login).to_owned());
@@ -277,9 +279,19 @@ impl Link {
         self.is_condemned = true;
     }
 
+    /// Whether something went wrong with it.
+    pub(super) fn is_broken(&self) -> bool {
+        self.state != State::Ready
+    }
+
     /// Whether the link must not be used again: broken, left in the middle, or old.
     pub(super) fn is_spent(&self) -> bool {
-        self.state != State::Ready || self.is_condemned || Instant::now() >= self.retire_at
+        self.state != State::Ready || self.is_condemned
+    }
+
+    /// Whether it should be replaced when there is another one.
+    pub(super) fn is_old(&self) -> bool {
+        Instant::now() >= self.retire_at
     }
 
     /// Whether the other side has closed the link, or said something unasked, since it was last used. Asks nobody.

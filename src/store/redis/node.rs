@@ -17,7 +17,6 @@ use super::watch::Seen;
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Within;
 use crate::time::Micros;
-use crate::verdict::StoreError;
 
 /// Who has less time than this learns nothing about a server.
 const TELLING: Duration = Duration::from_millis(2);
@@ -44,6 +43,8 @@ pub(super) struct Node {
     pub(super) seen: Seen,
     /// What a request had for its trip, lately; a probe gets no more.
     budget_micros: AtomicU64,
+    /// The mean of the last batches.
+    round_trip_micros: AtomicU64,
 }
 
 /// Where a server is. After a failover it is another one.
@@ -51,6 +52,7 @@ pub(super) struct Node {
 pub(super) struct Place {
     pub(super) address: Address,
     generation: u64,
+    since: Instant,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,8 @@ struct Circuit {
 struct Links {
     opened: AtomicU64,
     open: AtomicUsize,
+    /// One broke since the last was opened.
+    broke: AtomicBool,
 }
 
 /// What became of the requests of one batch.
@@ -74,6 +78,11 @@ pub(super) struct Outcome {
     slow: u32,
     failed: u32,
     failure: Option<(Why, &'static str)>,
+}
+
+/// Who takes longer than this share of a budget hardly makes it.
+fn hardly(budget: Duration) -> Duration {
+    budget * 4 / 5
 }
 
 impl Outcome {
@@ -88,7 +97,7 @@ impl Outcome {
             self.answered += 1;
             let budget = within.deadline.saturating_duration_since(since);
             // An answer in time is an answer; only who hardly makes it is slow.
-            self.slow += u32::from(budget >= TELLING && since.elapsed() > budget * 4 / 5);
+            self.slow += u32::from(budget >= TELLING && since.elapsed() > hardly(budget));
         }
     }
 }
@@ -107,7 +116,7 @@ impl Node {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             options: Arc::clone(options),
             purpose,
-            place: ArcSwapOption::from(address.map(|address| Arc::new(Place { address, generation: 0 }))),
+            place: ArcSwapOption::from(address.map(|address| Arc::new(Place { address, generation: 0, since: Instant::now() }))),
             found: Notify::new(),
             clock: Clock::new(),
             began: Instant::now(),
@@ -119,6 +128,7 @@ impl Node {
             figures: Figures::default(),
             seen: Seen::default(),
             budget_micros: AtomicU64::new(0),
+            round_trip_micros: AtomicU64::new(0),
         })
     }
 
@@ -146,7 +156,7 @@ impl Node {
             return;
         }
         let generation = old.map_or(0, |place| place.generation + 1);
-        self.place.store(Some(Arc::new(Place { address, generation })));
+        self.place.store(Some(Arc::new(Place { address, generation, since: Instant::now() })));
         self.clock.forget();
         // What the old one did says nothing about the new one.
         self.circuit().breaker = Breaker::new(breaker::Options::default());
@@ -168,7 +178,8 @@ impl Node {
             return Err(Refusal { name: error::READONLY, cause: None });
         }
         let at = Instant::now();
-        if self.links.open.load(Ordering::Relaxed) == 0 {
+        // Behind a broken link there may be another machine now.
+        if self.links.open.load(Ordering::Relaxed) == 0 || self.links.broke.swap(false, Ordering::Relaxed) {
             self.clock.restart(opened.time, at);
         } else {
             self.clock.observe(opened.time, at);
@@ -191,8 +202,22 @@ impl Node {
         self.links.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn link_closed(&self) {
+    pub(super) fn link_closed(&self, link: &Link) {
         self.links.open.fetch_sub(1, Ordering::Relaxed);
+        self.links.broke.fetch_or(link.is_broken(), Ordering::Relaxed);
+    }
+
+    /// A batch took so long to be answered.
+    pub(super) fn took(&self, round_trip: Duration) {
+        let (new, old) = (u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX), self.round_trip_micros.load(Ordering::Relaxed));
+        let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
+        self.round_trip_micros.store(mean, Ordering::Relaxed);
+    }
+
+    /// Whether so little time is left that waiting for a batch under way to come back would be too much.
+    pub(super) fn is_far(&self, within: Within, now: Instant) -> bool {
+        let left = u64::try_from(within.deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX);
+        left < self.round_trip_micros.load(Ordering::Relaxed).saturating_mul(5) / 2
     }
 
     /// Links, opened since the start and open now.
@@ -213,11 +238,11 @@ impl Node {
         self.with_circuit(|circuit, now| if circuit.breaker.admits(now) { Ok(()) } else { Err(circuit.reason) })
     }
 
-    /// What a request has for its trip, at most a tenth of a second.
+    /// What a probe has for its trip: what a request has before it counts as slow, at most a tenth of a second.
     pub(super) fn budget(&self) -> Duration {
         match self.budget_micros.load(Ordering::Relaxed) {
             0 => PROBE_AT_MOST,
-            micros => Duration::from_micros(micros).clamp(PROBE_AT_LEAST, PROBE_AT_MOST),
+            micros => hardly(Duration::from_micros(micros)).clamp(PROBE_AT_LEAST, PROBE_AT_MOST),
         }
     }
 
@@ -238,18 +263,17 @@ impl Node {
         });
     }
 
-    /// So many requests got no answer.
-    pub(super) fn failed(&self, requests: u32, error: StoreError) {
-        if let (Some(why), true) = (error::blame(error), requests > 0) {
-            let failure = Some((why, error::name(error)));
-            self.learn(Outcome { failed: requests, failure, ..Outcome::default() });
-        }
+    /// So many requests got no link.
+    pub(super) fn refused(&self, requests: u32, name: &'static str) {
+        self.learn(Outcome { failed: requests, failure: Some((error::why(name), name)), ..Outcome::default() });
     }
 
     /// A request was not answered within its time.
     pub(super) fn timed_out(&self, since: Instant, within: Within) {
-        if within.deadline.saturating_duration_since(since) >= TELLING {
-            self.failed(1, StoreError::Unknown(error::TIMEOUT));
+        // What an old place owed us is not the new one's fault.
+        let is_here = self.place().is_some_and(|place| place.since <= since);
+        if is_here && within.deadline.saturating_duration_since(since) >= TELLING {
+            self.refused(1, error::TIMEOUT);
         }
     }
 

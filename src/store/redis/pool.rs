@@ -5,17 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bb8_redis::bb8;
 use tokio::sync::Notify;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 
 use super::error::{self, Refusal};
-use super::link::{LIFETIME, Link};
+use super::link::Link;
 use super::node::{Node, Place};
 
 /// A lane gives up on a link after this long; attempts to connect end much sooner.
 const LONGEST_GET: Duration = Duration::from_secs(5);
 
-/// A link that nobody used for this long is closed.
-const IDLE: Duration = Duration::from_secs(60);
+/// A link that nobody used for this long is closed. Long, because whoever asks next would have to wait for another one.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// Between two attempts to replace an old link.
+const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often links are looked at for their age.
 const REAPER_RATE: Duration = Duration::from_secs(10);
@@ -25,6 +28,19 @@ const REAPER_RATE: Duration = Duration::from_secs(10);
 pub(super) struct Pool {
     links: bb8::Pool<Links>,
     last: Arc<Last>,
+    node: Arc<Node>,
+    next: Arc<Mutex<Next>>,
+}
+
+/// A link to replace an old one.
+#[derive(Debug)]
+enum Next {
+    /// None is needed yet, or the last attempt failed and the next one is not due.
+    NotBefore(Instant),
+    /// Somebody connects.
+    Coming,
+    /// For the next old link that is used.
+    Ready(Link, Arc<Place>),
 }
 
 /// How the last attempt to connect failed, told to all who wait for a link: bb8 would let them wait on.
@@ -50,15 +66,52 @@ impl Pool {
             .connection_timeout(LONGEST_GET)
             // The breaker decides when to try again; bb8's own way has no jitter and keeps callers waiting.
             .retry_connection(false)
-            // Links retire by themselves at an age with jitter; this is for those that nobody uses.
-            .max_lifetime(LIFETIME)
+            // Old links are replaced in use, when there is another one.
+            .max_lifetime(None)
             .idle_timeout(IDLE)
             .reaper_rate(REAPER_RATE)
             // The link that was used last is the warmest, and those beyond what is needed grow idle.
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(Sink(Arc::clone(node))))
             .build_unchecked(manager);
-        Self { links, last }
+        let next = Arc::new(Mutex::new(Next::NotBefore(Instant::now())));
+        Self { links, last, node: Arc::clone(node), next }
+    }
+
+    /// Replaces a link that is old, as soon as there is another one; until then it goes on, so that nobody has to wait for its successor.
+    #[expect(clippy::disallowed_methods, reason = "ends with the attempt to connect")]
+    pub(super) fn renew(&self, lent: &mut Lent<'_>) {
+        if !lent.is_old() {
+            return;
+        }
+        let mut next = lock(&self.next);
+        match &*next {
+            Next::Ready(..) => {
+                let now = Next::NotBefore(Instant::now());
+                if let Next::Ready(mut link, place) = std::mem::replace(&mut *next, now)
+                    && link.is_quiet()
+                    && self.node.is_at(&place)
+                {
+                    self.node.link_opened();
+                    lent.replace(link, place);
+                }
+            }
+            Next::NotBefore(at) if *at <= Instant::now() => {
+                *next = Next::Coming;
+                let (node, next) = (Arc::clone(&self.node), Arc::clone(&self.next));
+                tokio::spawn(async move {
+                    let opened = node.connect().await;
+                    *lock(&next) = match opened {
+                        Ok((link, place)) => Next::Ready(link, place),
+                        Err(Refusal { name, cause }) => {
+                            node.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
+                            Next::NotBefore(Instant::now() + RENEW_AGAIN)
+                        }
+                    };
+                });
+            }
+            Next::NotBefore(_) | Next::Coming => {}
+        }
     }
 
     /// A link, as soon as there is one or the attempt to make one has failed.
@@ -74,6 +127,11 @@ impl Pool {
             () = failed => Err(*self.last.failure()),
         }
     }
+}
+
+fn lock(next: &Mutex<Next>) -> std::sync::MutexGuard<'_, Next> {
+    // Every change is a single assignment, so that a poisoned lock holds a whole value.
+    next.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Last {
@@ -98,6 +156,13 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    /// The old link is closed.
+    fn replace(&mut self, link: Link, place: Arc<Place>) {
+        let old = std::mem::replace(&mut self.link, link);
+        self.node.link_closed(&old);
+        self.place = place;
+    }
+
     /// Whether the link must not be used again: it is spent, or leads to where the server is no more.
     pub(super) fn is_spent(&self) -> bool {
         self.link.is_spent() || !self.node.is_at(&self.place)
@@ -120,7 +185,7 @@ impl std::ops::DerefMut for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.node.link_closed();
+        self.node.link_closed(&self.link);
     }
 }
 

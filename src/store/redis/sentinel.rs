@@ -1,8 +1,8 @@
 //! Sentinel: who the primary is, asked at the start and followed ever after.
 //!
-//! Every Sentinel is listened to for `+switch-master`, and asked then and now and then. Of different answers the one of the highest
-//! configuration epoch counts: a Sentinel that was cut off does not lead back to a primary that was. That what it names is a primary is
-//! verified by whoever connects there.
+//! Every Sentinel is listened to for `+switch-master`, and asked then and now and then. Of what they say at present the highest configuration
+//! epoch counts: a Sentinel that was cut off does not lead back to a primary that was, and Sentinels that were made anew, whose epochs begin
+//! again, are followed all the same. That what they name is a primary is verified by whoever connects there.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,18 +21,40 @@ const FRESH: Duration = Duration::from_secs(10);
 /// The same while the primary cannot be used, and between attempts to reach a Sentinel.
 const SOON: Duration = Duration::from_millis(250);
 
-/// The configuration epoch of the primary that is in use.
-type Epoch = Mutex<Option<u64>>;
+/// What each Sentinel says at present; nothing of those that cannot be reached.
+type Said = Mutex<Vec<Option<Seen>>>;
 
 /// Keeps the primary's address true; never ends.
 pub(super) async fn follow(shared: &Shared, master: &str, sentinels: &[Address]) {
-    let epoch = Epoch::default();
-    join_all(sentinels.iter().map(|sentinel| listen(shared, master, sentinel, &epoch))).await;
+    let said = Said::new(vec![None; sentinels.len()]);
+    let listen_to = |(place, sentinel)| listen(shared, master, sentinel, Seat { said: &said, place });
+    join_all(sentinels.iter().enumerate().map(listen_to)).await;
 }
 
-async fn listen(shared: &Shared, master: &str, sentinel: &Address, epoch: &Epoch) {
+/// One Sentinel's place among what all say.
+#[derive(Clone, Copy)]
+struct Seat<'s> {
+    said: &'s Said,
+    place: usize,
+}
+
+impl Seat<'_> {
+    /// What this Sentinel says from now on. Returns what counts of all that is said.
+    fn say(self, seen: Option<Seen>, in_use: Option<&Address>) -> Option<Seen> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said[self.place] = seen;
+        let newest = said.iter().flatten().map(|seen| seen.epoch).max()?;
+        let mut named = said.iter().flatten().filter(|seen| seen.epoch == newest);
+        // Of several that are equally new the one in use.
+        named.clone().find(|seen| Some(&seen.address) == in_use).or_else(|| named.next()).cloned()
+    }
+}
+
+async fn listen(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<'_>) {
     loop {
-        if let Err(Refusal { name, cause }) = hear_out(shared, master, sentinel, epoch).await {
+        if let Err(Refusal { name, cause }) = hear_out(shared, master, sentinel, seat).await {
+            // What it said last may be long past.
+            seat.say(None, None);
             shared.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
         }
         sleep(SOON.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
@@ -40,7 +62,7 @@ async fn listen(shared: &Shared, master: &str, sentinel: &Address, epoch: &Epoch
 }
 
 /// Until the Sentinel is gone.
-async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, epoch: &Epoch) -> Result<(), Refusal> {
+async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<'_>) -> Result<(), Refusal> {
     let open = async || Link::open(sentinel, shared.options(), Purpose::AskSentinel).await.map(|opened| opened.link);
     let (mut asking, mut listening) = (open().await?, open().await?);
     let out = listening.outgoing();
@@ -50,7 +72,7 @@ async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, epoch: &Epo
     listening.exchange(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
     loop {
         // Asked after having subscribed, so that no change goes unheard in between.
-        believe(shared, ask(shared, master, &mut asking).await?, epoch);
+        believe(shared, ask(shared, master, &mut asking).await?, seat);
         let asked = Instant::now();
         loop {
             let wait = if shared.is_well() { FRESH.saturating_sub(asked.elapsed()) } else { SOON };
@@ -74,40 +96,40 @@ struct Seen {
 
 async fn ask(shared: &Shared, master: &str, link: &mut Link) -> Result<Option<Seen>, Refusal> {
     let out = link.outgoing();
+    // While a failover is finished, MASTER has the new epoch with the old address.
+    out.command("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    out.end();
     out.command("SENTINEL").arg("MASTER").arg(master);
     out.end();
     let replies = link.exchange(Instant::now() + shared.options().connect_timeout).await;
     match replies.map_err(|error| Refusal { name: error::name(error), cause: None })? {
         // It does not know the name; another one may.
-        [Value::ServerError(_)] => Ok(None),
-        [reply] => read(reply).map(Some).ok_or(Refusal { name: error::PROTOCOL, cause: None }),
+        [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
+        [address, fields] => read(address, fields).map(Some).ok_or(Refusal { name: error::PROTOCOL, cause: None }),
         _ => Err(Refusal { name: error::PROTOCOL, cause: None }),
     }
 }
 
-/// Fields and their values, one behind the other.
-fn read(reply: &Value) -> Option<Seen> {
-    let Value::Array(fields) = reply else { return None };
+/// The host and port of the primary; and what else is known of it, as fields and their values, one behind the other.
+fn read(address: &Value, fields: &Value) -> Option<Seen> {
+    let (Value::Array(address), Value::Array(fields)) = (address, fields) else { return None };
     let text = |value: &Value| if let Value::BulkString(text) = value { String::from_utf8(text.clone()).ok() } else { None };
-    let field = |name: &str| fields.chunks_exact(2).find(|pair| text(&pair[0]).as_deref() == Some(name)).and_then(|pair| text(&pair[1]));
-    let address = Address::Tcp { host: field("ip")?, port: field("port")?.parse().ok()? };
-    Some(Seen { address, epoch: field("config-epoch")?.parse().ok()? })
+    let [host, port] = address.as_slice() else { return None };
+    let epoch = fields.chunks_exact(2).find(|pair| text(&pair[0]).as_deref() == Some("config-epoch")).and_then(|pair| text(&pair[1]))?;
+    let address = Address::Tcp { host: text(host)?, port: text(port)?.parse().ok()? };
+    Some(Seen { address, epoch: epoch.parse().ok()? })
 }
 
-fn believe(shared: &Shared, seen: Option<Seen>, epoch: &Epoch) {
-    let Some(seen) = seen else {
+fn believe(shared: &Shared, seen: Option<Seen>, seat: Seat<'_>) {
+    if seen.is_none() {
         shared.tallies().record(error::NO_PRIMARY, None);
-        return;
-    };
-    let mut known = epoch.lock().unwrap_or_else(PoisonError::into_inner);
-    if known.is_some_and(|known| seen.epoch < known) {
-        return;
     }
-    *known = Some(seen.epoch);
     for node in &shared.map().nodes {
-        if node.place().is_none_or(|place| place.address != seen.address) {
-            tracing::info!(primary = %seen.address, epoch = seen.epoch, "Sentinel names the primary");
-            node.move_to(seen.address.clone());
+        let place = node.place();
+        let Some(primary) = seat.say(seen.clone(), place.as_ref().map(|place| &place.address)) else { continue };
+        if place.is_none_or(|place| place.address != primary.address) {
+            tracing::info!(primary = %primary.address, epoch = primary.epoch, "Sentinel names the primary");
+            node.move_to(primary.address);
         }
     }
 }
@@ -122,27 +144,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_of_an_older_epoch_is_not_believed() {
+    async fn the_newest_of_what_is_said_at_present_counts() {
         let topology = Topology::Sentinel { master: "m".to_owned(), sentinels: Vec::new() };
         let shared = Shared::new(Options { topology, ..Options::new(at(1)) });
-        let (epoch, place) = (Epoch::default(), || shared.map().nodes[0].place().map(|place| place.address.clone()));
+        let (said, place) = (Said::new(vec![None; 3]), || shared.map().nodes[0].place().map(|place| place.address.clone()));
         assert_eq!(place(), None);
-        for (seen, expected) in [((7, 3), 7), ((8, 4), 8), ((7, 3), 8), ((9, 4), 9), ((8, 5), 8)] {
-            believe(&shared, Some(Seen { address: at(seen.0), epoch: seen.1 }), &epoch);
-            assert_eq!(place(), Some(at(expected)), "{seen:?}");
+        let says = |place, seen: Option<(u16, u64)>| {
+            believe(&shared, seen.map(|(port, epoch)| Seen { address: at(port), epoch }), Seat { said: &said, place });
+        };
+        let steps = [
+            (0, Some((7, 3)), 7),
+            (1, Some((7, 3)), 7),
+            // One hears of the failover first; the others are behind.
+            (1, Some((8, 4)), 8),
+            (0, Some((7, 3)), 8),
+            // An address of its own with the same epoch changes nothing.
+            (2, Some((9, 4)), 8),
+            (0, Some((8, 4)), 8),
+            // Who is gone, or does not know the name, says nothing.
+            (2, None, 8),
+            (1, None, 8),
+            // All were made anew.
+            (0, Some((6, 0)), 6),
+            (1, Some((6, 0)), 6),
+        ];
+        for (step, (sentinel, seen, expected)) in steps.into_iter().enumerate() {
+            says(sentinel, seen);
+            assert_eq!(place(), Some(at(expected)), "step {step}");
         }
-        believe(&shared, None, &epoch);
-        assert_eq!(place(), Some(at(8)), "who does not know it changes nothing");
     }
 
     #[test]
     fn what_a_sentinel_answers_is_read() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let reply = |fields: &[&str]| Value::Array(fields.iter().map(|field| text(field)).collect());
-        let good = reply(&["name", "m", "ip", "h", "port", "7", "flags", "master", "config-epoch", "3"]);
-        assert_eq!(read(&good), Some(Seen { address: at(7), epoch: 3 }));
-        for bad in [reply(&["ip", "h", "port", "7"]), reply(&["ip", "h", "port", "x", "config-epoch", "3"]), Value::Nil, reply(&[])] {
-            assert_eq!(read(&bad), None, "{bad:?}");
+        let list = |fields: &[&str]| Value::Array(fields.iter().map(|field| text(field)).collect());
+        let fields = list(&["name", "m", "ip", "old", "port", "1", "flags", "master", "config-epoch", "3"]);
+        assert_eq!(read(&list(&["h", "7"]), &fields), Some(Seen { address: at(7), epoch: 3 }));
+        for bad in [list(&["h"]), list(&["h", "x"]), list(&[]), Value::Nil] {
+            assert_eq!(read(&bad, &fields), None, "{bad:?}");
+        }
+        for bad in [list(&["ip", "h"]), list(&["config-epoch", "x"]), Value::Nil] {
+            assert_eq!(read(&list(&["h", "7"]), &bad), None, "{bad:?}");
         }
     }
 }

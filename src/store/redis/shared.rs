@@ -217,6 +217,11 @@ impl Shared {
     /// A single slot has moved. Returns its new server.
     pub(super) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
         self.is_stale.notify_one();
+        let map = self.map();
+        let owner = map.owners.as_ref().and_then(|owners| map.nodes.get(usize::from(*owners.get(usize::from(slot))?)));
+        if let Some(owner) = owner.filter(|owner| is_at(owner, address)) {
+            return Arc::clone(owner);
+        }
         self.change(|map, old| {
             let index = self.place_in(map, old, address);
             if let Some(owner) = map.owners.as_mut().and_then(|owners| owners.get_mut(usize::from(slot))) {
@@ -282,6 +287,11 @@ impl Map {
             Some(owners) => self.nodes.get(usize::from(owners[usize::from(slots::of(key))])).ok_or(error::CLUSTER_DOWN)?,
         };
         Ok(node)
+    }
+
+    /// How many slots have an owner.
+    pub(super) fn slots(&self) -> usize {
+        self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != NOBODY).count())
     }
 
     /// A key of those that a node has, of this form: what a probe writes.

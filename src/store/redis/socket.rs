@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Duration, Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsConnector, rustls};
@@ -20,6 +20,9 @@ use super::options::{Address, Tls};
 /// A peer that is gone without a word is noticed after about this long on a connection that nobody uses.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Of a name with several addresses, one that has not answered after this long is left for the next one.
+const SILENT: Duration = Duration::from_millis(50);
 
 /// And after this long on one where bytes wait to be acknowledged; no request waits as long.
 #[cfg(target_os = "linux")]
@@ -125,8 +128,26 @@ impl Socket {
     }
 }
 
+/// Connects to the first address of the name that answers; one that is silent is not waited for if there is another.
+async fn connect_to_any(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
+    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (index, address) in addresses.iter().enumerate() {
+        let connected = if index + 1 < addresses.len() {
+            timeout_at(Instant::now() + SILENT, TcpStream::connect(address)).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+        } else {
+            TcpStream::connect(address).await
+        };
+        match connected {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
+    let stream = connect_to_any(host, port).await?;
     // A batch is one write and waits for its reply: held-back packets would only cost time.
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
