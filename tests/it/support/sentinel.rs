@@ -28,9 +28,10 @@ impl Watcher {
         let file = folder.path().join("sentinel.conf");
         let text = format!(
             "port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 5000\n",
+             sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 2000\n",
             folder = folder.path().display()
         );
+        // Sentinels that all vote for themselves try again after twice the failover's time.
         std::fs::write(&file, text).expect("a file");
         let child = Command::new("redis-server")
             .arg(&file)
