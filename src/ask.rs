@@ -14,7 +14,7 @@ pub struct Ask<'a> {
     pub domain: &'a [u8],
     /// Hits of each descriptor that does not say otherwise; 0 means 1.
     pub hits_addend: u32,
-    entries: SmallVec<[Entry<'a>; 12]>,
+    entries: SmallVec<[Entry<'a>; 16]>,
     descriptors: SmallVec<[Descriptor; 4]>,
 }
 

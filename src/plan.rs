@@ -112,7 +112,7 @@ impl Plan {
             passing_quotas: 0,
             rules: Arc::clone(rules),
             checks: SmallVec::new(),
-            slots: SmallVec::new(),
+            slots: SmallVec::with_capacity(ask.len()),
             keys: Vec::new(),
         };
         if plan.unknown_domain {
@@ -122,6 +122,8 @@ impl Plan {
         }
         let found: SmallVec<[Option<&Limit>; 4]> =
             ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
+        plan.checks.reserve(ask.len());
+        plan.keys.reserve(ask.descriptors().map(|(_, entries)| key::room(&options.key_prefix, ask.domain, entries)).sum());
         for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
             let slot = match (*limit, descriptor.limit) {
                 // The decoder refuses rates without a possible window.

@@ -85,3 +85,6 @@ impl RateLimitService for Rls {
         answer.map(Response::new)
     }
 }
+
+#[cfg(test)]
+mod costs;

@@ -60,11 +60,14 @@ impl Outage {
     /// Decides what the store did not. `at` is called when `local` decides.
     #[must_use]
     pub fn settle(&self, plan: &Plan, asked: Asked, at: impl FnOnce() -> Moment) -> Decisions {
-        let Some(first) = asked.iter().find_map(|answer| answer.err()) else { return asked.into_iter().flatten().collect() };
+        let mut decisions = Decisions::with_capacity(asked.len());
+        let Some(first) = asked.iter().find_map(|answer| answer.err()) else {
+            decisions.extend(asked.into_iter().flatten());
+            return decisions;
+        };
         // A group fails as a group.
         let of_group = (plan.commit == Commit::AllOrNone).then_some(Err(first));
         let mut local = Places::new();
-        let mut decisions = Decisions::new();
         for (place, (check, answer)) in plan.checks.iter().zip(asked).enumerate() {
             let decision = of_group.unwrap_or(answer).unwrap_or_else(|error| by_policy(check, error));
             if decision.store_error().is_some() && check.on_store_failure == OnStoreFailure::Local {

@@ -30,11 +30,17 @@ const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';
 const DIGEST: u8 = b'#';
 
+/// Room for a key of which little has to be escaped. What is long is digested, and needs no room of its length.
+pub(super) fn room(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> usize {
+    let part = |text: &[u8]| text.len().min(LONGEST_PART) + 2;
+    prefix.len() + part(domain) + entries.iter().map(|entry| part(entry.key) + part(entry.value)).sum::<usize>() + ROOM_FOR_REST
+}
+
+/// The version, braces, and an algorithm's tag.
+const ROOM_FOR_REST: usize = 28;
+
 /// Appends a key to `out`. `levels` are those of the configured limit, for its shared patterns; none for a limit of the request's own.
 pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level], algorithm: &Algorithm) {
-    out.reserve(
-        prefix.len() + domain.len() + entries.iter().map(|entry| entry.key.len() + entry.value.len() + 4).sum::<usize>().min(512) + 16,
-    );
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');

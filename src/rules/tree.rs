@@ -1,7 +1,8 @@
 //! The tree of one domain, and the way of a descriptor through it.
 //!
-//! A look-up allocates nothing, and its time is at worst the length of the value times the pieces of the level's patterns: there is no way
-//! back, neither between siblings nor inside of a pattern, so that no client can make it slow with a value of its choice.
+//! A look-up allocates nothing, and does not take longer where a level has more branches: values are looked up, and of the patterns only
+//! those are tried that begin like the value. There is no way back, neither between siblings nor inside of a pattern, so that no client can
+//! make it slow with a value of its choice.
 
 use hashbrown::{Equivalent, HashMap};
 use memchr::memmem;
@@ -17,6 +18,12 @@ pub(super) struct Tree {
     exact: HashMap<Pair, usize>,
     /// In the order of the files.
     patterns: Vec<(Pattern, usize)>,
+    /// Patterns whose key is plain, by key and what stands before the first `*` of the value: places in `patterns`, in order.
+    by_prefix: HashMap<Pair, Vec<usize>>,
+    /// Every length of what stands before the first `*` of such a value, once.
+    prefix_lengths: Vec<usize>,
+    /// Patterns that only trying finds, because the `*` is in the key: places in `patterns`, in order.
+    by_trying: Vec<usize>,
     /// Keys without a value.
     any_value: HashMap<Box<[u8]>, usize>,
 }
@@ -53,7 +60,7 @@ impl Tree {
         let index = self.branches.len();
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         if is_pattern {
-            self.patterns.push((Pattern { key: Glob::new(key), value: value.map(Glob::new) }, index));
+            self.add_pattern(Pattern { key: Glob::new(key), value: value.map(Glob::new) }, index);
         }
         match value {
             Some(value) => {
@@ -65,6 +72,20 @@ impl Tree {
             }
         }
         self.branches.push(branch);
+    }
+
+    fn add_pattern(&mut self, pattern: Pattern, index: usize) {
+        let place = self.patterns.len();
+        match &pattern {
+            Pattern { key: Glob { first: key, rest: None }, value: Some(Glob { first: prefix, .. }) } => {
+                if !self.prefix_lengths.contains(&prefix.len()) {
+                    self.prefix_lengths.push(prefix.len());
+                }
+                self.by_prefix.entry(Pair { key: key.clone(), value: prefix.clone() }).or_default().push(place);
+            }
+            _ => self.by_trying.push(place),
+        }
+        self.patterns.push((pattern, index));
     }
 
     /// The limit on the branch of the last entry.
@@ -82,9 +103,19 @@ impl Tree {
         let index = self
             .exact
             .get(&PairOfRequest { key: entry.key, value: entry.value })
-            .or_else(|| self.patterns.iter().find(|(pattern, _)| pattern.matches(entry)).map(|(_, index)| index))
-            .or_else(|| self.any_value.get(entry.key))?;
-        self.branches.get(*index)
+            .copied()
+            .or_else(|| self.pattern(entry))
+            .or_else(|| self.any_value.get(entry.key).copied())?;
+        self.branches.get(index)
+    }
+
+    /// The first pattern in the order of the files.
+    fn pattern(&self, entry: &Entry<'_>) -> Option<usize> {
+        let prefixes = self.prefix_lengths.iter().filter_map(|&length| entry.value.get(..length));
+        let alike = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
+        let first_of = |places: &Vec<usize>| places.iter().copied().find(|&place| self.patterns[place].0.matches(entry));
+        let first = alike.chain([&self.by_trying]).filter_map(first_of).min()?;
+        Some(self.patterns[first].1)
     }
 }
 

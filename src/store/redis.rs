@@ -1,8 +1,8 @@
 //! The Redis store: counters that all replicas share.
 //!
 //! A request's checks go to the servers that have their keys (`shared`: one server, what Sentinels watch, or a cluster; `slots`), through a
-//! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `link`, `socket`). `batch` is what goes over it and how the
-//! replies are read, `call` and `script` the part of it that runs inside Redis, `clock` numbers the windows by Redis's own time, and `node`
+//! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `link`, `socket`). `batch` is what goes over it, `replies`
+//! what comes back and `call` and `script` the part of it that runs inside Redis, `clock` numbers the windows by Redis's own time, and `node`
 //! is what is known of one server. `keeper` looks after them beside the requests (`sentinel`, `cluster`, `watch` with its `advice`), and
 //! `error` names what goes wrong and says whether it ran. A check is sent a second time only when the first time provably did not run.
 
@@ -19,6 +19,7 @@ mod link;
 mod node;
 mod options;
 mod pool;
+mod replies;
 mod script;
 mod sentinel;
 mod shared;

@@ -6,7 +6,7 @@
 use bb8_redis::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::link::{time, whole};
+use super::replies::{Word, time};
 use super::{error, script};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::{Check, Plan};
@@ -19,6 +19,8 @@ const MOST: i64 = (1 << 53) - 1;
 
 /// Values of a reply before those of the checks: the two of TIME.
 const TIME: usize = 2;
+
+const STRANGE: StoreError = StoreError::Unknown(error::PROTOCOL);
 
 /// A call that decides some checks of some requests.
 #[derive(Clone, Debug)]
@@ -162,11 +164,27 @@ impl Call<'_> {
     /// Reads the reply: each check's answer goes to its place, in the order of the parts. Returns Redis's time.
     ///
     /// # Errors
-    /// What made the whole call fail.
+    /// What made the whole call fail; what stands at the places then means nothing.
     pub fn read(&self, reply: &Value, places: &mut [Result<Verdict, StoreError>]) -> Result<Micros, StoreError> {
-        let (now, rows) = self.rows(reply)?;
-        for (((_, check), row), place) in self.checks().zip(rows).zip(places) {
-            *place = self.verdict(check, row, now);
+        if let Value::ServerError(error) = reply {
+            return Err(error::classify(error).error());
+        }
+        self.read_words(&mut words(reply).into_iter(), places)
+    }
+
+    /// The same, out of the words of the reply.
+    pub(super) fn read_words<'w>(
+        &self,
+        words: &mut impl Iterator<Item = Word<'w>>,
+        places: &mut [Result<Verdict, StoreError>],
+    ) -> Result<Micros, StoreError> {
+        let now = self.begin(words)?;
+        for ((_, check), place) in self.checks().zip(places) {
+            let [outcome, used, reset, extra] = row(words)?;
+            *place = self.verdict(check, [outcome, used, reset, extra], now);
+            if self.is_time_given {
+                let [_kept] = row(words)?;
+            }
         }
         Ok(now)
     }
@@ -174,36 +192,36 @@ impl Call<'_> {
     /// For how long each check's state had to be kept, where it changed; of a call at a given time.
     #[must_use]
     pub fn kept(&self, reply: &Value) -> Vec<Option<Span>> {
-        let Ok((_, rows)) = self.rows(reply) else { return Vec::new() };
-        let kept = |((_, check), row): ((&Part<'_>, &Check), &[Value])| {
-            let ticks = u64::try_from(row.get(4).and_then(whole)?).ok()?;
-            Some(check.algorithm.tick().span(ticks))
+        let mut words = words(reply).into_iter();
+        if self.begin(&mut words).is_err() {
+            return Vec::new();
+        }
+        let mut kept = |(_, check): (&Part<'_>, &Check)| {
+            let [.., ticks]: [_; 5] = row(&mut words).ok()?;
+            Some(check.algorithm.tick().span(u64::try_from(ticks.whole()?).ok()?))
         };
-        self.checks().zip(rows).map(kept).collect()
+        self.checks().map(&mut kept).collect()
     }
 
-    fn rows<'v>(&self, reply: &'v Value) -> Result<(Micros, std::slice::ChunksExact<'v, Value>), StoreError> {
+    /// Reads up to what is said of the checks: the server's time.
+    fn begin<'w>(&self, words: &mut impl Iterator<Item = Word<'w>>) -> Result<Micros, StoreError> {
         let width = if self.is_time_given { 5 } else { 4 };
-        match reply {
-            Value::Array(values) if values.len() == TIME + width * self.len() => {
-                let now = time(reply).ok_or(StoreError::Unknown(error::PROTOCOL))?;
-                Ok((now, values[TIME..].chunks_exact(width)))
-            }
-            Value::ServerError(error) => Err(error::classify(error).error()),
-            _ => Err(StoreError::Unknown(error::PROTOCOL)),
+        match words.next() {
+            Some(Word::Array(values)) if values == TIME + width * self.len() => time(words).ok_or(STRANGE),
+            Some(Word::Error(line)) => Err(error::classify_line(line).error()),
+            _ => Err(STRANGE),
         }
     }
 
-    fn verdict(&self, check: &Check, row: &[Value], now: Micros) -> Result<Verdict, StoreError> {
-        let strange = StoreError::Unknown(error::PROTOCOL);
-        let [outcome, used, reset, extra, ..] = row else { return Err(strange) };
+    fn verdict(&self, check: &Check, row: [Word<'_>; 4], now: Micros) -> Result<Verdict, StoreError> {
+        let [outcome, used, reset, extra] = row;
         let allowed = match outcome {
-            Value::Int(1) => true,
-            Value::Int(0) => false,
-            Value::BulkString(text) => return Err(error::classify_line(&String::from_utf8_lossy(text)).error()),
-            _ => return Err(strange),
+            Word::Number(1) => true,
+            Word::Number(0) => false,
+            Word::Text(line) => return Err(error::classify_line(line).error()),
+            _ => return Err(STRANGE),
         };
-        let number = |value| whole(value).and_then(|number| u64::try_from(number).ok()).ok_or(strange);
+        let number = |word: Word<'_>| word.whole().and_then(|number| u64::try_from(number).ok()).ok_or(STRANGE);
         let (used, reset) = (number(used)?, number(reset)?);
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
             return Ok(Verdict { allowed, ..fixed.judge(fixed.number(self.now), used, now, check.hits) });
@@ -211,11 +229,32 @@ impl Call<'_> {
         let tick = check.algorithm.tick();
         let (retry_after, delay) = match (allowed, extra) {
             (true, extra) => (Wait::For(Span::ZERO), tick.span(number(extra)?)),
-            (false, Value::Int(-1)) => (Wait::Never, Span::ZERO),
+            (false, Word::Number(-1)) => (Wait::Never, Span::ZERO),
             (false, extra) => (Wait::For(tick.span(number(extra)?)), Span::ZERO),
         };
         let remaining = u32::try_from(u64::from(check.algorithm.capacity()).saturating_sub(used)).unwrap_or(u32::MAX);
         Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay })
+    }
+}
+
+/// Takes `N` plain values.
+fn row<'w, const N: usize>(words: &mut impl Iterator<Item = Word<'w>>) -> Result<[Word<'w>; N], StoreError> {
+    let mut row = [Word::Nil; N];
+    for word in &mut row {
+        *word = words.next().filter(|word| !matches!(word, Word::Array(_))).ok_or(STRANGE)?;
+    }
+    Ok(row)
+}
+
+/// A value that the redis crate read, as words. Nothing of ours is answered by what stands here as Nil without being it.
+fn words(reply: &Value) -> Vec<Word<'_>> {
+    match reply {
+        Value::Array(values) => std::iter::once(Word::Array(values.len())).chain(values.iter().flat_map(words)).collect(),
+        Value::Int(number) => vec![Word::Number(*number)],
+        Value::BulkString(text) => vec![Word::Text(text)],
+        Value::SimpleString(text) => vec![Word::Status(text.as_bytes())],
+        Value::Okay => vec![Word::Status(b"OK")],
+        _ => vec![Word::Nil],
     }
 }
 
@@ -231,7 +270,7 @@ pub(super) fn write_key(plan: &Plan, check: &Check, now: Micros, out: &mut Vec<u
     out.extend_from_slice(plan.key(check));
     if let Algorithm::FixedWindow(fixed) = &check.algorithm {
         out.push(b':');
-        out.extend_from_slice(fixed.number(now).to_string().as_bytes());
+        out.extend_from_slice(itoa::Buffer::new().format(fixed.number(now)).as_bytes());
     }
 }
 

@@ -107,7 +107,7 @@ async fn ask(shared: &Shared, address: &Address) -> Result<Ranges, Refusal> {
     let out = link.outgoing();
     out.command("CLUSTER").arg("SLOTS");
     out.end();
-    let reply = link.exchange(Instant::now() + options.connect_timeout).await;
+    let reply = link.ask(Instant::now() + options.connect_timeout).await;
     let reply = reply.map_err(|error| Refusal { name: error::name(error), cause: None })?;
     let refused = |name| Refusal { name, cause: None };
     match reply {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use bb8_redis::redis::{ServerError, ServerErrorKind};
+use bb8_redis::redis::ServerError;
 use tokio::time::{Duration, Instant};
 
 use crate::breaker::Why;
@@ -55,7 +55,7 @@ pub(super) const CLUSTER_DOWN: &str = "clusterdown";
 /// Nobody has told yet who is the primary, or who has which slots.
 pub(super) const NO_PRIMARY: &str = "no_primary";
 /// A transaction was refused.
-const EXEC_ABORT: &str = "execabort";
+pub(super) const EXEC_ABORT: &str = "execabort";
 /// A script came after its deadline.
 const LATE: &str = "late";
 /// Too many requests wait already.
@@ -204,24 +204,21 @@ impl Kind {
 
 /// The kind of an error reply.
 pub(super) fn classify(error: &ServerError) -> &'static Kind {
-    let text = error.details().unwrap_or_default();
-    if error.kind() == Some(ServerErrorKind::ExecAbort) {
-        // Redis 7 names what made it refuse the transaction.
-        if let Some((_, cause)) = text.split_once("because of: ") {
-            return classify_line(cause);
-        }
-    }
-    find(error.code(), text)
+    find(error.code(), error.details().unwrap_or_default())
 }
 
 /// The kind of an error as a line: its code, a space, its text.
-pub(super) fn classify_line(line: &str) -> &'static Kind {
-    let line = line.strip_prefix('-').unwrap_or(line);
-    let (code, text) = line.split_once(' ').unwrap_or((line, ""));
+pub(super) fn classify_line(line: &[u8]) -> &'static Kind {
+    let line = String::from_utf8_lossy(line.strip_prefix(b"-").unwrap_or(line));
+    let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
     find(code, text)
 }
 
 fn find(code: &str, text: &str) -> &'static Kind {
+    // Redis 7 names what made it refuse the transaction.
+    if let ("EXECABORT", Some((_, cause))) = (code, text.split_once("because of: ")) {
+        return classify_line(cause.as_bytes());
+    }
     let last = &KINDS[KINDS.len() - 1];
     KINDS.iter().find(|kind| kind.code == code && !code.is_empty() && text.contains(kind.text)).unwrap_or(last)
 }
@@ -348,6 +345,7 @@ mod tests {
         for (line, expected) in table {
             let Ok(Value::ServerError(error)) = parse_redis_value(format!("-{line}\r\n").as_bytes()) else { panic!("{line}") };
             assert_eq!(classify(&error).error(), expected, "{line}");
+            assert_eq!(classify_line(line.as_bytes()).error(), expected, "{line}");
         }
     }
 

@@ -4,25 +4,19 @@
 //! then the next caller would read somebody else's answer. It never tries anything twice; what is lost is the caller's to judge.
 
 use std::io;
-use std::ops::Range;
 
-use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value};
+use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value, parse_redis_value};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::error::{self, Refusal};
 use super::options::{Address, Login, Options, Password};
+use super::replies::{Received, Strange, Words};
 use super::socket::{self, Socket};
 use crate::time::Micros;
 use crate::verdict::StoreError;
 
 /// A link is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
 const LIFETIME: Duration = Duration::from_secs(60);
-
-/// More in one exchange is no answer to anything that we ask: the largest request has some hundred checks of a few bytes each.
-const MOST_REPLY_BYTES: usize = 1 << 20;
-
-/// What is read at once; the replies to a usual request fit several times.
-const CHUNK: usize = 4_096;
 
 /// Buffers that grew beyond this for one large request are given back.
 const KEPT_BYTES: usize = 64 << 10;
@@ -133,7 +127,7 @@ impl Link {
             steps.push(error::UNSUPPORTED);
         }
         // The timeout around all of this is shorter.
-        if let Err(error) = link.exchange(deadline + options.connect_timeout).await {
+        if let Err(error) = link.ask(deadline + options.connect_timeout).await {
             // Some say why, and hang up.
             let said = steps.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply));
             return Err(said.map_or_else(|| link.why_closed(error::name(error), options), |name| Refusal { name, cause: None }));
@@ -168,7 +162,7 @@ impl Link {
     /// What ended the login, with a hint where one side may speak TLS and the other one not.
     fn why_closed(&mut self, name: &'static str, options: &Options) -> Refusal {
         match (name, self.cause.take()) {
-            (error::PROTOCOL, _) if self.received.chunk.starts_with(&socket::TLS_ALERT) => {
+            (error::PROTOCOL, _) if self.received.all().starts_with(&socket::TLS_ALERT) => {
                 Refusal { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
             }
             (error::IO, cause) => {
@@ -197,24 +191,46 @@ impl Link {
     /// # Errors
     /// `NotExecuted` when not a byte of it left, because it was too late or could not be written, else `Unknown`. Whatever stood between
     /// writing and the last reply breaks the link.
-    pub(super) async fn exchange(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
+    pub(super) async fn exchange(&mut self, deadline: Instant) -> Result<Words<'_>, StoreError> {
         if Instant::now() >= deadline {
             return Err(StoreError::NotExecuted(error::TIMEOUT));
         }
         self.state = State::Busy;
         self.written = 0;
-        self.replies.clear();
+        self.received.clear();
         let result = timeout_at(deadline, self.converse()).await.unwrap_or(Err(error::TIMEOUT));
         match result {
             Ok(()) => {
                 self.state = State::Ready;
-                Ok(&self.replies)
+                Ok(self.received.words())
             }
             Err(name) => {
                 self.state = State::Broken;
                 Err(if self.written == 0 { StoreError::NotExecuted(name) } else { StoreError::Unknown(name) })
             }
         }
+    }
+
+    /// The same, with the replies as values: for what is asked rarely.
+    ///
+    /// # Errors
+    /// Those of [`Link::exchange`].
+    pub(super) async fn ask(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
+        self.replies.clear();
+        let exchanged = self.exchange(deadline).await.map(drop);
+        // Also those that came before it broke.
+        let (mut parser, mut bytes) = (Parser::new(), self.received.words().bytes());
+        while self.replies.len() < self.out.commands
+            && let Ok(value) = parser.parse_value(&mut bytes)
+        {
+            self.replies.push(value);
+        }
+        exchanged?;
+        if self.replies.len() < self.out.commands {
+            self.state = State::Broken;
+            return Err(StoreError::Unknown(error::PROTOCOL));
+        }
+        Ok(&self.replies)
     }
 
     async fn converse(&mut self) -> Result<(), &'static str> {
@@ -231,30 +247,22 @@ impl Link {
             }
         }
         self.socket.flush().await.map_err(|cause| self.broke(cause))?;
-        let mut left = MOST_REPLY_BYTES;
-        while self.replies.len() < self.out.commands {
-            let reply = self.next(&mut left).await?;
-            self.replies.push(reply);
+        for _ in 0..self.out.commands {
+            self.receive().await?;
         }
-        if self.received.unread.is_empty() { Ok(()) } else { Err(error::PROTOCOL) }
+        if self.received.has_more() { Err(error::PROTOCOL) } else { Ok(()) }
     }
 
-    /// The next reply, of at most `left` bytes.
-    async fn next(&mut self, left: &mut usize) -> Result<Value, &'static str> {
-        loop {
-            match self.received.parse() {
-                Ok(Some(reply)) => return Ok(reply),
-                Ok(None) => match self.socket.read(&mut self.received.chunk[..]).await {
-                    Ok(count) if count > 0 => {
-                        self.received.unread = 0..count;
-                        *left = left.checked_sub(count).ok_or(error::PROTOCOL)?;
-                    }
-                    Ok(_) => return Err(error::IO),
-                    Err(cause) => return Err(self.broke(cause)),
-                },
-                Err(()) => return Err(error::PROTOCOL),
+    /// Reads until another reply is whole.
+    async fn receive(&mut self) -> Result<(), &'static str> {
+        while !self.received.see_reply().map_err(strange)? {
+            match self.socket.read(self.received.room().map_err(strange)?).await {
+                Ok(0) => return Err(error::IO),
+                Ok(count) => self.received.came(count),
+                Err(cause) => return Err(self.broke(cause)),
             }
         }
+        Ok(())
     }
 
     /// What the server says without being asked, to whoever subscribed to it. Waits for as long as it takes.
@@ -262,7 +270,8 @@ impl Link {
     /// # Errors
     /// The name of what broke the link.
     pub(super) async fn listen(&mut self) -> Result<Value, &'static str> {
-        let heard = self.next(&mut MOST_REPLY_BYTES.clone()).await;
+        self.received.forget_seen();
+        let heard = self.receive().await.and_then(|()| parse_redis_value(self.received.words().bytes()).map_err(|_| error::PROTOCOL));
         if heard.is_err() {
             self.state = State::Broken;
         }
@@ -298,6 +307,10 @@ impl Link {
     pub(super) fn is_quiet(&mut self) -> bool {
         self.socket.is_quiet()
     }
+}
+
+fn strange(_: Strange) -> &'static str {
+    error::PROTOCOL
 }
 
 /// What a person should know about a refused login, and nothing more.
@@ -371,58 +384,26 @@ impl Outgoing {
         self.commands += 1;
     }
 
-    fn clear(&mut self) {
+    /// Packs a whole command.
+    pub(super) fn words<const N: usize>(&mut self, words: [&[u8]; N]) {
+        self.size(b'*', N);
+        for word in words {
+            self.size(b'$', word.len());
+            self.bytes.extend_from_slice(word);
+            self.bytes.extend_from_slice(b"\r\n");
+        }
+        self.commands += 1;
+    }
+
+    fn size(&mut self, kind: u8, size: usize) {
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES);
         self.commands = 0;
-    }
-}
-
-/// What came in and was not parsed yet, and the parser with the reply that it has half of.
-struct Received {
-    parser: Parser,
-    chunk: Box<[u8; CHUNK]>,
-    unread: Range<usize>,
-}
-
-impl Default for Received {
-    fn default() -> Self {
-        Self { parser: Parser::new(), chunk: Box::new([0; CHUNK]), unread: 0..0 }
-    }
-}
-
-impl std::fmt::Debug for Received {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Received").field("unread", &self.unread).finish_non_exhaustive()
-    }
-}
-
-impl Received {
-    /// The next whole reply; `None` when more has to come in first.
-    fn parse(&mut self) -> Result<Option<Value>, ()> {
-        match self.parser.parse_value(Unread { bytes: &self.chunk[..], unread: &mut self.unread }) {
-            Ok(value) => Ok(Some(value)),
-            // The parser keeps what it has and goes on from there.
-            Err(error) if error.is_timeout() => Ok(None),
-            Err(_) => Err(()),
-        }
-    }
-}
-
-/// Feeds the parser; says "would block", which is not the end, when nothing is left.
-struct Unread<'a> {
-    bytes: &'a [u8],
-    unread: &'a mut Range<usize>,
-}
-
-impl io::Read for Unread<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let count = self.unread.len().min(out.len());
-        if count == 0 {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        out[..count].copy_from_slice(&self.bytes[self.unread.start..self.unread.start + count]);
-        self.unread.start += count;
-        Ok(count)
     }
 }

@@ -69,7 +69,7 @@ async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<
     out.command("SUBSCRIBE").arg("+switch-master");
     out.end();
     let deadline = Instant::now() + shared.options().connect_timeout;
-    listening.exchange(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
+    listening.ask(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
     loop {
         // Asked after having subscribed, so that no change goes unheard in between.
         believe(shared, ask(shared, master, &mut asking).await?, seat);
@@ -101,7 +101,7 @@ async fn ask(shared: &Shared, master: &str, link: &mut Link) -> Result<Option<Se
     out.end();
     out.command("SENTINEL").arg("MASTER").arg(master);
     out.end();
-    let replies = link.exchange(Instant::now() + shared.options().connect_timeout).await;
+    let replies = link.ask(Instant::now() + shared.options().connect_timeout).await;
     match replies.map_err(|error| Refusal { name: error::name(error), cause: None })? {
         // It does not know the name; another one may.
         [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),

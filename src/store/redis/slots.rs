@@ -1,6 +1,5 @@
 //! Slots of a Redis Cluster: which one a key belongs to, and what a node says about those that it does not have.
 
-use bb8_redis::redis::ServerError;
 use crc::{CRC_16_XMODEM, Crc};
 
 use super::options::Address;
@@ -34,14 +33,15 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
-    /// Reads `MOVED slot host:port` and `ASK slot host:port`; anything else sends us nowhere.
-    pub(super) fn read(error: &ServerError) -> Option<Self> {
-        let is_ask = match error.code() {
+    /// Reads `MOVED slot host:port` and `ASK slot host:port`; any other line of an error sends us nowhere.
+    pub(super) fn read(line: &[u8]) -> Option<Self> {
+        let (code, rest) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+        let is_ask = match code {
             "MOVED" => false,
             "ASK" => true,
             _ => return None,
         };
-        let (slot, place) = error.details()?.split_once(' ')?;
+        let (slot, place) = rest.split_once(' ')?;
         let slot = slot.parse().ok().filter(|&slot| usize::from(slot) < SLOTS)?;
         let (host, port) = place.trim().rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -61,8 +61,6 @@ impl Redirect {
 
 #[cfg(test)]
 mod tests {
-    use bb8_redis::redis::{Value, parse_redis_value};
-
     use super::*;
 
     #[test]
@@ -77,10 +75,7 @@ mod tests {
 
     #[test]
     fn redirects_are_read_and_nothing_else_is_one() {
-        let read = |line: &str| match parse_redis_value(format!("-{line}\r\n").as_bytes()) {
-            Ok(Value::ServerError(error)) => Redirect::read(&error),
-            other => panic!("{other:?}"),
-        };
+        let read = |line: &str| Redirect::read(line.as_bytes());
         let to = |host: &str, port| Address::Tcp { host: host.to_owned(), port };
         assert_eq!(read("MOVED 3999 127.0.0.1:6381"), Some(Redirect { slot: 3_999, to: to("127.0.0.1", 6_381), is_ask: false }));
         assert_eq!(read("ASK 1 [::1]:7000"), Some(Redirect { slot: 1, to: to("::1", 7_000), is_ask: true }));

@@ -286,7 +286,7 @@ impl Eye {
             out.end();
         }
         let began = Instant::now();
-        let replies = link.exchange(began + PATIENCE).await.map_err(error::name)?;
+        let replies = link.ask(began + PATIENCE).await.map_err(error::name)?;
         let round_trip = began.elapsed();
         let mut lacks = Lacks::default();
         for (name, reply) in BEAT.into_iter().zip(replies) {
@@ -320,7 +320,7 @@ impl Eye {
         for question in &questions {
             question.write(key.as_deref().unwrap_or_default(), out);
         }
-        let replies = line.link.exchange(Instant::now() + PATIENCE).await?;
+        let replies = line.link.ask(Instant::now() + PATIENCE).await?;
         for (question, reply) in questions.iter().zip(replies) {
             match (question, reply) {
                 (Question::Right(right), reply) => {

@@ -239,6 +239,30 @@ async fn refusals_of_the_server_are_named_and_nothing_is_counted() {
 }
 
 #[tokio::test]
+async fn no_room_for_another_connection_is_named_and_disturbs_nobody() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    ask_one(&redis, "room", 100_000, 1).await.expect("Redis is well");
+    let clients: String = server.run(&["CLIENT", "LIST"]);
+    // This test's own connection takes one more place.
+    let most = (clients.lines().count() + 1).to_string();
+    let _last = server.connection();
+    server.run::<()>(&["CONFIG", "SET", "maxclients", &most]);
+    let stranger = Redis::connect_lazily(server.options());
+    assert_eq!(ask_shortly(&stranger, "room").await, Err(StoreError::NotExecuted("maxclients")));
+    // Many at once are worth further lanes, which find no room.
+    let tasks: Vec<_> = (0..200)
+        .map(|_| {
+            let redis = redis.clone();
+            tokio::spawn(async move { ask_one(&redis, "room", 100_000, 1).await })
+        })
+        .collect();
+    for task in tasks {
+        assert!(task.await.expect("no panic").is_ok(), "the lanes that have a link go on");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_redis_is_an_error_and_no_answer() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it listens").port();

@@ -1,0 +1,250 @@
+//! What each step of a request costs, without the network: nanoseconds of this thread's CPU per call.
+//!
+//! `cargo bench --bench path` prints a table; words behind `--` choose the rows whose names hold one of them. The rounds go through all rows
+//! in turn, so that a busy moment of the machine meets them all; a row shows the median and the span of its rounds. The figures compare rows
+//! of one run on one machine, and nothing else.
+
+#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement")]
+
+use std::fmt::Write;
+use std::fs;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use prost::Message;
+use tonic::metadata::MetadataMap;
+use weir::algorithm::{Algorithm, Kind, Moment, Options, State};
+use weir::ask::Entry;
+use weir::limiter::{self, Limiter, Outage, outage};
+use weir::live::Live;
+use weir::metrics::{Core, Metrics};
+use weir::plan::{self, Check, Plan, Role};
+use weir::proto::rate_limit_descriptor::Entry as WireEntry;
+use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::rls::decode::decode;
+use weir::rls::respond::{self, respond};
+use weir::rls::{self, Rls};
+use weir::rules::Rules;
+use weir::rules::compile::{self, SourceText, compile};
+use weir::store::{AnyStore, Memory, memory};
+use weir::time::{Rate, Span, Unit};
+use weir::verdict::{Decision, Decisions};
+
+const ROUNDS: usize = 9;
+
+/// CPU time of one row in one round.
+const ROUND_NANOS: u64 = 20_000_000;
+
+/// Something that is called again and again.
+struct Row {
+    name: String,
+    call: Box<dyn FnMut()>,
+    calls: u64,
+    nanos: Vec<f64>,
+}
+
+impl Row {
+    fn new(name: impl Into<String>, call: impl FnMut() + 'static) -> Self {
+        Self { name: name.into(), call: Box::new(call), calls: 1, nanos: Vec::new() }
+    }
+
+    /// CPU time of all calls of a round.
+    fn round(&mut self) -> u64 {
+        let began = cpu_nanos();
+        for _ in 0..self.calls {
+            (self.call)();
+        }
+        cpu_nanos() - began
+    }
+
+    /// Finds out how many calls make a round.
+    fn calibrate(&mut self) {
+        while self.round() < ROUND_NANOS {
+            self.calls *= 2;
+        }
+    }
+
+    fn measure(&mut self) {
+        let nanos = self.round() as f64 / self.calls as f64;
+        self.nanos.push(nanos);
+    }
+
+    fn line(&mut self) -> String {
+        self.nanos.sort_by(f64::total_cmp);
+        let (least, middle, most) = (self.nanos[0], self.nanos[ROUNDS / 2], self.nanos[ROUNDS - 1]);
+        format!("| {} | {middle:.0} | {least:.0} .. {most:.0} |", self.name)
+    }
+}
+
+/// CPU time of this thread so far. The kernel brings it up to date some hundred times a second.
+fn cpu_nanos() -> u64 {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
+}
+
+fn rules(limits: &str) -> Rules {
+    let text = format!("domain: shop\ndescriptors:\n{limits}").into_bytes();
+    let options = compile::Options::default();
+    compile(&[SourceText { name: "shop.yaml".to_owned(), text }], &options)
+        .unwrap_or_else(|problems| panic!("{:?}", problems.first()))
+        .rules
+}
+
+/// So many limits behind each other on one level, each on a value of its own.
+fn limits(count: usize, value: impl Fn(usize) -> String) -> Rules {
+    let limit = |index| format!("- {{key: path, value: '{}', rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}\n", value(index));
+    rules(&(0..count).map(limit).collect::<String>())
+}
+
+/// A hundred limits on three levels.
+fn usual() -> Rules {
+    let mut text = String::new();
+    for product in 0..10 {
+        let _ = write!(text, "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    descriptors:\n");
+        for path in 0..10 {
+            let _ = write!(text, "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}\n");
+        }
+    }
+    rules(&text)
+}
+
+/// An encoded request of so many descriptors, each for a limit of its own in the usual rules.
+fn request(descriptors: usize, customer: usize) -> Vec<u8> {
+    let entry = |key: &str, value: String| WireEntry { key: key.into(), value: value.into() };
+    let descriptor = |path| RateLimitDescriptor {
+        entries: vec![
+            entry("product", "p-7".to_owned()),
+            entry("customer", format!("c-{customer:08}")),
+            entry("path", format!("/{}", path % 10)),
+        ],
+        ..Default::default()
+    };
+    RateLimitRequest { domain: "shop".to_owned(), descriptors: (0..descriptors).map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
+}
+
+fn algorithms() -> Vec<(&'static str, Algorithm)> {
+    let rate = Rate { requests_per_unit: 4_000_000, unit: Unit::Hour, unit_multiplier: 1 };
+    let build = |&(name, kind): &(&'static str, Kind)| {
+        let rate = if kind == Kind::SlidingWindowLog { Rate { requests_per_unit: 100, ..rate } } else { rate };
+        (name, Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together"))
+    };
+    Kind::NAMED.iter().map(build).collect()
+}
+
+fn matching(rows: &mut Vec<Row>) {
+    let mut add = |name: String, rules: Rules, value: String| {
+        rows.push(Row::new(name, move || {
+            black_box(rules.find(b"shop", &[Entry { key: b"path", value: black_box(value.as_bytes()) }]));
+        }));
+    };
+    for count in [10, 1_000, 100_000] {
+        let last = count - 1;
+        add(format!("match, {count} values"), limits(count, |index| format!("/{index}")), format!("/{last}"));
+        add(format!("match, {count} prefixes"), limits(count, |index| format!("/{index}/*")), format!("/{last}/x"));
+        add(format!("match none, {count} prefixes"), limits(count, |index| format!("/{index}/*")), "/some/other/path".to_owned());
+    }
+}
+
+fn steps(rows: &mut Vec<Row>) {
+    for (name, algorithm) in algorithms() {
+        let (mut state, mut now): (Option<State>, _) = (None, memory::now());
+        rows.push(Row::new(format!("step, {name}"), move || {
+            now = now + Span::from_micros(100_000);
+            state = algorithm.step(state.take(), Moment { now, patience: Span::ZERO }, 1).state;
+        }));
+    }
+}
+
+fn store(rows: &mut Vec<Row>) {
+    let fixed = algorithms()[0].1;
+    for keys in [1_000, 1_000_000] {
+        let memory = Memory::new(memory::Options { max_keys: 2_000_000 });
+        let now = memory::now();
+        let mut index = 0_usize;
+        let mut decide = move || {
+            // Far from each other, so that no cache holds the next one.
+            index = (index + 7_919) % keys;
+            let mut key = *b"w1{shop|customer=c-________}fw3600";
+            write_digits(&mut key[19..27], index);
+            let plan = Plan::of_checks([(&key[..], Check::new(fixed, 1, Role::default()))]);
+            black_box(memory.decide_at(&plan, &[0], Moment { now, patience: Span::ZERO }));
+        };
+        (0..keys).for_each(|_| decide());
+        rows.push(Row::new(format!("memory store, {keys} keys (with a plan of one check)"), decide));
+    }
+}
+
+fn write_digits(out: &mut [u8], mut number: usize) {
+    for digit in out.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// A service that decides in memory by the usual rules.
+fn service() -> Rls {
+    let metrics = Metrics::new(1, 0.8);
+    let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    live.replace(usual());
+    let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+    let limiter = Limiter::new(None, store, Outage::new(outage::Options::default()), limiter::Options::default());
+    Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
+}
+
+fn path(rows: &mut Vec<Row>, descriptors: usize) {
+    let of = |name: &str| format!("{name}, {descriptors} descriptors of 3 entries");
+    let message = request(descriptors, 1);
+    rows.push(Row::new(of("decode"), {
+        let message = message.clone();
+        move || drop(black_box(decode(black_box(&message)).expect("a request")))
+    }));
+    let rules = Arc::new(usual());
+    rows.push(Row::new(of("plan, with decode"), {
+        let (message, rules, options) = (message.clone(), Arc::clone(&rules), plan::Options::default());
+        move || drop(black_box(Arc::new(Plan::new(&rules, &decode(&message).expect("a request"), &options))))
+    }));
+    let leaked: &'static [u8] = message.clone().leak();
+    let ask = decode(leaked).expect("a request");
+    let plan = Plan::new(&rules, &ask, &plan::Options::default());
+    let memory = Memory::new(memory::Options::default());
+    let answers = memory.decide_at(&plan, &plan.all(), Moment { now: memory::now(), patience: Span::ZERO });
+    let decisions: Decisions = answers.checks.into_iter().map(|answer| Decision::Store(answer.expect("memory answers"))).collect();
+    let mut out = Vec::with_capacity(8_192);
+    rows.push(Row::new(of("respond and encode"), move || {
+        out.clear();
+        let reply = respond(&ask, &plan, &decisions, &respond::Options::default()).expect("an answer");
+        reply.response.encode(&mut out).expect("there is room");
+        black_box(&out);
+    }));
+    let (service, metadata) = (service(), MetadataMap::new());
+    let messages: Vec<_> = (0..10_000).map(|customer| request(descriptors, customer)).collect();
+    let (mut index, mut out) = (0, Vec::with_capacity(8_192));
+    rows.push(Row::new(of("whole request in memory, 10k customers"), move || {
+        index = (index + 7) % messages.len();
+        let answer = service.answer(&messages[index], &metadata).now_or_never().expect("memory does not wait").expect("an answer");
+        out.clear();
+        answer.encode(&mut out).expect("there is room");
+        black_box(&out);
+    }));
+}
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let mut rows = Vec::new();
+    for descriptors in [1, 3, 10] {
+        path(&mut rows, descriptors);
+    }
+    matching(&mut rows);
+    steps(&mut rows);
+    store(&mut rows);
+    rows.retain(|row| wanted.is_empty() || wanted.iter().any(|word| row.name.contains(word)));
+    rows.iter_mut().for_each(Row::calibrate);
+    for _ in 0..ROUNDS {
+        rows.iter_mut().for_each(Row::measure);
+    }
+    println!("| step | ns | least .. most |\n|---|---|---|");
+    for row in &mut rows {
+        println!("{}", row.line());
+    }
+}
