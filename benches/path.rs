@@ -103,7 +103,7 @@ fn usual() -> Rules {
     for product in 0..10 {
         let _ = write!(text, "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    descriptors:\n");
         for path in 0..10 {
-            let _ = write!(text, "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}\n");
+            let _ = writeln!(text, "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}");
         }
     }
     rules(&text)

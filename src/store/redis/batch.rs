@@ -233,7 +233,7 @@ impl<'w> Batch<'w> {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
         let mut is_in_step = true;
         for run in &self.runs {
-            let own = words;
+            let own = words.clone();
             answers.clear();
             answers.resize(run.items.len(), Err(STRANGE));
             let outcome = if is_in_step { self.read_run(run, &mut words, &mut answers) } else { Err(STRANGE.into()) };

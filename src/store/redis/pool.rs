@@ -40,7 +40,7 @@ enum Next {
     /// Somebody connects.
     Coming,
     /// For the next old link that is used.
-    Ready(Link, Arc<Place>),
+    Ready(Box<Link>, Arc<Place>),
 }
 
 /// How the last attempt to connect failed, told to all who wait for a link: bb8 would let them wait on.
@@ -93,7 +93,7 @@ impl Pool {
                     && self.node.is_at(&place)
                 {
                     self.node.link_opened();
-                    lent.replace(link, place);
+                    lent.replace(*link, place);
                 }
             }
             Next::NotBefore(at) if *at <= Instant::now() => {
@@ -102,7 +102,7 @@ impl Pool {
                 tokio::spawn(async move {
                     let opened = node.connect().await;
                     *lock(&next) = match opened {
-                        Ok((link, place)) => Next::Ready(link, place),
+                        Ok((link, place)) => Next::Ready(Box::new(link), place),
                         Err(Refusal { name, cause }) => {
                             node.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
                             Next::NotBefore(Instant::now() + RENEW_AGAIN)

@@ -47,7 +47,7 @@ impl Word<'_> {
 }
 
 /// The words of whole replies, in order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {
@@ -58,12 +58,12 @@ impl<'a> Words<'a> {
     }
 
     /// The next one; it is not taken.
-    pub(super) fn peek(mut self) -> Option<Word<'a>> {
-        self.next()
+    pub(super) fn peek(&self) -> Option<Word<'a>> {
+        self.clone().next()
     }
 
     /// The bytes of all that were not taken yet.
-    pub(super) const fn bytes(self) -> &'a [u8] {
+    pub(super) const fn bytes(&self) -> &'a [u8] {
         self.0
     }
 }
@@ -320,7 +320,9 @@ mod tests {
             }
             Value::Array(values) => {
                 out.extend(format!("*{}\r\n", values.len()).bytes());
-                values.iter().for_each(|value| write(value, out));
+                for value in values {
+                    write(value, out);
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -330,7 +332,9 @@ mod tests {
         #[test]
         fn replies_end_where_the_redis_crate_ends_them(values in prop::collection::vec(any_value(), 1..4), at_a_time in 1_usize..40) {
             let mut text = Vec::new();
-            values.iter().for_each(|value| write(value, &mut text));
+            for value in &values {
+                write(value, &mut text);
+            }
             let mut received = Received::default();
             prop_assert_eq!(receive(&mut received, &text, at_a_time), Ok(values.len()));
             prop_assert_eq!(received.words().bytes(), &text[..]);

@@ -72,7 +72,7 @@ async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<
     listening.ask(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
     loop {
         // Asked after having subscribed, so that no change goes unheard in between.
-        believe(shared, ask(shared, master, &mut asking).await?, seat);
+        believe(shared, ask(shared, master, &mut asking).await?.as_ref(), seat);
         let asked = Instant::now();
         loop {
             let wait = if shared.is_well() { FRESH.saturating_sub(asked.elapsed()) } else { SOON };
@@ -120,13 +120,13 @@ fn read(address: &Value, fields: &Value) -> Option<Seen> {
     Some(Seen { address, epoch: epoch.parse().ok()? })
 }
 
-fn believe(shared: &Shared, seen: Option<Seen>, seat: Seat<'_>) {
+fn believe(shared: &Shared, seen: Option<&Seen>, seat: Seat<'_>) {
     if seen.is_none() {
         shared.tallies().record(error::NO_PRIMARY, None);
     }
     for node in &shared.map().nodes {
         let place = node.place();
-        let Some(primary) = seat.say(seen.clone(), place.as_ref().map(|place| &place.address)) else { continue };
+        let Some(primary) = seat.say(seen.cloned(), place.as_ref().map(|place| &place.address)) else { continue };
         if place.is_none_or(|place| place.address != primary.address) {
             tracing::info!(primary = %primary.address, epoch = primary.epoch, "Sentinel names the primary");
             node.move_to(primary.address);
@@ -150,7 +150,8 @@ mod tests {
         let (said, place) = (Said::new(vec![None; 3]), || shared.map().nodes[0].place().map(|place| place.address.clone()));
         assert_eq!(place(), None);
         let says = |place, seen: Option<(u16, u64)>| {
-            believe(&shared, seen.map(|(port, epoch)| Seen { address: at(port), epoch }), Seat { said: &said, place });
+            let seen = seen.map(|(port, epoch)| Seen { address: at(port), epoch });
+            believe(&shared, seen.as_ref(), Seat { said: &said, place });
         };
         let steps = [
             (0, Some((7, 3)), 7),
