@@ -155,7 +155,6 @@ impl Inner {
             let mut replies = batch.unanswered();
             let deadline = jobs.iter().map(|job| job.work.within.deadline).max().unwrap_or(at);
             self.send(link, &batch, deadline, &mut replies).await;
-            self.node.took(at.elapsed());
             if let Some(again) = batch.without_script(&replies) {
                 self.send(link, &again, deadline, &mut replies).await;
             }
@@ -174,9 +173,11 @@ impl Inner {
     }
 
     async fn send(&self, link: &mut Link, batch: &Batch<'_>, deadline: Instant, replies: &mut [Reply]) {
+        let began = Instant::now();
         batch.write(link.outgoing());
         match link.exchange(deadline).await {
             Ok(values) => {
+                self.node.took(began.elapsed());
                 batch.read(values, replies);
                 self.node.figures.answered(replies.len());
                 let now = replies.iter().map(|reply| reply.now).max().unwrap_or_default();
