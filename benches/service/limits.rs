@@ -73,6 +73,7 @@ fn tree(algorithm: &str) -> String {
             let _ = writeln!(text, "        descriptors:\n          - key: user\n            {rate}");
         }
     }
+    assert_eq!(text.matches("rate_limit").count(), LIMITS);
     text
 }
 

@@ -1,6 +1,5 @@
 //! The runs: which servers meet which load, one after the other and then again, and what is read off them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::empty::Runtime;
@@ -55,8 +54,8 @@ pub struct Reading {
     pub not_ok: f64,
 }
 
-/// The readings of each run, a value per round.
-pub type Readings = BTreeMap<String, Vec<Reading>>;
+/// The readings of each run, a value per round, in the order of the runs.
+pub type Readings = Vec<(String, Vec<Reading>)>;
 
 impl Run {
     fn new(name: &str, kind: Kind) -> Self {
@@ -103,8 +102,8 @@ impl Run {
 /// All of them, in the order of a round.
 pub fn all(peers: &[Peer]) -> Vec<Run> {
     let empty = || Run::new("empty tonic", Kind::Empty(Runtime::CurrentThread));
-    let memory = || Run::new("memory", Kind::Memory { algorithm: "fixed_window" });
-    let redis = |algorithm| Run::new(&format!("Redis, {algorithm}"), Kind::Redis { algorithm });
+    let memory = || Run::new("Weir, memory", Kind::Memory { algorithm: "fixed_window" });
+    let redis = |algorithm| Run::new(&format!("Weir, Redis, {algorithm}"), Kind::Redis { algorithm });
     let mut runs = vec![
         empty(),
         memory(),
@@ -139,16 +138,16 @@ pub fn all(peers: &[Peer]) -> Vec<Run> {
 
 /// Every run once in each round, so that a machine that slows down slows all of them; and the plain INCR between them.
 pub fn rounds(runs: &[Run], times: Times) -> (Readings, Vec<f64>) {
-    let mut readings = Readings::new();
+    let mut readings: Readings = runs.iter().map(|run| (run.name.clone(), Vec::new())).collect();
     let mut incr = Vec::new();
     for round in 1..=times.rounds {
-        for run in runs {
+        for (run, (_, of_run)) in runs.iter().zip(&mut readings) {
             let reading = run.measure(times);
             eprintln!(
                 "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 {:6.0} us {:.4} not ok",
                 run.name, reading.server, reading.redis, reading.per_second, reading.p50, reading.p99, reading.p999, reading.not_ok
             );
-            readings.entry(run.name.clone()).or_default().push(reading);
+            of_run.push(reading);
         }
         incr.push(plain_redis::incr_micros(times.window / 2));
     }
