@@ -1,0 +1,144 @@
+//! What a call costs, end to end, and whether that is within the budget: Weir beside an empty tonic service, plain Redis, and its peers.
+//!
+//! `cargo bench --bench service` starts each server in turn, loads it, reads the CPU time of its process and of its Redis, and prints the
+//! tables that the README shows; `-- --readme` writes them there. Everything is a ratio to something that ran beside it, a median of rounds
+//! that go through all servers in turn. Leave the machine alone meanwhile: what else runs is in the figures.
+
+#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+
+use std::process::Command;
+use std::time::Duration;
+
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../tests/it/support"]
+mod support {
+    pub mod ports;
+    pub mod redis;
+
+    pub use redis::RedisServer;
+}
+
+mod service {
+    pub mod budget;
+    pub mod checks;
+    pub mod empty;
+    pub mod fill;
+    pub mod limits;
+    pub mod load;
+    pub mod plain_redis;
+    pub mod runs;
+    pub mod servers;
+    pub mod wire;
+}
+
+use service::budget::{Measured, into_the_readme};
+use service::empty::{self, Runtime};
+use service::fill;
+use service::runs::{self, Times};
+use service::servers::{Peer, can_pin, cores};
+
+const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
+
+/// To see that everything works: its figures mean little.
+const QUICK: Times = Times { window: Duration::from_millis(300), warm_up: Duration::from_millis(100), rounds: 1 };
+
+const FULL_KEYS: usize = 10_000_000;
+const QUICK_KEYS: usize = 1_000_000;
+
+const USAGE: &str = "\
+cargo bench --bench service -- [OPTION...]
+    --quick             one short round, to see that it works
+    --rounds N          rounds [default: 3]
+    --only TEXT         print the figures of the runs with this in their names, and no tables; may be repeated
+    --peer NAME=COMMAND another server of the same protocol; in COMMAND stand {port}, and {http} and {debug} for further ports,
+                        {limits} for the folder with config/*.yaml, limitador.yaml and limitador-one.yaml, {redis} for host:port
+    --readme            write the tables into the README";
+
+/// What the command line asks for.
+struct Options {
+    times: Times,
+    fill_keys: usize,
+    only: Vec<String>,
+    peers: Vec<Peer>,
+    readme: bool,
+}
+
+fn options(arguments: &[String]) -> Option<Options> {
+    let mut options = Options { times: FULL, fill_keys: FULL_KEYS, only: Vec::new(), peers: Vec::new(), readme: false };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => (options.times, options.fill_keys) = (QUICK, QUICK_KEYS),
+            "--rounds" => options.times.rounds = arguments.next()?.parse().ok().filter(|&rounds| rounds > 0)?,
+            "--only" => options.only.push(arguments.next()?.clone()),
+            "--peer" => options.peers.push(Peer::parse(arguments.next()?)?),
+            "--readme" => options.readme = true,
+            // Cargo says so to every bench.
+            "--bench" => {}
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["--serve-empty", runtime, port] => {
+            let (_, runtime) = Runtime::NAMED.into_iter().find(|(name, _)| *name == runtime).expect("a runtime");
+            empty::serve(runtime, port.parse().expect("a port"));
+        }
+        [fill::FILL, keys] => fill::here(keys.parse().expect("a number")),
+        _ => match options(&arguments) {
+            Some(options) => measure(&options),
+            None => {
+                eprintln!("{USAGE}");
+                std::process::exit(2);
+            }
+        },
+    }
+}
+
+fn measure(options: &Options) {
+    let mut runs = runs::all(&options.peers);
+    if !options.only.is_empty() {
+        runs.retain(|run| options.only.iter().any(|only| run.name.contains(only)));
+        runs::rounds(&runs, options.times);
+        return;
+    }
+    let (readings, incr) = runs::rounds(&runs, options.times);
+    let measured = Measured {
+        readings,
+        incr,
+        fill: fill::in_a_new_process(options.fill_keys),
+        fill_keys: options.fill_keys,
+        admitted: runs::admitted(),
+        log_bytes: runs::bytes_per_event(),
+        commands_per_refusal: runs::commands_per_refusal(options.times.window),
+    };
+    let report = measured.report(&machine(options.times));
+    println!("{report}");
+    if options.readme {
+        into_the_readme(&report);
+    }
+}
+
+/// Where and how this was measured.
+fn machine(times: Times) -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("unknown", |(_, model)| model);
+    let version = |program: &str| {
+        let output = Command::new(program).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&output).lines().next().unwrap_or(program).to_owned()
+    };
+    let redis = version("redis-server").split(" sha").next().unwrap_or_default().to_owned();
+    let pinned = if can_pin() { "the server on one core, Redis and the load on another" } else { "not pinned to cores" };
+    format!(
+        "Medians of {} rounds [least..most], windows of {:.1} s. {} × {model}, {pinned}; {}, {redis}.\n",
+        times.rounds,
+        times.window.as_secs_f64(),
+        cores(),
+        version("rustc")
+    )
+}

@@ -1,0 +1,248 @@
+//! The budget: what Weir may cost, as ratios to what was measured beside it in the same run, and the tables that say how it came out.
+
+use std::fmt::Write;
+use std::fs;
+
+use super::fill::Fill;
+use super::limits;
+use super::runs::{Reading, Readings};
+
+const MARKERS: [&str; 2] = ["<!-- speed: begin -->\n", "<!-- speed: end -->\n"];
+
+/// A bound of the budget.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+    Exactly(f64),
+}
+
+use Bound::{AtLeast, AtMost, Exactly};
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            AtMost(bound) => value <= bound,
+            AtLeast(bound) => value >= bound,
+            Exactly(bound) => value.total_cmp(&bound).is_eq(),
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            AtMost(bound) => format!("≤ {bound}"),
+            AtLeast(bound) => format!("≥ {bound}"),
+            Exactly(bound) => format!("= {bound}"),
+        }
+    }
+}
+
+/// A line of the budget, with one value per round; none where a peer was not there.
+struct Line {
+    number: &'static str,
+    measure: &'static str,
+    must: Bound,
+    goal: Bound,
+    values: Vec<f64>,
+}
+
+/// All that was measured.
+pub struct Measured {
+    pub readings: Readings,
+    /// CPU time of redis-server per INCR, sixteen to a round trip, in microseconds.
+    pub incr: Vec<f64>,
+    pub fill: Fill,
+    pub fill_keys: usize,
+    pub admitted: Vec<(String, u64)>,
+    pub log_bytes: (f64, f64),
+    pub commands_per_refusal: f64,
+}
+
+/// The names of peers that lines of the budget are about.
+const LIMITADOR: &str = "limitador-memory";
+const LIMITADOR_REDIS: &str = "limitador-redis";
+const LIMITADOR_CACHED: &str = "limitador-redis-cached, Zipf";
+const RATELIMIT: &str = "ratelimit-redis";
+
+const ON_REDIS: &str = "Weir, Redis, fixed_window";
+
+fn server(reading: &Reading) -> f64 {
+    reading.server
+}
+
+fn sum(reading: &Reading) -> f64 {
+    reading.server + reading.redis
+}
+
+fn per_second(reading: &Reading) -> f64 {
+    reading.per_second
+}
+
+fn p99(reading: &Reading) -> f64 {
+    reading.p99
+}
+
+impl Measured {
+    /// Nothing, if it did not run.
+    fn of(&self, run: &str) -> &[Reading] {
+        self.readings.iter().find(|(name, _)| name == run).map_or(&[], |(_, readings)| readings)
+    }
+
+    /// One run to another, round by round.
+    fn ratios(&self, run: &str, to: &str, of: fn(&Reading) -> f64) -> Vec<f64> {
+        let values = |name| self.of(name).iter().map(of);
+        values(run).zip(values(to)).map(|(value, base)| value / base).collect()
+    }
+
+    fn to_incr(&self, run: &str) -> Vec<f64> {
+        self.of(run).iter().zip(&self.incr).map(|(reading, incr)| reading.redis / incr).collect()
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let line = |number, measure, must, goal, values| Line { number, measure, must, goal, values };
+        let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
+        let thousand = f64::from(limits::THOUSAND);
+        let furthest = self
+            .admitted
+            .iter()
+            .map(|(_, admitted)| *admitted as f64 / thousand)
+            .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
+        vec![
+            line("1", "memory: server CPU / empty tonic", AtMost(1.0), AtMost(0.8), ratios("Weir, memory", "empty tonic", server)),
+            line(
+                "2",
+                "the same with 3 descriptors",
+                AtMost(1.1),
+                AtMost(0.9),
+                ratios("Weir, memory, 3 descriptors", "empty tonic, 3 descriptors", server),
+            ),
+            line("3", "memory: server CPU / limitador in memory", AtMost(0.5), AtMost(0.4), ratios("Weir, memory", LIMITADOR, server)),
+            line(
+                "4",
+                "memory: requests/s on all cores / empty `#[tokio::main]`",
+                AtLeast(2.0),
+                AtLeast(2.5),
+                ratios("Weir, memory, all cores", "empty #[tokio::main], all cores", per_second),
+            ),
+            line("5", "Redis: server CPU / empty tonic", AtMost(1.4), AtMost(1.15), ratios(ON_REDIS, "empty tonic", server)),
+            line("6", "Redis: server + redis CPU / limitador on redis", AtMost(0.3), AtMost(0.2), ratios(ON_REDIS, LIMITADOR_REDIS, sum)),
+            line(
+                "7",
+                "Redis: server + redis CPU / limitador redis_cached, warm Zipf",
+                AtMost(0.4),
+                AtMost(0.25),
+                ratios("Weir, Redis, fixed_window, Zipf", LIMITADOR_CACHED, sum),
+            ),
+            line("8a", "Redis: requests/s / limitador on redis", AtLeast(4.0), AtLeast(6.0), ratios(ON_REDIS, LIMITADOR_REDIS, per_second)),
+            line("8b", "Redis: requests/s / envoyproxy/ratelimit", AtLeast(3.0), AtLeast(5.0), ratios(ON_REDIS, RATELIMIT, per_second)),
+            line("9", "redis CPU per fixed-window decision / pipelined INCR", AtMost(2.5), AtMost(1.8), self.to_incr(ON_REDIS)),
+            line(
+                "10",
+                "redis CPU per token-bucket decision / pipelined INCR",
+                AtMost(4.5),
+                AtMost(3.5),
+                self.to_incr("Weir, Redis, token_bucket"),
+            ),
+            line(
+                "11",
+                "p99 at 8k/s, Redis / limitador on redis",
+                AtMost(0.3),
+                AtMost(0.15),
+                ratios("Weir, Redis, fixed_window, 8k/s", "limitador-redis, 8k/s", p99),
+            ),
+            line(
+                "12",
+                "p99 at 8k/s, memory / empty tonic",
+                AtMost(1.5),
+                AtMost(1.1),
+                ratios("Weir, memory, 8k/s", "empty tonic, 8k/s", p99),
+            ),
+            line("13", "memory: bytes per key (RSS), see below", AtMost(80.0), AtMost(56.0), vec![self.fill.bytes_per_key]),
+            line(
+                "14",
+                "memory: longest stall while they are inserted and swept, ms",
+                AtMost(1.0),
+                AtMost(0.3),
+                vec![self.fill.longest_insertion_ms + self.fill.longest_sweep_ms],
+            ),
+            line(
+                "15",
+                "admitted / limit of 1000, furthest from 1 of every store and algorithm, 64 at a time",
+                Exactly(1.0),
+                Exactly(1.0),
+                furthest.into_iter().collect(),
+            ),
+            line("16", "log: redis bytes per event / sorted set", AtMost(0.7), AtMost(0.5), vec![self.log_bytes.0 / self.log_bytes.1]),
+            line("17", "redis commands per refused request of one key", AtMost(0.01), AtMost(0.001), vec![self.commands_per_refusal]),
+        ]
+    }
+
+    /// Both tables and what has to be known to read them.
+    pub fn report(&self, machine: &str) -> String {
+        let mut text = "| # | measure | must | goal | measured |  |\n|---|---|---|---|---|---|\n".to_owned();
+        for line in self.lines() {
+            let verdict = match median(&line.values) {
+                None => "not measured",
+                Some(value) if line.goal.holds(value) => "goal",
+                Some(value) if line.must.holds(value) => "must",
+                Some(_) => "**missed**",
+            };
+            let (must, goal, measured) = (line.must.text(), line.goal.text(), spread(&line.values, digits(&line.values)));
+            let _ = writeln!(text, "| {} | {} | {must} | {goal} | {measured} | {verdict} |", line.number, line.measure);
+        }
+        text += "\n| server and load | server, µs CPU | redis, µs CPU | requests/s | p50 µs | p99 µs | p99.9 µs | not OK |\n";
+        text += "|---|---|---|---|---|---|---|---|\n";
+        for (name, readings) in &self.readings {
+            let of = |of: fn(&Reading) -> f64| readings.iter().map(of).collect::<Vec<f64>>();
+            let [p50, p99, p999] = [of(|one| one.p50), of(p99), of(|one| one.p999)].map(|values| spread(&values, 0));
+            let redis = if readings.iter().all(|one| one.redis == 0.0) { "-".to_owned() } else { spread(&of(|one| one.redis), 2) };
+            let not_ok = median(&of(|one| one.not_ok))
+                .filter(|&share| share > 0.0)
+                .map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0));
+            let (server, rate) = (spread(&of(server), 2), spread(&of(per_second), 0));
+            let _ = writeln!(text, "| {name} | {server} | {redis} | {rate} | {p50} | {p99} | {p999} | {not_ok} |");
+        }
+        let (log, set) = self.log_bytes;
+        let _ = writeln!(
+            text,
+            "\nA plain INCR, sixteen to a round trip, cost redis-server {} µs. Rows 13 and 14: {} keys in one process, CPU time of {:.2} ms for the \
+             longest sixteen insertions and {:.2} ms for the longest sweep. Row 16: {log:.1} bytes and {set:.1}.\n\n{machine}",
+            spread(&self.incr, 2),
+            self.fill_keys,
+            self.fill.longest_insertion_ms,
+            self.fill.longest_sweep_ms,
+        );
+        text
+    }
+}
+
+/// Enough to see three figures.
+fn digits(values: &[f64]) -> usize {
+    match median(values) {
+        Some(value) if value < 0.01 => 5,
+        Some(value) if value < 20.0 => 2,
+        _ => 0,
+    }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// The median, and the extremes where they differ.
+fn spread(values: &[f64], digits: usize) -> String {
+    let Some(median) = median(values) else { return "-".to_owned() };
+    let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(least, most), &value| (least.min(value), most.max(value)));
+    if values.len() == 1 { format!("{median:.digits$}") } else { format!("{median:.digits$} [{least:.digits$}..{most:.digits$}]") }
+}
+
+/// Puts the text between the markers of the README.
+pub fn into_the_readme(text: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let readme = fs::read_to_string(path).expect("the README");
+    let [begin, end] = MARKERS.map(|marker| readme.find(marker).unwrap_or_else(|| panic!("the README has no {marker}")));
+    let new = format!("{}{text}{}", &readme[..begin + MARKERS[0].len()], &readme[end..]);
+    fs::write(path, new).expect("the README");
+}

@@ -1,0 +1,66 @@
+//! Whether a server does its work: asked by a real client, before anything is measured. A fast answer that is wrong counts for nothing.
+
+use std::net::SocketAddr;
+
+use weir::proto::rate_limit_response::rate_limit::Unit;
+use weir::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::proto::{RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
+
+use super::limits;
+use super::servers::{Kind, Server};
+
+/// Some servers count behind their answers; so many hits of a limit of three are enough for anyone.
+const SURELY_REFUSED: usize = 400;
+
+/// Fails with what was wrong. The key is one that no load uses, except in the limits that all users share.
+pub fn answers(server: &Server, kind: &Kind) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ask = |request| runtime.block_on(ask(server.address, request)).unwrap_or_else(|status| panic!("{status}\n{}", server.log()));
+    for descriptors in [1, 3] {
+        let answer = ask(vec![limits::request(limits::KEYS, descriptors)]).remove(0);
+        assert_eq!(answer.overall_code(), Code::Ok, "{kind:?}: {answer:?}");
+        match kind {
+            Kind::Memory { algorithm } | Kind::Redis { algorithm } => {
+                assert_eq!(answer.statuses.len(), descriptors);
+                answer.statuses.iter().for_each(|status| whole(status, algorithm));
+            }
+            Kind::Empty(_) => assert_eq!(answer.statuses.len(), descriptors),
+            Kind::Peer(_) => {}
+        }
+    }
+    let narrow = limits::exact_request("narrow", "anyone");
+    match kind {
+        Kind::Memory { .. } | Kind::Redis { .. } => {
+            let answers = ask(vec![narrow; limits::NARROW as usize + 1]);
+            let (over, within) = answers.split_last().expect("answers");
+            assert!(within.iter().all(|answer| answer.overall_code() == Code::Ok), "{answers:?}");
+            assert_eq!((over.overall_code(), over.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
+        }
+        Kind::Empty(_) => {}
+        Kind::Peer(peer) => {
+            let answers = ask(vec![narrow; SURELY_REFUSED]);
+            assert!(answers.iter().any(|answer| answer.overall_code() == Code::OverLimit), "{} never refuses", peer.name);
+        }
+    }
+}
+
+/// A status with all that Envoy makes headers of.
+fn whole(status: &DescriptorStatus, algorithm: &str) {
+    let limit = status.current_limit.as_ref().expect("a limit");
+    assert_eq!(
+        (status.code(), limit.unit(), limit.requests_per_unit),
+        (Code::Ok, Unit::Minute, limits::per_minute(algorithm)),
+        "{status:?}"
+    );
+    assert!(status.limit_remaining <= limit.requests_per_unit && status.duration_until_reset.is_some(), "{status:?}");
+}
+
+async fn ask(address: SocketAddr, requests: Vec<RateLimitRequest>) -> Result<Vec<RateLimitResponse>, tonic::Status> {
+    let mut client =
+        RateLimitServiceClient::connect(format!("http://{address}")).await.map_err(|error| tonic::Status::from_error(error.into()))?;
+    let mut answers = Vec::new();
+    for request in requests {
+        answers.push(client.should_rate_limit(request).await?.into_inner());
+    }
+    Ok(answers)
+}

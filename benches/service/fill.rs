@@ -1,0 +1,110 @@
+//! The memory store with very many keys: what a key takes, and the longest that a request is held up.
+//!
+//! In a process of its own, so that nothing that an allocator kept from before hides what is new. Pauses are CPU time: on a machine with other
+//! work the clock would show that work. Whoever asks may have to wait for one insertion, which may make a shard grow, and for one sweep of
+//! the same shard; the longest of both are added up, though they hardly ever meet.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use weir::algorithm::{Algorithm, Moment, Options};
+use weir::plan::{Check, Plan, Role};
+use weir::store::{Memory, memory};
+use weir::time::{Micros, Rate, Span, Unit};
+
+/// The argument that asks for it, with the number of keys.
+pub const FILL: &str = "--fill";
+
+/// Insertions that are timed together: the clock costs as much as one of them.
+const TOGETHER: usize = 16;
+
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// What a process of its own found.
+#[derive(Clone, Copy, Debug)]
+pub struct Fill {
+    pub bytes_per_key: f64,
+    pub longest_insertion_ms: f64,
+    pub longest_sweep_ms: f64,
+}
+
+/// Runs it and reads what it prints.
+pub fn in_a_new_process(keys: usize) -> Fill {
+    let this = std::env::current_exe().expect("a program");
+    let output = std::process::Command::new(this).args([FILL, &keys.to_string()]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = text.split_whitespace().map(|figure| figure.parse().expect("a number")).collect();
+    let [bytes_per_key, longest_insertion_ms, longest_sweep_ms] = figures[..] else {
+        panic!("{text}\n{}", String::from_utf8_lossy(&output.stderr))
+    };
+    Fill { bytes_per_key, longest_insertion_ms, longest_sweep_ms }
+}
+
+/// Prints the three figures.
+pub fn here(keys: usize) {
+    let memory = Memory::new(memory::Options { max_keys: keys + keys / 4 });
+    let before = resident_bytes();
+    let done = AtomicBool::new(false);
+    // From the middle on everything has recovered, and is swept while new keys come.
+    let late = AtomicBool::new(false);
+    let (insertion, sweep, bytes) = std::thread::scope(|scope| {
+        let (memory, done, late) = (&memory, &done, &late);
+        let sweeper = scope.spawn(move || {
+            let mut longest = 0.0_f64;
+            while !done.load(Ordering::Relaxed) {
+                let begin = thread_cpu_ms();
+                let _ = memory.sweep(at(late.load(Ordering::Relaxed)));
+                longest = longest.max(thread_cpu_ms() - begin);
+                std::thread::sleep(PAUSE);
+            }
+            longest
+        });
+        let first = insert(memory, 0..keys, false);
+        let bytes = (resident_bytes() - before) / memory.size().keys as f64;
+        late.store(true, Ordering::Relaxed);
+        let second = insert(memory, keys..keys + keys / 2, true);
+        done.store(true, Ordering::Relaxed);
+        (first.max(second), sweeper.join().expect("no panic"), bytes)
+    });
+    assert_eq!(memory.size().evicted, 0, "it was full");
+    println!("{bytes:.1} {insertion:.3} {sweep:.3}");
+}
+
+/// Now, or when all that was counted now has recovered.
+fn at(late: bool) -> Micros {
+    memory::now() + if late { Span::from_secs(600) } else { Span::ZERO }
+}
+
+/// The longest that any few insertions took.
+fn insert(memory: &Memory, keys: std::ops::Range<usize>, late: bool) -> f64 {
+    let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
+    let algorithm = Algorithm::try_new(&rate, &Options::default()).expect("a fixed window");
+    let mut longest = 0.0_f64;
+    for first in keys.step_by(TOGETHER) {
+        let plans: [Plan; TOGETHER] = std::array::from_fn(|offset| {
+            let key = format!("w1{{bench|user={}}}x", first + offset);
+            Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))])
+        });
+        let moment = Moment { now: at(late), patience: Span::ZERO };
+        let begin = thread_cpu_ms();
+        for plan in &plans {
+            std::hint::black_box(memory.decide_at(plan, &[0], moment));
+        }
+        longest = longest.max(thread_cpu_ms() - begin);
+    }
+    longest
+}
+
+fn thread_cpu_ms() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+}
+
+/// Bytes of this process that are in memory.
+fn resident_bytes() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1_024.0
+}

@@ -1,0 +1,180 @@
+//! What every server is set up with and asked: a hundred limits on three levels, and requests that meet all of them.
+//!
+//! The same limits are written as Weir and envoyproxy/ratelimit read them, and as limitador does. One more, of three hits a year, shows
+//! that refusals are refusals.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use weir::proto::rate_limit_descriptor::Entry;
+use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+
+use super::load::Questions;
+use super::wire::Question;
+
+/// Distinct users, and so about as many counters for each kind of descriptor.
+pub const KEYS: usize = 10_000;
+
+/// Hits a minute: nobody reaches it.
+pub const PER_MINUTE: u32 = 1_000_000;
+
+/// A log remembers each hit, so that Weir takes no larger ones than 100,000; one key of the load gets some ten hits a second.
+const PER_MINUTE_OF_A_LOG: u32 = 1_000;
+
+/// Of the limit that is reached.
+pub const NARROW: u32 = 3;
+
+/// Of the limit that is reached exactly.
+pub const THOUSAND: u32 = 1_000;
+
+const ROUTES: usize = 11;
+const PLANS: [&str; 4] = ["free", "bronze", "silver", "gold"];
+
+/// The limits of every user of each route, of each plan, and of every user of each plan; and one for addresses.
+pub const LIMITS: usize = 1 + ROUTES * (1 + 2 * PLANS.len());
+
+/// Draws from [`KEYS`]; a run begins again at its end.
+const DRAWS: usize = 1 << 17;
+
+/// The limit of a minute for this algorithm.
+pub fn per_minute(algorithm: &str) -> u32 {
+    if algorithm == "sliding_window_log" { PER_MINUTE_OF_A_LOG } else { PER_MINUTE }
+}
+
+/// Writes `config/*.yaml` and `limitador*.yaml` into a folder.
+pub fn write(folder: &Path, algorithm: &str) {
+    let config = folder.join("config");
+    fs::create_dir_all(&config).expect("a folder of our own");
+    let files = [
+        (config.join("bench.yaml"), tree(algorithm)),
+        (config.join("exact.yaml"), exact(algorithm)),
+        (folder.join("limitador.yaml"), for_limitador()),
+        (folder.join("limitador-one.yaml"), ONE_FOR_LIMITADOR.to_owned() + NARROW_FOR_LIMITADOR),
+    ];
+    for (path, text) in files {
+        fs::write(path, text).expect("a folder of our own");
+    }
+}
+
+/// The key `algorithm` only where it is not the default: not everybody knows it.
+fn rate(algorithm: &str, unit: &str, hits: u32) -> String {
+    let algorithm = if algorithm == "fixed_window" { String::new() } else { format!(", algorithm: {algorithm}") };
+    format!("rate_limit: {{ unit: {unit}, requests_per_unit: {hits}{algorithm} }}")
+}
+
+fn tree(algorithm: &str) -> String {
+    let rate = rate(algorithm, "minute", per_minute(algorithm));
+    let mut text = format!("domain: bench\ndescriptors:\n  - key: remote_address\n    {rate}\n");
+    for route in 0..ROUTES {
+        let _ = writeln!(text, "  - key: route\n    value: /api/v1/{route}\n    descriptors:\n      - key: user\n        {rate}");
+        for plan in PLANS {
+            let _ = writeln!(text, "      - key: plan\n        value: {plan}\n        {rate}");
+            let _ = writeln!(text, "        descriptors:\n          - key: user\n            {rate}");
+        }
+    }
+    assert_eq!(text.matches("rate_limit").count(), LIMITS);
+    text
+}
+
+fn exact(algorithm: &str) -> String {
+    let (narrow, thousand) = (rate("fixed_window", "year", NARROW), rate(algorithm, "day", THOUSAND));
+    format!("domain: exact\ndescriptors:\n  - key: narrow\n    {narrow}\n  - key: thousand\n    {thousand}\n")
+}
+
+const ONE_FOR_LIMITADOR: &str = "\
+- namespace: bench
+  max_value: 1000000
+  seconds: 60
+  conditions: []
+  variables: [\"descriptors[0]['route']\", \"descriptors[0]['user']\"]
+";
+
+const NARROW_FOR_LIMITADOR: &str = "\
+- namespace: exact
+  max_value: 3
+  seconds: 31536000
+  conditions: []
+  variables: [\"descriptors[0]['narrow']\"]
+";
+
+/// In limitador a limit applies when its conditions hold and its variables are there, whatever else the descriptor says; `!(x in y)` keeps
+/// descriptors of other levels away.
+fn for_limitador() -> String {
+    let mut text = NARROW_FOR_LIMITADOR.to_owned();
+    let mut limit = |conditions: &[String], variable: &str| {
+        let conditions: Vec<String> = conditions.iter().map(|condition| format!("\"{condition}\"")).collect();
+        let variables = if variable.is_empty() { String::new() } else { format!("\"descriptors[0]['{variable}']\"") };
+        let _ = writeln!(text, "- namespace: bench\n  max_value: {PER_MINUTE}\n  seconds: 60");
+        let _ = writeln!(text, "  conditions: [{}]\n  variables: [{variables}]", conditions.join(", "));
+    };
+    let (has, lacks) = (|key: &str| format!("'{key}' in descriptors[0]"), |key: &str| format!("!('{key}' in descriptors[0])"));
+    let is = |key: &str, value: &str| format!("'{key}' in descriptors[0] && descriptors[0]['{key}'] == '{value}'");
+    limit(&[has("remote_address")], "remote_address");
+    for route in 0..ROUTES {
+        let route = is("route", &format!("/api/v1/{route}"));
+        limit(&[route.clone(), lacks("plan"), has("user")], "user");
+        for plan in PLANS {
+            limit(&[route.clone(), is("plan", plan), lacks("user")], "");
+            limit(&[route.clone(), is("plan", plan), has("user")], "user");
+        }
+    }
+    text
+}
+
+fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |&(key, value): &(&str, &str)| Entry { key: key.into(), value: value.into() };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+/// What Envoy asks for one call of one user, with one descriptor or with three.
+pub fn request(key: usize, descriptors: usize) -> RateLimitRequest {
+    let (user, route, plan) = (format!("user-{key:05}"), format!("/api/v1/{}", key % ROUTES), PLANS[key % PLANS.len()]);
+    let address = format!("10.0.{}.{}", key / 256, key % 256);
+    let of_user = descriptor(&[("route", &route), ("user", &user)]);
+    let all = match descriptors {
+        1 => vec![of_user],
+        _ => vec![of_user, descriptor(&[("remote_address", &address)]), descriptor(&[("route", &route), ("plan", plan), ("user", &user)])],
+    };
+    RateLimitRequest { domain: "bench".to_owned(), descriptors: all, hits_addend: 0 }
+}
+
+/// One key of the domain `exact`.
+pub fn exact_request(key: &str, value: &str) -> RateLimitRequest {
+    RateLimitRequest { domain: "exact".to_owned(), descriptors: vec![descriptor(&[(key, value)])], hits_addend: 0 }
+}
+
+/// How often each key comes.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys {
+    /// Each as often as the others.
+    Uniform,
+    /// The n-th most frequent one 1/n as often as the first.
+    Zipf,
+}
+
+/// The questions of a load.
+pub fn questions(keys: Keys, descriptors: usize) -> Questions {
+    let all = (0..KEYS).map(|key| Question::new(&request(key, descriptors))).collect();
+    // Every server is asked the same.
+    let mut random = fastrand::Rng::with_seed(7);
+    let order = match keys {
+        Keys::Uniform => (0..DRAWS).map(|_| random.u32(..KEYS as u32)).collect(),
+        Keys::Zipf => {
+            let mut sum = 0.0;
+            let sums: Vec<f64> = (1..=KEYS).map(|rank| (sum += 1.0 / rank as f64, sum).1).collect();
+            (0..DRAWS).map(|_| sums.partition_point(|&below| below < random.f64() * sum).min(KEYS - 1) as u32).collect()
+        }
+    };
+    Questions::new(all, order)
+}
+
+/// A few keys, one after the other: each as often as the others, exactly.
+pub fn in_turn(keys: usize) -> Questions {
+    Questions::new((0..keys).map(|key| Question::new(&request(key, 1))).collect(), (0..keys as u32).collect())
+}
+
+/// A single question, again and again.
+pub fn always(request: &RateLimitRequest) -> Questions {
+    Questions::new(vec![Question::new(request)], vec![0])
+}

@@ -1,0 +1,206 @@
+//! The load: closed loops, where every call that is answered makes the next one, and open ones, where calls come when they are due.
+//!
+//! One thread that waits in `poll`, so that Redis may have the core that they share. In an open loop the time of a call counts from the
+//! instant that it was due, so that a stall is seen by all who met it; calls that were never answered count as long as they waited.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::wire::{Answer, Line, Question};
+
+/// How long to wait for answers before looking at the clock again.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Calls that wait for so long at the end of an open loop count as slow ones; others are merely the last ones.
+const OVERDUE: Duration = Duration::from_millis(10);
+
+/// Connections, and calls under way on each.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub connections: usize,
+    pub streams: usize,
+}
+
+/// When the next call is made.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// When one was answered.
+    Closed,
+    /// At random instants, so many a second (a Poisson process).
+    Open { per_second: f64 },
+}
+
+/// How much of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    Passed(Duration),
+    /// So many calls, all answered.
+    Answered(u64),
+}
+
+/// What is asked, in an order drawn beforehand.
+pub struct Questions {
+    all: Vec<Question>,
+    order: Vec<u32>,
+    next: usize,
+}
+
+impl Questions {
+    /// `order` holds places in `all`, and begins again at its end.
+    pub fn new(all: Vec<Question>, order: Vec<u32>) -> Self {
+        Self { all, order, next: 0 }
+    }
+
+    fn next(&mut self) -> &Question {
+        let place = self.order[self.next];
+        self.next = (self.next + 1) % self.order.len();
+        &self.all[place as usize]
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub ok: u64,
+    pub over_limit: u64,
+    pub failed: u64,
+    pub lasted: Duration,
+    micros: Vec<f64>,
+}
+
+impl Tally {
+    pub fn answered(&self) -> u64 {
+        self.ok + self.over_limit + self.failed
+    }
+
+    fn take(&mut self, answer: Answer, waited: Duration) {
+        match answer {
+            Answer::Ok => self.ok += 1,
+            Answer::OverLimit => self.over_limit += 1,
+            Answer::Failed => self.failed += 1,
+        }
+        self.micros.push(waited.as_nanos() as f64 / 1_000.0);
+    }
+
+    /// Latencies, in microseconds, of these shares of all calls.
+    pub fn quantiles<const N: usize>(&mut self, shares: [f64; N]) -> [f64; N] {
+        self.micros.sort_unstable_by(f64::total_cmp);
+        let last = self.micros.len().saturating_sub(1) as f64;
+        shares.map(|share| self.micros.get((last * share) as usize).copied().unwrap_or(f64::NAN))
+    }
+}
+
+/// The connections to one server.
+pub struct Client {
+    lines: Vec<Line>,
+    turn: usize,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr, shape: Shape) -> Self {
+        // Waits of the open loop are shorter than what the kernel rounds them up to; it may refuse, and they are coarser then.
+        let _ = std::fs::write("/proc/self/timerslack_ns", "1");
+        Self { lines: (0..shape.connections).map(|_| Line::connect(address, shape.streams)).collect(), turn: 0 }
+    }
+
+    /// Calls that were made before and are not answered yet count where their answers come.
+    pub fn run(&mut self, questions: &mut Questions, pace: Pace, until: Until) -> Tally {
+        let begin = Instant::now();
+        let mut tally = Tally::default();
+        let mut schedule = Schedule { due: begin, waiting: VecDeque::new() };
+        let mut asked = 0;
+        loop {
+            let now = Instant::now();
+            let (over, left) = match until {
+                Until::Passed(time) => (now - begin >= time, u64::MAX),
+                Until::Answered(calls) => (tally.answered() == calls, calls - asked),
+            };
+            if over {
+                tally.lasted = now - begin;
+                break;
+            }
+            let patience = match pace {
+                Pace::Closed => {
+                    asked += self.fill(questions, now, left);
+                    PATIENCE
+                }
+                Pace::Open { per_second } => {
+                    schedule.advance(now, per_second);
+                    self.catch_up(questions, &mut schedule.waiting);
+                    schedule.due.saturating_duration_since(Instant::now()).min(PATIENCE)
+                }
+            };
+            self.exchange(patience, &mut tally);
+        }
+        if matches!(pace, Pace::Open { .. }) {
+            let now = Instant::now();
+            let unanswered = self.lines.iter().flat_map(Line::waiting).chain(schedule.waiting);
+            tally
+                .micros
+                .extend(unanswered.map(|since| now - since).filter(|&age| age > OVERDUE).map(|age| age.as_nanos() as f64 / 1_000.0));
+        }
+        tally
+    }
+
+    /// Makes calls wherever there is room, `left` at most.
+    fn fill(&mut self, questions: &mut Questions, now: Instant, left: u64) -> u64 {
+        let mut asked = 0;
+        for line in &mut self.lines {
+            while asked < left && line.has_room() {
+                line.ask(questions.next(), now);
+                asked += 1;
+            }
+        }
+        asked
+    }
+
+    /// Makes the calls that are due, on one connection after the other.
+    fn catch_up(&mut self, questions: &mut Questions, waiting: &mut VecDeque<Instant>) {
+        while let Some(&due) = waiting.front() {
+            let lines = self.lines.len();
+            let Some(free) = (0..lines).map(|step| (self.turn + step) % lines).find(|&place| self.lines[place].has_room()) else { return };
+            self.lines[free].ask(questions.next(), due);
+            self.turn = (free + 1) % lines;
+            waiting.pop_front();
+        }
+    }
+
+    /// Sends, waits for at most `patience`, and receives.
+    fn exchange(&mut self, patience: Duration, tally: &mut Tally) {
+        for line in &mut self.lines {
+            line.flush();
+        }
+        let flags = |line: &Line| if line.is_pending() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let mut polled: Vec<PollFd<'_>> =
+            self.lines.iter().map(|line| PollFd::from_borrowed_fd(line.stream.as_fd(), flags(line))).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
+        // Interrupted or not, the sockets say what there is.
+        let _ = poll(&mut polled, Some(&timeout));
+        let ready: Vec<bool> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
+        for (line, _) in self.lines.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+            let now = Instant::now();
+            line.receive(|answer, since| tally.take(answer, now.saturating_duration_since(since)));
+        }
+    }
+}
+
+/// The calls of an open loop.
+struct Schedule {
+    due: Instant,
+    /// Due and not yet made.
+    waiting: VecDeque<Instant>,
+}
+
+impl Schedule {
+    fn advance(&mut self, now: Instant, per_second: f64) {
+        while self.due <= now {
+            self.waiting.push_back(self.due);
+            // 1 - f64() is never 0.
+            self.due += Duration::from_secs_f64(-(1.0 - fastrand::f64()).ln() / per_second);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What Redis alone costs: plain `INCR`s, sixteen to a round trip, which decisions are compared with; and a sorted set with a member for
+//! each event, which the log is compared with.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use bb8_redis::redis;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::limits::KEYS;
+use super::servers::{Place, cpu_micros, run_this_on};
+use crate::support::RedisServer;
+
+const PIPELINE: usize = 16;
+const CONNECTIONS: usize = 4;
+
+/// CPU time of redis-server per INCR, in microseconds, over two such windows of which the first is not counted.
+pub fn incr_micros(window: Duration) -> f64 {
+    run_this_on(Place::FirstCore);
+    let server = RedisServer::start();
+    let mut streams: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|_| {
+            let stream = TcpStream::connect(server.url()).expect("it listens");
+            stream.set_nodelay(true).expect("a TCP socket");
+            stream.set_nonblocking(true).expect("a TCP socket");
+            stream
+        })
+        .collect();
+    let mut missing = vec![0; CONNECTIONS];
+    let _ = incr(&mut streams, &mut missing, window / 2);
+    let begin = cpu_micros(server.process_id());
+    let answered = incr(&mut streams, &mut missing, window);
+    (cpu_micros(server.process_id()) - begin) / answered as f64
+}
+
+/// Sends whenever all of a connection's replies have come; how many came.
+fn incr(streams: &mut [TcpStream], missing: &mut [usize], window: Duration) -> usize {
+    let begin = Instant::now();
+    let mut answered = 0;
+    let mut replies = [0; 4_096];
+    while begin.elapsed() < window {
+        for (stream, missing) in streams.iter_mut().zip(missing.iter_mut()).filter(|(_, missing)| **missing == 0) {
+            let mut commands = Vec::with_capacity(1_024);
+            for _ in 0..PIPELINE {
+                write!(commands, "*2\r\n$4\r\nINCR\r\n$24\r\nw1{{bench|user=user-{:06}}}\r\n", fastrand::usize(..KEYS)).expect("memory");
+            }
+            stream.write_all(&commands).expect("the socket takes so little at once");
+            *missing = PIPELINE;
+        }
+        let mut polled: Vec<PollFd<'_>> = streams.iter().map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
+        let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
+        for (stream, missing) in streams.iter_mut().zip(missing.iter_mut()) {
+            match stream.read(&mut replies) {
+                Ok(length) => {
+                    let lines = replies[..length].iter().filter(|&&byte| byte == b'\n').count();
+                    *missing -= lines;
+                    answered += lines;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("redis-server is gone: {error}"),
+            }
+        }
+    }
+    answered
+}
+
+/// Bytes of all data.
+pub fn used_bytes(server: &RedisServer) -> f64 {
+    let info: String = server.run(&["INFO", "memory"]);
+    info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a size").trim().parse().expect("a number")
+}
+
+/// Commands so far, this question not included.
+pub fn commands(server: &RedisServer) -> f64 {
+    let info: String = server.run(&["INFO", "stats"]);
+    info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a number").trim().parse().expect("a number")
+}
+
+/// Bytes per event of sorted sets that hold the instant of each event, in microseconds, as its score and as its member.
+pub fn sorted_set_bytes_per_event(keys: usize, events: usize) -> f64 {
+    const BEGIN: u64 = 1_800_000_000_000_000;
+    let server = RedisServer::start();
+    let before = used_bytes(&server);
+    let mut connection = server.connection();
+    for event in 0..events {
+        let mut pipe = redis::pipe();
+        for key in 0..keys {
+            let at = BEGIN + (event * keys + key) as u64 * 10;
+            pipe.zadd(format!("w1{{bench|user=user-{key:06}}}"), at, at).ignore();
+        }
+        pipe.query::<()>(&mut connection).expect("it takes them");
+    }
+    for key in 0..keys {
+        let _: () =
+            redis::cmd("EXPIRE").arg(format!("w1{{bench|user=user-{key:06}}}")).arg(3_600).query(&mut connection).expect("an expiry");
+    }
+    (used_bytes(&server) - before) / (keys * events) as f64
+}

@@ -1,0 +1,201 @@
+//! The runs: which servers meet which load, one after the other and then again, and what is read off them.
+
+use std::time::Duration;
+
+use super::empty::Runtime;
+use super::limits::{self, Keys};
+use super::load::{Client, Pace, Shape, Until};
+use super::servers::{Kind, Peer, Place, Server};
+use super::{checks, plain_redis};
+
+/// Calls a second of the open loops.
+const OPEN: Pace = Pace::Open { per_second: 8_000.0 };
+
+/// Four connections with sixteen calls each.
+const SHAPE: Shape = Shape { connections: 4, streams: 16 };
+
+/// For a server on all cores.
+const WIDE: Shape = Shape { connections: 8, streams: 16 };
+
+/// Calls under way on a connection of an open loop, at most; more wait their turn. A hundred is what most servers allow.
+const MOST_STREAMS: usize = 100;
+
+/// How long, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub window: Duration,
+    pub warm_up: Duration,
+    pub rounds: usize,
+}
+
+/// A server under a load.
+pub struct Run {
+    /// What the tables call it.
+    pub name: String,
+    kind: Kind,
+    place: Place,
+    shape: Shape,
+    pace: Pace,
+    keys: Keys,
+    descriptors: usize,
+}
+
+/// What was read off a run. Times are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub server: f64,
+    /// 0 without a Redis.
+    pub redis: f64,
+    pub per_second: f64,
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+    /// Share of the calls that failed or were refused, though they should not.
+    pub not_ok: f64,
+}
+
+/// The readings of each run, a value per round, in the order of the runs.
+pub type Readings = Vec<(String, Vec<Reading>)>;
+
+impl Run {
+    fn new(name: &str, kind: Kind) -> Self {
+        let (place, shape, pace, keys) = (Place::FirstCore, SHAPE, Pace::Closed, Keys::Uniform);
+        Self { name: name.to_owned(), kind, place, shape, pace, keys, descriptors: 1 }
+    }
+
+    fn open(self) -> Self {
+        let shape = Shape { streams: MOST_STREAMS, ..self.shape };
+        Self { name: format!("{}, 8k/s", self.name), pace: OPEN, shape, ..self }
+    }
+
+    fn three(self) -> Self {
+        Self { name: format!("{}, 3 descriptors", self.name), descriptors: 3, ..self }
+    }
+
+    fn zipf(self) -> Self {
+        Self { name: format!("{}, Zipf", self.name), keys: Keys::Zipf, ..self }
+    }
+
+    fn everywhere(self) -> Self {
+        Self { name: format!("{}, all cores", self.name), place: Place::Anywhere, shape: WIDE, ..self }
+    }
+
+    fn measure(&self, times: Times) -> Reading {
+        let server = Server::start(&self.kind, self.place);
+        checks::answers(&server, &self.kind);
+        let mut client = Client::connect(server.address, self.shape);
+        let mut questions = limits::questions(self.keys, self.descriptors);
+        // What caches its keys is to have seen them.
+        let warm_up = if matches!(self.keys, Keys::Zipf) { 4 * times.warm_up } else { times.warm_up };
+        let _ = client.run(&mut questions, self.pace, Until::Passed(warm_up));
+        let (of_server, of_redis) = (server.cpu_micros(), server.redis_cpu_micros());
+        let mut tally = client.run(&mut questions, self.pace, Until::Passed(times.window));
+        let answered = tally.answered() as f64;
+        let redis = server.redis_cpu_micros().zip(of_redis).map_or(0.0, |(after, before)| (after - before) / answered);
+        let server = (server.cpu_micros() - of_server) / answered;
+        let [p50, p99, p999] = tally.quantiles([0.5, 0.99, 0.999]);
+        let not_ok = (tally.failed + tally.over_limit) as f64 / answered;
+        Reading { server, redis, per_second: answered / tally.lasted.as_secs_f64(), p50, p99, p999, not_ok }
+    }
+}
+
+/// All of them, in the order of a round.
+pub fn all(peers: &[Peer]) -> Vec<Run> {
+    let empty = || Run::new("empty tonic", Kind::Empty(Runtime::CurrentThread));
+    let memory = || Run::new("Weir, memory", Kind::Memory { algorithm: "fixed_window" });
+    let redis = |algorithm| Run::new(&format!("Weir, Redis, {algorithm}"), Kind::Redis { algorithm });
+    let mut runs = vec![
+        empty(),
+        memory(),
+        empty().three(),
+        memory().three(),
+        Run::new("empty #[tokio::main]", Kind::Empty(Runtime::MultiThread)).everywhere(),
+        memory().everywhere(),
+        redis("fixed_window"),
+        redis("token_bucket"),
+        redis("sliding_window_log"),
+        redis("sliding_window_counter"),
+        redis("sliding_window_buckets"),
+        redis("leaky_bucket"),
+        redis("fixed_window").three(),
+        redis("fixed_window").zipf(),
+        empty().open(),
+        memory().open(),
+        redis("fixed_window").open(),
+    ];
+    for peer in peers {
+        let run = || Run::new(&peer.name, Kind::Peer(peer.clone()));
+        runs.push(run());
+        if peer.needs_redis() {
+            runs.push(run().open());
+        }
+        if peer.name.contains("cached") {
+            runs.push(run().zipf());
+        }
+    }
+    runs
+}
+
+/// Every run once in each round, so that a machine that slows down slows all of them; and the plain INCR between them.
+pub fn rounds(runs: &[Run], times: Times) -> (Readings, Vec<f64>) {
+    let mut readings: Readings = runs.iter().map(|run| (run.name.clone(), Vec::new())).collect();
+    let mut incr = Vec::new();
+    for round in 1..=times.rounds {
+        for (run, (_, of_run)) in runs.iter().zip(&mut readings) {
+            let reading = run.measure(times);
+            eprintln!(
+                "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 {:6.0} us {:.4} not ok",
+                run.name, reading.server, reading.redis, reading.per_second, reading.p50, reading.p99, reading.p999, reading.not_ok
+            );
+            of_run.push(reading);
+        }
+        incr.push(plain_redis::incr_micros(times.window / 2));
+    }
+    (readings, incr)
+}
+
+/// How many of many calls for one key a limit of a thousand admits, in each store by each algorithm; a shaper has no such number.
+pub fn admitted() -> Vec<(String, u64)> {
+    let algorithms = ["fixed_window", "sliding_window_log", "sliding_window_counter", "sliding_window_buckets", "token_bucket"];
+    let kinds = algorithms.into_iter().flat_map(|algorithm| [Kind::Memory { algorithm }, Kind::Redis { algorithm }]);
+    let admit = |kind: Kind| {
+        let server = Server::start(&kind, Place::FirstCore);
+        let mut questions = limits::always(&limits::exact_request("thousand", "everyone"));
+        let tally =
+            Client::connect(server.address, SHAPE).run(&mut questions, Pace::Closed, Until::Answered(4 * u64::from(limits::THOUSAND)));
+        assert_eq!(tally.failed, 0);
+        (format!("{kind:?}"), tally.ok)
+    };
+    kinds.map(admit).collect()
+}
+
+/// Commands of Redis per call that a limit refuses; with Weir's own looks at Redis.
+pub fn commands_per_refusal(window: Duration) -> f64 {
+    let server = Server::start(&Kind::Redis { algorithm: "fixed_window" }, Place::FirstCore);
+    let mut questions = limits::always(&limits::exact_request("narrow", "abuser"));
+    let mut client = Client::connect(server.address, SHAPE);
+    let _ = client.run(&mut questions, Pace::Closed, Until::Answered(100));
+    let redis = server.redis.as_ref().expect("it was started");
+    let before = plain_redis::commands(redis);
+    let tally = client.run(&mut questions, Pace::Closed, Until::Passed(window));
+    assert_eq!((tally.ok, tally.failed), (0, 0), "all are refused");
+    // The two questions themselves are among them, a handful of commands.
+    (plain_redis::commands(redis) - before) / tally.over_limit as f64
+}
+
+/// Bytes of Redis per event of a log, and of a sorted set that holds as many.
+pub fn bytes_per_event() -> (f64, f64) {
+    const KEYS: usize = 1_000;
+    const EVENTS: usize = 100;
+    let server = Server::start(&Kind::Redis { algorithm: "sliding_window_log" }, Place::FirstCore);
+    let redis = server.redis.as_ref().expect("it was started");
+    let mut client = Client::connect(server.address, SHAPE);
+    // What the first call of all makes, such as scripts, is not data.
+    let _ = client.run(&mut limits::always(&limits::request(KEYS, 1)), Pace::Closed, Until::Answered(100));
+    let before = plain_redis::used_bytes(redis);
+    let calls = (KEYS * EVENTS) as u64;
+    let tally = client.run(&mut limits::in_turn(KEYS), Pace::Closed, Until::Answered(calls));
+    assert_eq!((tally.ok, tally.failed), (calls, 0), "nobody is refused");
+    let log = (plain_redis::used_bytes(redis) - before) / calls as f64;
+    (log, plain_redis::sorted_set_bytes_per_event(KEYS, EVENTS))
+}

@@ -1,0 +1,189 @@
+//! The servers that are measured: started fresh for each run, each on the core that it is given, ended with it.
+//!
+//! Server on the first core, Redis and load on the second, where `taskset` can say so; elsewhere everything runs anywhere, and the table
+//! says that too.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::empty::Runtime;
+use super::limits;
+use crate::support::{RedisServer, ports};
+
+/// No server takes longer to listen.
+const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Where a server may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The first core, and everything else on the second.
+    FirstCore,
+    /// Everything on all cores.
+    Anywhere,
+}
+
+/// A server that takes part by `--peer`.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub name: String,
+    /// For a shell; `{port}`, `{http}`, `{debug}`, `{redis}` and `{limits}` stand for what differs from run to run.
+    command: String,
+}
+
+impl Peer {
+    /// `name=command`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (name, command) = text.split_once('=')?;
+        (!name.is_empty() && command.contains("{port}")).then(|| Self { name: name.to_owned(), command: command.to_owned() })
+    }
+
+    pub fn needs_redis(&self) -> bool {
+        self.command.contains("{redis}")
+    }
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Empty(Runtime),
+    Memory { algorithm: &'static str },
+    Redis { algorithm: &'static str },
+    Peer(Peer),
+}
+
+impl Kind {
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Memory { algorithm } | Self::Redis { algorithm } => algorithm,
+            Self::Empty(_) | Self::Peer(_) => "fixed_window",
+        }
+    }
+
+    fn needs_redis(&self) -> bool {
+        match self {
+            Self::Redis { .. } => true,
+            Self::Peer(peer) => peer.needs_redis(),
+            Self::Empty(_) | Self::Memory { .. } => false,
+        }
+    }
+}
+
+/// A running server, and the Redis of its own if it has one.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    pub redis: Option<RedisServer>,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Returns when it listens.
+    pub fn start(kind: &Kind, place: Place) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        limits::write(folder.path(), kind.algorithm());
+        run_this_on(place);
+        let redis = kind.needs_redis().then(RedisServer::start);
+        let [address, http, debug] = [ports::free(), ports::free(), ports::free()];
+        let mut command = match kind {
+            Kind::Empty(runtime) => {
+                let mut command = on(place, &std::env::current_exe().expect("a program").display().to_string());
+                command.args(["--serve-empty", runtime.name(), &address.port().to_string()]);
+                command
+            }
+            Kind::Memory { .. } | Kind::Redis { .. } => {
+                let mut command = on(place, env!("CARGO_BIN_EXE_weir"));
+                command.args(["serve", "--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", &http.port().to_string()]);
+                command.args(["--grpc-port", &address.port().to_string(), "--config"]).arg(folder.path().join("config"));
+                command.env_clear().envs(redis.as_ref().map(|redis| ("REDIS_URL", redis.url())));
+                command
+            }
+            Kind::Peer(peer) => {
+                let text = peer.command.replace("{port}", &address.port().to_string()).replace("{http}", &http.port().to_string());
+                let text = text.replace("{debug}", &debug.port().to_string()).replace("{limits}", &folder.path().display().to_string());
+                let text = text.replace("{redis}", &redis.as_ref().map(RedisServer::url).unwrap_or_default());
+                let mut command = on(place, "sh");
+                command.args(["-c", &format!("exec {text}")]);
+                command
+            }
+        };
+        let log = fs::File::create(folder.path().join("log")).expect("a folder of our own");
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {}: {error}", command.get_program().display()));
+        let mut server = Self { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())), redis, folder };
+        server.wait();
+        server
+    }
+
+    fn wait(&mut self) {
+        let begin = Instant::now();
+        while TcpStream::connect(self.address).is_err() {
+            let ended = self.child.try_wait().is_ok_and(|ended| ended.is_some());
+            assert!(!ended && begin.elapsed() < STARTS_WITHIN, "it does not serve:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What it has written so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// CPU time of all its threads so far, in microseconds.
+    pub fn cpu_micros(&self) -> f64 {
+        cpu_micros(self.child.id())
+    }
+
+    /// The same of its Redis.
+    pub fn redis_cpu_micros(&self) -> Option<f64> {
+        self.redis.as_ref().map(|redis| cpu_micros(redis.process_id()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time of a process so far. The kernel counts it in ticks of 10 ms, so that a window has to be many of them.
+pub fn cpu_micros(process: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in brackets").split_whitespace().collect();
+    let ticks = |index: usize| fields[index].parse::<f64>().expect("ticks");
+    (ticks(11) + ticks(12)) * 10_000.0
+}
+
+pub fn cores() -> usize {
+    let online = fs::read_to_string("/proc/cpuinfo").unwrap_or_default().lines().filter(|line| line.starts_with("processor")).count();
+    online.max(1)
+}
+
+/// Whether servers can be given cores.
+pub fn can_pin() -> bool {
+    cores() > 1 && Command::new("taskset").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+fn on(place: Place, program: &str) -> Command {
+    if place == Place::FirstCore && can_pin() {
+        let mut command = Command::new("taskset");
+        command.args(["-c", "0", program]);
+        command
+    } else {
+        Command::new(program)
+    }
+}
+
+/// Moves this process, and with it every Redis that it starts from now on.
+pub fn run_this_on(place: Place) {
+    if can_pin() {
+        let all = format!("0-{}", cores() - 1);
+        let list = if place == Place::FirstCore { "1" } else { &all };
+        let moved = Command::new("taskset").args(["-a", "-c", "-p", list, &std::process::id().to_string()]).stdout(Stdio::null()).status();
+        assert!(moved.is_ok_and(|status| status.success()), "taskset cannot move this process to {list}");
+    }
+}
