@@ -1,5 +1,6 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
 
+mod costs;
 mod counts;
 pub mod differential;
 mod failures;

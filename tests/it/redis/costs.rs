@@ -1,0 +1,80 @@
+//! What a decision costs Redis, in commands and bytes: counted and not timed, so that no busy machine hides one too many.
+
+use futures_util::future::join_all;
+use weir::algorithm::{Kind, Options};
+use weir::time::{Rate, Unit};
+
+use super::*;
+use crate::support::redis::RedisServer;
+
+/// Requests that are asked at the same time, and so go in one batch.
+const REQUESTS: usize = 64;
+
+/// What Redis counted since it was started.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    commands: usize,
+    received: usize,
+    sent: usize,
+}
+
+fn counted(connection: &mut bb8_redis::redis::Connection) -> Counted {
+    let info: String = bb8_redis::redis::cmd("INFO").arg("ALL").query(connection).expect("Redis is well");
+    let number = |text: &str| text.trim().parse::<usize>().expect("a number");
+    let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(number).expect("a figure");
+    let calls = |line: &str| Some(number(line.strip_prefix("cmdstat_")?.split_once("calls=")?.1.split_once(',')?.0));
+    let commands = info.lines().filter(|line| !line.starts_with("cmdstat_info")).filter_map(calls).sum();
+    Counted { commands, received: of("total_net_input_bytes:"), sent: of("total_net_output_bytes:") }
+}
+
+/// Asks once for each of some customers, all at the same time.
+async fn ask_all(redis: &Redis, algorithm: Algorithm) {
+    let keys: Vec<String> = (0..REQUESTS).map(|customer| format!("w1{{shop|customer=c-{customer:08}|path=/checkout}}xx60")).collect();
+    let hit = |key| async move { ask(redis, &[(key, Check::new(algorithm, 1, Role::default()))]).await };
+    let answers = join_all(keys.iter().map(|key| hit(key.as_str()))).await;
+    assert!(answers.iter().all(|answers| answers.checks[0].is_ok_and(|verdict| verdict.allowed)), "{:?}", answers[0]);
+}
+
+#[tokio::test]
+async fn commands_and_bytes_of_a_batch() {
+    // For each algorithm the most commands for all requests together, those that the script calls included, and the most bytes of one
+    // request: to Redis and back. MULTI, TIME and EXEC stand around INCRBY and EXPIRE of each request; EVALSHA around TIME and what a step
+    // reads and writes: a packed log in pieces, one more for a new bucket. The key is sent twice by the transaction, because EXPIRE takes it
+    // too; a script gets its numbers as eight bytes each.
+    let table = [
+        (Kind::FixedWindow, 3 + 2 * REQUESTS, 176, 30),
+        (Kind::SlidingWindowLog, 2 + 6 * REQUESTS, 147, 28),
+        (Kind::SlidingWindowCounter, 2 + 2 * REQUESTS, 147, 28),
+        (Kind::SlidingWindowBuckets, 2 + 6 * REQUESTS, 171, 28),
+        (Kind::TokenBucket, 2 + 2 * REQUESTS, 155, 24),
+        (Kind::LeakyBucket, 2 + 2 * REQUESTS, 163, 24),
+    ];
+    // Enough that nothing is refused, also by the algorithm that keeps requests apart.
+    let rate = Rate { requests_per_unit: 60_000, unit: Unit::Minute, unit_multiplier: 1 };
+    let mut wrong = Vec::new();
+    for (kind, commands, most_received, most_sent) in table {
+        let server = RedisServer::start();
+        let redis = Redis::connect_lazily(server.options());
+        let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
+        // Connections are made, and scripts and keys known.
+        for _ in 0..2 {
+            ask_all(&redis, algorithm).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let mut connection = server.connection();
+        let (first, begin) = (counted(&mut connection), counted(&mut connection));
+        ask_all(&redis, algorithm).await;
+        let end = counted(&mut connection);
+        // What is asked for the figures costs as much each time, give or take their digits.
+        let each = |begin: usize, own: usize, end: usize| (end - begin - own) / REQUESTS;
+        let received = each(begin.received, begin.received - first.received, end.received);
+        let sent = each(begin.sent, begin.sent - first.sent, end.sent);
+        let own = end.commands - begin.commands;
+        if own > commands || received > most_received || sent > most_sent || most_received > received + 8 || most_sent > sent + 8 {
+            wrong.push(format!(
+                "{kind:?}: {own} commands, {received} bytes to Redis and {sent} back, expected {commands}, {most_received}, {most_sent}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
