@@ -44,7 +44,8 @@ pub fn in_a_new_process(keys: usize) -> Fill {
 
 /// Prints the three figures.
 pub fn here(keys: usize) {
-    let memory = Memory::new(memory::Options { max_keys: keys + keys / 4 });
+    // Room for the second half beside the first, should the sweep be late.
+    let memory = Memory::new(memory::Options { max_keys: 2 * keys });
     let before = resident_bytes();
     let done = AtomicBool::new(false);
     // From the middle on everything has recovered, and is swept while new keys come.
