@@ -41,6 +41,7 @@ pub use self::advice::{Advice, Report};
 use self::batch::{Reply, Work};
 pub use self::call::{Call, Named, Part};
 pub use self::figures::Counts;
+pub use self::keeper::keep;
 use self::lane::Lanes;
 use self::node::Node;
 pub use self::options::{
@@ -101,7 +102,7 @@ impl Redis {
     #[expect(clippy::disallowed_methods, reason = "the keeper ends with the store")]
     pub fn connect_lazily(options: Options) -> Self {
         let shared = Shared::new(options);
-        let keeper = Some(tokio::spawn(keeper::keep(Arc::clone(&shared))));
+        let keeper = Some(tokio::spawn(keep(Arc::clone(&shared))));
         Self { main: Arc::new(Side { shared, lanes: Mutex::default(), keeper }), per_second: None }
     }
 
@@ -138,11 +139,6 @@ impl Redis {
             _ => &self.main,
         }
     }
-}
-
-/// Looks after a deployment: finds its servers, follows them, and probes those that fell silent. Never ends; one per process is enough.
-pub async fn keep(shared: Arc<Shared>) {
-    keeper::keep(shared).await;
 }
 
 impl Side {

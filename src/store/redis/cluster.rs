@@ -37,9 +37,9 @@ pub(super) async fn follow(shared: &Shared, seeds: &[Address]) {
     loop {
         match ask_anybody(shared, seeds).await {
             Ok(ranges) => shared.redraw(&ranges),
-            Err(Refusal { name, cause }) => {
-                shared.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
-                shared.found_nothing();
+            Err(refusal) => {
+                shared.tallies().refused(&refusal);
+                shared.finish_looking();
             }
         }
         sleep(AT_LEAST).await;
@@ -107,8 +107,7 @@ async fn ask(shared: &Shared, address: &Address) -> Result<Ranges, Refusal> {
     let out = link.outgoing();
     out.command("CLUSTER").arg("SLOTS");
     out.end();
-    let reply = link.ask(Instant::now() + options.connect_timeout).await;
-    let reply = reply.map_err(|error| Refusal { name: error::name(error), cause: None })?;
+    let reply = link.ask(Instant::now() + options.connect_timeout).await?;
     let refused = |name| Refusal { name, cause: None };
     match reply {
         [Value::ServerError(error)] => Err(refused(error::classify(error).name)),

@@ -4,7 +4,6 @@
 //! sent, and that may have been a password.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use bb8_redis::redis::ServerError;
@@ -85,6 +84,12 @@ pub(super) struct Refusal {
     pub(super) name: &'static str,
     /// For the log: what the system or TLS says, or a hint of ours; never what the server says.
     pub(super) cause: Option<String>,
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self { name: name(error), cause: None }
+    }
 }
 
 /// One kind of error.
@@ -277,7 +282,7 @@ struct Tally {
 
 impl Tallies {
     /// Counts an error. `cause` is for the log and must hold nothing that we sent.
-    pub(super) fn record(&self, name: &'static str, cause: Option<&dyn fmt::Display>) {
+    pub(super) fn record(&self, name: &'static str, cause: Option<&str>) {
         let now = Instant::now();
         let times = {
             let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,8 +294,12 @@ impl Tallies {
             tally.warned_at = Some(now);
             tally.count - std::mem::replace(&mut tally.warned_of, tally.count)
         };
-        let cause = cause.map(tracing::field::display);
         tracing::warn!(error = name, times, cause, "Redis: {}", meaning(name));
+    }
+
+    /// Counts an attempt to connect that failed.
+    pub(super) fn refused(&self, refusal: &Refusal) {
+        self.record(refusal.name, refusal.cause.as_deref());
     }
 
     /// All counts, by name.
@@ -377,7 +386,7 @@ mod tests {
         for _ in 0..1_000 {
             tallies.record(IO, None);
         }
-        tallies.record(TIMEOUT, Some(&"late"));
+        tallies.record(TIMEOUT, Some("late"));
         assert_eq!(tallies.counts(), [(IO, 1_000), (TIMEOUT, 1)]);
     }
 }

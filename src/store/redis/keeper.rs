@@ -28,8 +28,8 @@ const PROBE_WINDOW: Span = Span::from_secs(1);
 /// All circuits are looked at at least so often.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Looks after a deployment; never ends.
-pub(super) async fn keep(shared: Arc<Shared>) {
+/// Looks after a deployment: finds its servers, follows them, and probes those that fell silent. Never ends; one per process is enough.
+pub async fn keep(shared: Arc<Shared>) {
     let find = async {
         match &shared.options().topology {
             Topology::Single(_) => {}
@@ -55,7 +55,7 @@ pub(super) async fn probe_whoever_fell_silent(shared: &Shared) {
                 _ if under_way.contains(&node.id) => {}
                 Some(wait) if wait.is_zero() => {
                     under_way.insert(node.id);
-                    probes.push(probe_in_turn(shared, Arc::clone(&map), Arc::clone(node), links.remove(&node.id)));
+                    probes.push(probe_and_tell(shared, Arc::clone(&map), Arc::clone(node), links.remove(&node.id)));
                 }
                 Some(wait) => next = next.min(wait),
                 None => drop(links.remove(&node.id)),
@@ -73,7 +73,7 @@ pub(super) async fn probe_whoever_fell_silent(shared: &Shared) {
     }
 }
 
-async fn probe_in_turn(shared: &Shared, map: Arc<Map>, node: Arc<Node>, link: Option<Link>) -> (u64, Option<Link>) {
+async fn probe_and_tell(shared: &Shared, map: Arc<Map>, node: Arc<Node>, link: Option<Link>) -> (u64, Option<Link>) {
     let key = map.key_of(&node, |number| shared.options().probe_key(number));
     let (link, result) = match key {
         Some(key) => probe(&node, link, &key, shared.manner()).await,

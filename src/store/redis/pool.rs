@@ -103,8 +103,8 @@ impl Pool {
                     let opened = node.connect().await;
                     *lock(&next) = match opened {
                         Ok((link, place)) => Next::Ready(Box::new(link), place),
-                        Err(Refusal { name, cause }) => {
-                            node.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
+                        Err(refusal) => {
+                            node.tallies().refused(&refusal);
                             Next::NotBefore(Instant::now() + RENEW_AGAIN)
                         }
                     };
@@ -241,9 +241,7 @@ struct Sink(Arc<Node>);
 impl bb8::ErrorSink<Event> for Sink {
     fn sink(&self, event: Event) {
         match event {
-            Event::Refused(Refusal { name, cause }) => {
-                self.0.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
-            }
+            Event::Refused(refusal) => self.0.tallies().refused(&refusal),
             Event::HungUp => self.0.tallies().record(error::IDLE_CLOSED, None),
             Event::Moved => {}
         }

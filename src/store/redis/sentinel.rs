@@ -52,10 +52,10 @@ impl Seat<'_> {
 
 async fn listen(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<'_>) {
     loop {
-        if let Err(Refusal { name, cause }) = hear_out(shared, master, sentinel, seat).await {
+        if let Err(refusal) = hear_out(shared, master, sentinel, seat).await {
             // What it said last may be long past.
             seat.say(None, None);
-            shared.tallies().record(name, cause.as_ref().map(|cause| cause as &dyn std::fmt::Display));
+            shared.tallies().refused(&refusal);
         }
         sleep(SOON.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
     }
@@ -69,7 +69,7 @@ async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<
     out.command("SUBSCRIBE").arg("+switch-master");
     out.end();
     let deadline = Instant::now() + shared.options().connect_timeout;
-    listening.ask(deadline).await.map_err(|error| Refusal { name: error::name(error), cause: None })?;
+    listening.ask(deadline).await?;
     loop {
         // Asked after having subscribed, so that no change goes unheard in between.
         believe(shared, ask(shared, master, &mut asking).await?.as_ref(), seat);
@@ -102,7 +102,7 @@ async fn ask(shared: &Shared, master: &str, link: &mut Link) -> Result<Option<Se
     out.command("SENTINEL").arg("MASTER").arg(master);
     out.end();
     let replies = link.ask(Instant::now() + shared.options().connect_timeout).await;
-    match replies.map_err(|error| Refusal { name: error::name(error), cause: None })? {
+    match replies? {
         // It does not know the name; another one may.
         [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
         [address, fields] => read(address, fields).map(Some).ok_or(Refusal { name: error::PROTOCOL, cause: None }),

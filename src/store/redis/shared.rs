@@ -193,8 +193,8 @@ impl Shared {
         map
     }
 
-    /// Looking for the servers has come to nothing; who waits for the first map waits no longer.
-    pub(super) fn found_nothing(&self) {
+    /// The servers have been looked for, with a new map or with nothing to show for it; who waits for the first map waits no longer.
+    pub(super) fn finish_looking(&self) {
         self.has_looked.store(true, Ordering::Release);
         self.looked.notify_waiters();
     }
@@ -268,7 +268,7 @@ impl Shared {
 
     fn put(&self, map: Map) {
         self.map.store(Arc::new(map));
-        self.found_nothing();
+        self.finish_looking();
     }
 }
 
