@@ -12,6 +12,7 @@ mod call;
 mod clock;
 mod cluster;
 mod error;
+mod expiring;
 mod figures;
 mod keeper;
 mod lane;

@@ -1,7 +1,8 @@
 //! What is sent to one Redis server for the checks of many requests, and what its replies mean.
 //!
-//! Hits and looks of fixed windows that count what they refuse go as a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE` or `GET`, `EXEC`),
-//! all else as a call of the script. A single server gets one of each for all requests together; a node of a cluster one of each for every
+//! Hits of fixed windows that count what they refuse go as a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`, `EXEC`); but those whose
+//! counter is known to expire, and looks, need nothing beside them, and go as plain commands (`TIME`, `INCRBY` or `GET`). All else goes as a
+//! call of the script. A single server gets one of each for all requests together; a node of a cluster one transaction and one call for every
 //! slot, because neither may reach over two. Reads replies strictly: what is not exactly an answer to what was asked is no answer, and
 //! nothing is ever counted as allowed without one. Every request gets its own answers, whatever became of its neighbours.
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use super::call::{Call, Named, Part, longest_jitter, write_key};
 use super::error;
+use super::expiring::{Counter, Expiring};
 use super::link::Outgoing;
 use super::replies::{Word, Words, time};
 use super::slots::{self, Redirect, Slot};
@@ -110,21 +112,30 @@ struct Item {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
+    /// Commands that stand for themselves, on any slots.
+    Plain,
     Transaction,
     Script(Named),
 }
 
 impl<'w> Batch<'w> {
-    /// All of `work`.
-    pub(super) fn new(work: impl IntoIterator<Item = &'w Work>, manner: Manner, now: Now) -> Self {
+    /// All of `work`, for a server whose counters are known to expire as far as `expiring` tells.
+    pub(super) fn new(work: impl IntoIterator<Item = &'w Work>, manner: Manner, now: Now, expiring: &mut Expiring) -> Self {
         let mut batch = Self { work: work.into_iter().collect(), manner, now, runs: SmallVec::new() };
         for (index, work) in batch.work.iter().enumerate() {
             // A request that gives back goes one way, so that its checks on one key keep their order.
             let by_script = manner.fixed_windows_by_script || work.plan.checks.iter().any(|check| check.hits < 0);
             for (at, &place) in work.places.iter().enumerate() {
                 let check = &work.plan.checks[place];
-                let way = if by_script || counted(&work.plan, check).is_none() { Way::Script(Named::ByHash) } else { Way::Transaction };
-                let slot = if manner.by_slot { slots::of(work.plan.key(check)) } else { 0 };
+                let way = match counted(&work.plan, check) {
+                    Some(fixed) if !by_script => {
+                        // Where a slot arrives, whatever is said to the keys on their way has to be said together.
+                        let is_plain = !work.is_asking && (check.hits == 0 || expiring.knows(batch.counter(work, check, fixed)));
+                        if is_plain { Way::Plain } else { Way::Transaction }
+                    }
+                    _ => Way::Script(Named::ByHash),
+                };
+                let slot = if manner.by_slot && way != Way::Plain { slots::of(work.plan.key(check)) } else { 0 };
                 let item = Item { work: index, at };
                 // Of a slot that is on its way some keys may be there and others not: together they would be refused.
                 let is_alone = work.is_asking && work.plan.commit == Commit::Each;
@@ -174,7 +185,16 @@ impl<'w> Batch<'w> {
                 out.words([b"ASKING"]);
             }
             match run.way {
-                Way::Transaction => self.write_transaction(run, out),
+                Way::Plain => {
+                    out.words([b"TIME"]);
+                    self.write_counts(run, out);
+                }
+                Way::Transaction => {
+                    out.words([b"MULTI"]);
+                    out.words([b"TIME"]);
+                    self.write_counts(run, out);
+                    out.words([b"EXEC"]);
+                }
                 Way::Script(named) => {
                     self.call(run).write(named, out.begin());
                     out.end();
@@ -183,21 +203,55 @@ impl<'w> Batch<'w> {
         }
     }
 
-    fn write_transaction(&self, run: &Run, out: &mut Outgoing) {
+    /// Packs what counts: of a transaction each hit with its expiry.
+    fn write_counts(&self, run: &Run, out: &mut Outgoing) {
         let mut key = Vec::with_capacity(USUAL_KEY);
-        out.words([b"MULTI"]);
-        out.words([b"TIME"]);
         for (plan, check, fixed) in self.counted(run) {
             write_key(plan, check, self.now.time, &mut key);
             if check.hits == 0 {
                 out.words([b"GET", &key]);
-            } else {
+                continue;
+            }
+            out.words([b"INCRBY", &key, itoa::Buffer::new().format(fixed.clamp(check.hits)).as_bytes()]);
+            if run.way == Way::Transaction {
                 // A key that holds something else gets an expiry all the same: under our names it can only be an accident, and ends so.
-                out.words([b"INCRBY", &key, itoa::Buffer::new().format(fixed.clamp(check.hits)).as_bytes()]);
-                out.words([b"EXPIRE", &key, itoa::Buffer::new().format(self.keep_secs(fixed)).as_bytes()]);
+                self.write_expiry(&key, fixed, out);
             }
         }
-        out.words([b"EXEC"]);
+    }
+
+    fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut Outgoing) {
+        out.words([b"EXPIRE", key, itoa::Buffer::new().format(self.keep_secs(fixed)).as_bytes()]);
+    }
+
+    /// Takes in which counters expire from now on, and packs an expiry for those that turn out to have none: they were gone, and a plain hit
+    /// made them again. Returns how many those are.
+    pub(super) fn learn(&self, replies: &[Reply], expiring: &mut Expiring, out: &mut Outgoing) -> usize {
+        let mut bare = 0;
+        for run in self.runs.iter().filter(|run| run.way == Way::Transaction || run.way == Way::Plain) {
+            for (item, (plan, check, fixed)) in run.items.iter().zip(self.counted(run)).filter(|(_, (_, check, _))| check.hits > 0) {
+                let work = self.work[item.work];
+                let counter = self.counter(work, check, fixed);
+                let Ok(verdict) = replies[item.work].answers[item.at] else {
+                    expiring.forget(counter);
+                    continue;
+                };
+                if run.way == Way::Transaction {
+                    expiring.learn(counter);
+                } else if verdict.used == fixed.clamp(check.hits).unsigned_abs() {
+                    expiring.forget(counter);
+                    let mut key = Vec::with_capacity(USUAL_KEY);
+                    write_key(plan, check, self.now.time, &mut key);
+                    self.write_expiry(&key, fixed, out);
+                    bare += 1;
+                }
+            }
+        }
+        bare
+    }
+
+    fn counter<'c>(&self, work: &'c Work, check: &Check, fixed: &FixedWindow) -> Counter<'c> {
+        Counter { key: work.plan.key(check), window: fixed.number(self.now.time) }
     }
 
     fn call(&self, run: &Run) -> Call<'_> {
@@ -231,12 +285,13 @@ impl<'w> Batch<'w> {
     /// The answers of this batch, written to their places among the replies to its work.
     pub(super) fn read(&self, mut words: Words<'_>, replies: &mut [Reply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
+        let mut elsewhere: Elsewhere = SmallVec::new();
         let mut is_in_step = true;
         for run in &self.runs {
             let own = words.clone();
             answers.clear();
             answers.resize(run.items.len(), Err(STRANGE));
-            let outcome = if is_in_step { self.read_run(run, &mut words, &mut answers) } else { Err(STRANGE.into()) };
+            let outcome = if is_in_step { self.read_run(run, &mut words, &mut answers, &mut elsewhere) } else { Err(STRANGE.into()) };
             // Behind what is no answer to its commands, an answer or an error may belong to others.
             is_in_step &= !matches!(outcome, Err(Failed { error: STRANGE, .. }));
             match outcome {
@@ -244,6 +299,10 @@ impl<'w> Batch<'w> {
                     for (&Item { work, at }, answer) in run.items.iter().zip(&answers) {
                         replies[work].answers[at] = *answer;
                         replies[work].now = now;
+                    }
+                    for (index, redirect) in elsewhere.drain(..) {
+                        let Item { work, at } = run.items[index];
+                        replies[work].redirects.push((at, redirect));
                     }
                 }
                 Err(Failed { error, cause }) => match cause.filter(|_| self.manner.by_slot).and_then(Redirect::read) {
@@ -265,7 +324,7 @@ impl<'w> Batch<'w> {
         };
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = match run.way {
             Way::Transaction => run.items.iter().map(|&item| own_redirect(item)).collect(),
-            Way::Script(_) => SmallVec::new(),
+            Way::Plain | Way::Script(_) => SmallVec::new(),
         };
         if redirects.iter().all(Option::is_none) {
             redirects = SmallVec::from_elem(Some(redirect.clone()), run.items.len());
@@ -276,12 +335,19 @@ impl<'w> Batch<'w> {
         }
     }
 
-    fn read_run<'r>(&self, run: &Run, words: &mut Words<'r>, answers: &mut [Answer]) -> Result<Micros, Failed<'r>> {
+    fn read_run<'r>(
+        &self,
+        run: &Run,
+        words: &mut Words<'r>,
+        answers: &mut [Answer],
+        elsewhere: &mut Elsewhere,
+    ) -> Result<Micros, Failed<'r>> {
         // ASKING is answered on its own; what follows tells what came of it.
         if run.is_asking && !matches!(words.next(), Some(Word::Status(_) | Word::Error(_))) {
             return Err(STRANGE.into());
         }
         match run.way {
+            Way::Plain => Ok(self.read_plain(run, words, answers, elsewhere)?),
             Way::Transaction => {
                 executed(words, self.queued(run))?;
                 Ok(self.read_transaction(run, words, answers)?)
@@ -311,23 +377,42 @@ impl<'w> Batch<'w> {
 
     fn read_transaction(&self, run: &Run, words: &mut Words<'_>, answers: &mut [Answer]) -> Result<Micros, StoreError> {
         let now = words.next().filter(|word| *word == Word::Array(2)).and_then(|_| time(words)).ok_or(STRANGE)?;
-        let mut value = || words.next().filter(|word| !matches!(word, Word::Array(_))).ok_or(STRANGE);
         for ((_, check, fixed), place) in self.counted(run).zip(answers) {
-            let counted = match value()? {
-                Word::Nil if check.hits == 0 => Ok(0),
-                Word::Error(line) => match error::classify_line(line) {
-                    kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
-                    kind => Err(kind.error()),
-                },
-                value => value.whole().ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
-            };
+            let counted = counted_value(check, value(words)?);
             if check.hits != 0 {
                 // The reply to EXPIRE tells nothing: the key is there, the line before made it.
-                value()?;
+                value(words)?;
             }
-            *place = counted.map(|count| fixed.judge(fixed.number(self.now.time), count, now, check.hits));
+            *place = counted.map(|count| self.judge(fixed, check, count, now));
         }
         Ok(now)
+    }
+
+    /// Each command was taken or refused on its own.
+    fn read_plain(
+        &self,
+        run: &Run,
+        words: &mut Words<'_>,
+        answers: &mut [Answer],
+        elsewhere: &mut Elsewhere,
+    ) -> Result<Micros, StoreError> {
+        let now = match words.next() {
+            Some(Word::Array(2)) => Ok(time(words).ok_or(STRANGE)?),
+            Some(Word::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
+            _ => return Err(STRANGE),
+        };
+        for (index, ((_, check, fixed), place)) in self.counted(run).zip(answers).enumerate() {
+            let said = value(words)?;
+            if let (true, Some(redirect)) = (self.manner.by_slot, server_error(said).and_then(Redirect::read)) {
+                elsewhere.push((index, redirect));
+            }
+            *place = counted_value(check, said).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
+        }
+        Ok(now.unwrap_or_default())
+    }
+
+    fn judge(&self, fixed: &FixedWindow, check: &Check, count: u64, now: Micros) -> Verdict {
+        fixed.judge(fixed.number(self.now.time), count, now, check.hits)
     }
 
     fn keep_secs(&self, fixed: &FixedWindow) -> u64 {
@@ -335,6 +420,9 @@ impl<'w> Batch<'w> {
         left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.manner.expiry_jitter_secs))
     }
 }
+
+/// Checks of a run that have to go elsewhere: the index into its items, and where.
+type Elsewhere = SmallVec<[(usize, Redirect); 1]>;
 
 /// Why a whole run has no answers, and the server's line if it is it who says so.
 struct Failed<'w> {
@@ -353,6 +441,23 @@ fn counted<'c>(plan: &Plan, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
         Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && plan.commit == Commit::Each => Some(fixed),
         _ => None,
+    }
+}
+
+/// Takes a plain value.
+fn value<'w>(words: &mut Words<'w>) -> Result<Word<'w>, StoreError> {
+    words.next().filter(|word| !matches!(word, Word::Array(_) | Word::Status(_))).ok_or(STRANGE)
+}
+
+/// What a counter stands at, by the reply to its INCRBY or GET.
+fn counted_value(check: &Check, said: Word<'_>) -> Result<u64, StoreError> {
+    match said {
+        Word::Nil if check.hits == 0 => Ok(0),
+        Word::Error(line) => match error::classify_line(line) {
+            kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
+            kind => Err(kind.error()),
+        },
+        value => value.whole().ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
     }
 }
 

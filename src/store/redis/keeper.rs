@@ -113,7 +113,7 @@ async fn count(node: &Node, link: &mut Link, key: &[u8], manner: Manner) -> Resu
         let time = node.clock().read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
         let work = work(key, at + budget);
         let manner = Manner { fixed_windows_by_script: by_script || manner.fixed_windows_by_script, ..manner };
-        let batch = Batch::new([&work], manner, Now { time, at });
+        let batch = Batch::new([&work], manner, Now { time, at }, link.expiring());
         let mut replies = batch.unanswered();
         batch.write(link.outgoing());
         batch.read(link.exchange(work.within.deadline).await?, &mut replies);

@@ -151,12 +151,17 @@ impl Inner {
             return self.refuse(jobs.drain(..), error::PROTOCOL);
         };
         let replies = {
-            let batch = Batch::new(jobs.iter().map(|job| &job.work), self.manner, Now { time, at });
+            let batch = Batch::new(jobs.iter().map(|job| &job.work), self.manner, Now { time, at }, link.expiring());
             let mut replies = batch.unanswered();
             let deadline = jobs.iter().map(|job| job.work.within.deadline).max().unwrap_or(at);
             self.send(link, &batch, deadline, &mut replies).await;
             if let Some(again) = batch.without_script(&replies) {
                 self.send(link, &again, deadline, &mut replies).await;
+            }
+            let (out, expiring) = link.outgoing_and_expiring();
+            if batch.learn(&replies, expiring, out) > 0 {
+                // The counts stand. A link that breaks here leaves a key that may stay for ever, if nobody asks for it again.
+                let _ = link.exchange(deadline).await;
             }
             replies
         };

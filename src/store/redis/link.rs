@@ -9,6 +9,7 @@ use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value, parse_redis_value};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::error::{self, Refusal};
+use super::expiring::Expiring;
 use super::options::{Address, Login, Options, Password};
 use super::replies::{Received, Strange, Words};
 use super::socket::{self, Socket};
@@ -33,6 +34,8 @@ pub(super) struct Link {
     state: State,
     is_condemned: bool,
     retire_at: Instant,
+    /// What this link has told the server of its counters.
+    expiring: Expiring,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +159,7 @@ impl Link {
             state: State::Ready,
             is_condemned: false,
             retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
+            expiring: Expiring::default(),
         }
     }
 
@@ -184,6 +188,17 @@ impl Link {
     pub(super) fn outgoing(&mut self) -> &mut Outgoing {
         self.out.clear();
         &mut self.out
+    }
+
+    /// Which counters the server was told to let expire.
+    pub(super) fn expiring(&mut self) -> &mut Expiring {
+        &mut self.expiring
+    }
+
+    /// Where the next batch is packed, empty; and which counters expire.
+    pub(super) fn outgoing_and_expiring(&mut self) -> (&mut Outgoing, &mut Expiring) {
+        self.out.clear();
+        (&mut self.out, &mut self.expiring)
     }
 
     /// Sends what was packed and reads a reply to each command.
@@ -399,6 +414,11 @@ impl Outgoing {
         self.bytes.push(kind);
         self.bytes.extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    #[cfg(test)]
+    pub(super) const fn commands(&self) -> usize {
+        self.commands
     }
 
     pub(super) fn clear(&mut self) {

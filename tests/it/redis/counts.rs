@@ -67,6 +67,41 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
 }
 
 #[tokio::test]
+async fn a_counter_that_was_lost_under_way_expires_all_the_same() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let hit = async |hits: i64| ask_one(&redis, "lost", 100, hits).await.expect("Redis is well").used;
+    let mut counts = Vec::new();
+    for hits in [1, 1, 2, 1, 1] {
+        counts.push(hit(hits).await);
+    }
+    assert_eq!(counts, [1, 2, 4, 5, 6]);
+    let info: String = server.run(&["INFO", "commandstats"]);
+    let calls = |command: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+        line.and_then(|line| line.split(',').next()?.parse::<u32>().ok()).unwrap_or(0)
+    };
+    // Once on each connection, of which one caller uses two at most.
+    assert!(calls("incrby") >= calls("expire") + 3, "{info}");
+    server.assert_every_key_expires();
+    for hits in [1, 3] {
+        server.flush();
+        assert_eq!(hit(hits).await, hits as u64, "nothing is left of what was counted");
+        server.assert_every_key_expires();
+    }
+    assert_eq!(hit(1).await, 4);
+    // Somebody put something else in its place.
+    let key = server.keys().pop().expect("one key");
+    server.run::<()>(&["SET", &key, "seven"]);
+    for _ in 0..4 {
+        let answers = ask(&redis, &[("lost", check(100, 1))]).await;
+        assert_eq!(answers.checks[0], Err(StoreError::Data("not_an_integer")));
+    }
+    server.assert_every_key_expires();
+    assert_eq!(redis.error_counts(), [("not_an_integer", 4)]);
+}
+
+#[tokio::test]
 async fn who_waits_for_a_connection_is_served_in_turn() {
     let server = RedisServer::start();
     let mut options = server.options();
@@ -205,7 +240,7 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
     let full = ask_one(&redis, "widest", u32::MAX, i64::MAX).await.expect("Redis is well");
     assert_eq!((full.used, full.allowed), (1 << 32, false));
     let answers = ask(&redis, &[("full", check(10, 1))]).await;
-    server.run::<()>(&["SET", &stored_key("full", &answers), &i64::MAX.to_string()]);
+    server.run::<()>(&["SET", &stored_key("full", &answers), &i64::MAX.to_string(), "EX", "60"]);
     let verdict = ask_one(&redis, "full", 10, 1).await.expect("an overflow is no error");
     assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
     assert!(!ask_one(&redis, "full", 10, 0).await.expect("Redis is well").allowed);

@@ -19,7 +19,7 @@ fn work(plan: Plan) -> Work {
 
 fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
     let manner = Manner { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs };
-    Batch::new(work, manner, Now { time: NOW, at: Instant::now() })
+    Batch::new(work, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default())
 }
 
 /// Replies that stand here as lines: what is between two bars is one reply.
@@ -40,8 +40,8 @@ const TIME: &str = "*2 $10 1800000000 $1 0";
 
 #[test]
 fn a_whole_transaction_is_read() {
-    let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*4 {TIME} :7 :1 $1 9");
-    assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)]);
+    let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|{TIME}|$1 9");
+    assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)], "a look needs no transaction");
     let script = "*14 $10 1800000000 $1 0 :1 :7 :0 :0 :1 :4 :0 :0 :1 :4 :0 :0";
     assert_eq!(read(&[1, -3, 0], script), [Ok(7), Ok(4), Ok(4)], "with a give-back all goes by script, in its order");
 }
@@ -90,7 +90,7 @@ fn a_refused_transaction_ran_only_if_a_command_was_answered_on_its_own() {
 fn only_what_lacked_the_script_is_sent_again() {
     let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2])), work(plan(&[-1, 1]))];
     let first = batch(&all, 0);
-    assert_eq!(first.runs.iter().map(|run| run.items.len()).collect::<Vec<_>>(), [3, 3], "one transaction and one call");
+    assert_eq!(first.runs.iter().map(|run| run.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
     let mut replies = first.unanswered();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
     let again = first.without_script(&replies).expect("a call lacks it");
@@ -109,7 +109,7 @@ fn requests_share_a_batch_and_each_has_its_own_answers() {
     let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
-    let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*6 {TIME} :7 :1 $1 9 -WRONGTYPE :0|*6 $1 1 $1 0 :1 :4 :0 :0");
+    let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9|*6 $1 1 $1 0 :1 :4 :0 :0");
     batch.read(Words::of(&wire(&text)), &mut replies);
     let used = |index: usize| replies[index].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect::<Vec<_>>();
     assert_eq!(used(0), [Ok(7), Ok(9)]);
@@ -136,7 +136,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
     let all = [work(plan)];
     let manner = Manner { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let batch = Batch::new(&all, manner, Now { time: NOW, at: Instant::now() });
+    let batch = Batch::new(&all, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default());
     let places: Vec<Vec<usize>> = batch.runs.iter().map(|run| run.items.iter().map(|item| item.at).collect()).collect();
     assert_eq!(places, [vec![0, 2], vec![1]]);
     let mut replies = batch.unanswered();
@@ -158,7 +158,7 @@ fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
     let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
     let all = [work(plan)];
     let manner = Manner { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let batch = Batch::new(&all, manner, Now { time: NOW, at: Instant::now() });
+    let batch = Batch::new(&all, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default());
     let turned_away = |text: &str| {
         let mut replies = batch.unanswered();
         batch.read(Words::of(&wire(text)), &mut replies);
@@ -172,7 +172,7 @@ fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
     assert_eq!(turned_away(at_the_end), (vec![ask, ask], vec![(0, true), (1, true)]), "all of it, when that shows only then");
 
     let asking = [Work { is_asking: true, ..all[0].clone() }];
-    let batch = Batch::new(&asking, manner, Now { time: NOW, at: Instant::now() });
+    let batch = Batch::new(&asking, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default());
     assert_eq!(batch.runs.len(), 2, "where a slot arrives each key goes alone");
 }
 
@@ -185,6 +185,72 @@ fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
         let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(fixed)).collect();
         assert_eq!((lives.iter().min(), lives.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
     }
+}
+
+#[test]
+fn a_counter_that_expires_is_told_so_once() {
+    let all = [work(plan(&[1])), work(plan(&[2]))];
+    let manner = Manner { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let mut expiring = Expiring::default();
+    // What is sent for this work, and what is sent after these replies.
+    let mut exchange = |works: &[Work], at: Micros, replies: &str| {
+        let batch = Batch::new(works, manner, Now { time: at, at: Instant::now() }, &mut expiring);
+        let (mut out, mut after) = (Outgoing::default(), Outgoing::default());
+        batch.write(&mut out);
+        let mut answers = batch.unanswered();
+        batch.read(Words::of(&wire(replies)), &mut answers);
+        let bare = batch.learn(&answers, &mut expiring, &mut after);
+        (
+            out.commands(),
+            answers.iter().map(|reply| reply.answers[0].map(|verdict| verdict.used)).collect::<Vec<_>>(),
+            bare,
+            after.commands(),
+        )
+    };
+    let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
+    let plain = |count: u32| format!("{TIME}|:{count}");
+    assert_eq!(exchange(&all[..1], NOW, "-LOADING|-LOADING|-LOADING|-LOADING|-LOADING").0, 5);
+    assert_eq!(exchange(&all[..1], NOW, &whole), (5, vec![Ok(1)], 0, 0), "nothing was counted, and nothing learnt");
+    assert_eq!(exchange(&all[..1], NOW, &plain(2)), (2, vec![Ok(2)], 0, 0), "it is known to expire");
+    assert_eq!(exchange(&all[1..], NOW, &plain(4)), (2, vec![Ok(4)], 0, 0), "for any number of hits");
+    for (refused, name) in [
+        (format!("{TIME}|-OOM no memory"), StoreError::NotExecuted("oom")),
+        ("-NOPERM no right|:5".to_owned(), StoreError::Unknown("noperm")),
+        (format!("{TIME}|+OK"), StoreError::Unknown("protocol")),
+    ] {
+        assert_eq!(exchange(&all[..1], NOW, &refused), (2, vec![Err(name)], 0, 0), "{refused}");
+        assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "behind an error it is said again");
+    }
+    // A flushed server: the hits found nothing before themselves.
+    assert_eq!(exchange(&all[1..], NOW, &plain(2)), (2, vec![Ok(2)], 1, 1), "its expiry follows");
+    assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "and is said again with the next hit");
+    assert_eq!(exchange(&all[..1], NOW, &plain(2)).0, 2);
+    assert_eq!(exchange(&all[..1], NOW + Span::from_secs(60), &whole).0, 5, "the next window is another counter");
+}
+
+#[test]
+fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
+    let all = [work(Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default())))))];
+    let manner = Manner { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let (mut expiring, now) = (Expiring::default(), Now { time: NOW, at: Instant::now() });
+    let first = Batch::new(&all, manner, now, &mut expiring);
+    assert_eq!(first.runs.len(), 3, "a transaction for each slot");
+    let mut replies = first.unanswered();
+    first.read(Words::of(&wire(&vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"))), &mut replies);
+    assert_eq!(first.learn(&replies, &mut expiring, &mut Outgoing::default()), 0);
+    let second = Batch::new(&all, manner, now, &mut expiring);
+    assert_eq!(second.runs.len(), 1);
+    let mut replies = second.unanswered();
+    second.read(Words::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))), &mut replies);
+    let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    assert_eq!(used, [Ok(2), Err(StoreError::NotExecuted("moved")), Ok(2)]);
+    let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
+    let asking = [Work { is_asking: true, ..all[0].clone() }];
+    let batch = Batch::new(&asking, manner, now, &mut expiring);
+    assert!(batch.runs.iter().all(|run| run.way == Way::Transaction), "where a slot arrives nothing is known");
 }
 
 /// A request that hits a key of its own once.

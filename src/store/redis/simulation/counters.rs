@@ -143,7 +143,11 @@ impl Counters {
                     commands.push(command);
                     Reply::Line("QUEUED")
                 }
-                None => self.run(&command),
+                None => {
+                    let is_bare = name == "INCRBY" && !self.values.contains_key(&command[1]) && !is_strange(&command[1]);
+                    assert!(!is_bare, "a counter is made without an expiry: {command:?}");
+                    self.run(&command)
+                }
             },
         }
     }
