@@ -1,20 +1,23 @@
--- leaky_bucket: 'last backlog', the newest tick and the backlog in units; a hit adds `window` units, a tick drains `rate` of them; none is
--- empty. The twin is src/algorithm/leaky_bucket.rs. The last argument is how many ticks the caller
--- can be held, `longest` at most.
+-- leaky_bucket: the newest tick and the backlog in units; a hit adds `window` units, a tick drains `rate` of them; none is empty. The twin is
+-- src/algorithm/leaky_bucket.rs. The check's own number is how many ticks the caller can be held, `longest` at most.
 if uses[81] then
-  steps[81] = function(text, t, hits, spec)
-    local rate, window, longest, count_denied, patience = unpack('<ddddd', spec, 19)
+  formats[81] = '<ddd'
+  steps[81] = function(at, text, t, hits, patience)
+    local rate, window, longest, count_denied = limits[at], limits[at + 1], limits[at + 2], limits[at + 3]
+    local room = longest * rate
     -- A queue that does not drain admits nothing and remembers nothing.
     if rate == 0 then
       return hits <= 0, 0, 0, hits > 0 and -1 or 0
     end
-    local room = longest * rate
     local capacity, most = floor(room / window) + 1, room + window + rate * window
-    local backlog, behind = 0, 0
+    local backlog, behind, expiry = 0, 0, 0
     if text then
-      local last, stored = match(text, '^(%d+) (%d+)$')
-      last, stored = tonumber(last), tonumber(stored)
-      if not last or last > MOST or stored > MOST then
+      if #text ~= 24 then
+        return nil, NO_COUNTER
+      end
+      local last, stored
+      expiry, last, stored = unpack('<ddd', text)
+      if last % 1 + stored % 1 ~= 0 or stored < 0 then
         return nil, NO_COUNTER
       end
       stored = min(stored, most)
@@ -56,6 +59,6 @@ if uses[81] then
     if after == backlog then
       return allowed, used, reset, extra
     end
-    return allowed, used, reset, extra, format('%.0f %.0f', t, after), max(1, reset)
+    return allowed, used, reset, extra, max(1, reset), expiry, t, after
   end
 end

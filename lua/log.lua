@@ -157,7 +157,8 @@ if uses[76] or uses[66] then
     return allowed, count, count > 0 and after.tip, retry, after ~= log and after
   end
 
-  log_write = function(key, log, life)
+  -- A log's expiry is not stored, so that it is given each time.
+  log_write = function(key, log, expiry)
     local packing = packings[log.code]
     local pushed = log.pushed
     -- What was pushed may have been given back since.
@@ -167,11 +168,11 @@ if uses[76] or uses[66] then
     -- The place is full, or half of it is dead: pack the living anew, with an eighth to grow.
     local is_full = log.room == 0 or pushed and (log.last > log.room or (log.first > 64 and log.first * 2 > log.last))
     if not is_full then
-      call('SETRANGE', key, 0, struct.pack(HEADER, VERSION, log.first, log.last, log.room, log.newest, log.tip, log.base, log.total))
+      call('SETRANGE', key, '0', pack(HEADER, VERSION, log.first, log.last, log.room, log.newest, log.tip, log.base, log.total))
       if pushed then
-        call('SETRANGE', key, HEADER_SIZE + pushed[1] * packing[2], struct.pack(packing[1], pushed[2], pushed[3]))
+        call('SETRANGE', key, HEADER_SIZE + pushed[1] * packing[2], pack(packing[1], pushed[2], pushed[3]))
       end
-      call('PEXPIRE', key, life)
+      call('PEXPIRE', key, life_until(expiry))
       return
     end
     local cells, count = '', log.last - log.first
@@ -180,10 +181,10 @@ if uses[76] or uses[66] then
       cells = call('GETRANGE', key, HEADER_SIZE + log.first * packing[2], HEADER_SIZE + (log.first + stored) * packing[2] - 1)
     end
     if pushed then
-      cells = cells .. struct.pack(packing[1], pushed[2], pushed[3])
+      cells = cells .. pack(packing[1], pushed[2], pushed[3])
     end
     local room = count + floor(count / 8) + 2
-    local header = struct.pack(HEADER, VERSION, 0, count, room, log.newest, log.tip, log.base, log.total)
-    call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life)
+    local header = pack(HEADER, VERSION, 0, count, room, log.newest, log.tip, log.base, log.total)
+    call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life_until(expiry))
   end
 end

@@ -2,9 +2,9 @@
 -- place, and no lap can come back. The twin is src/algorithm/sliding_window_buckets.rs. The oldest bucket that overlaps the window
 -- counts whole.
 if uses[66] then
-  steps[66] = function(log, t, hits, spec, key)
-    local limit, window, count_denied, interval, buckets, expiry = unpack('<dddddd', spec, 19)
-    if type(log) == 'string' then
+  steps[66] = function(at, log, t, hits, _, key)
+    local limit, window, count_denied, interval, buckets, life = limits[at], limits[at + 1], limits[at + 2], limits[at + 3], limits[at + 4], limits[at + 5]
+    if log and log.code ~= 66 then
       return nil, NO_COUNTER
     end
     local bucket = floor(t / interval)
@@ -27,6 +27,6 @@ if uses[66] then
     if not after then
       return allowed, used, reset, extra
     end
-    return allowed, used, reset, extra, after, max(1, reset, expiry)
+    return allowed, used, reset, extra, max(1, reset, life), 0, after
   end
 end

@@ -1,14 +1,18 @@
--- sliding_window_counter: 'window current previous', the number of a window, its hits and those of the one before; the latter count for the
+-- sliding_window_counter: the number of a window, its hits and those of the one before; the latter count for the
 -- part of them that the window that ends now still covers. The twin is src/algorithm/sliding_window_counter.rs.
 if uses[67] then
-  steps[67] = function(text, t, hits, spec)
-    local limit, window, count_denied = unpack('<ddd', spec, 19)
+  formats[67] = '<dddd'
+  steps[67] = function(at, text, t, hits)
+    local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
     local number, passed = floor(t / window), t % window
-    local current, previous, behind = 0, 0, 0
+    local current, previous, behind, expiry = 0, 0, 0, 0
     if text then
-      local stored, now, before = match(text, '^(%d+) (%d+) (%d+)$')
-      stored, now, before = tonumber(stored), tonumber(now), tonumber(before)
-      if not stored or stored > MOST or now > MOST or before > MOST then
+      if #text ~= 32 then
+        return nil, NO_COUNTER
+      end
+      local stored, now, before
+      expiry, stored, now, before = unpack('<dddd', text)
+      if stored % 1 + now % 1 + before % 1 ~= 0 or now < 0 or before < 0 then
         return nil, NO_COUNTER
       end
       -- Stored under a larger limit, there may be more.
@@ -65,6 +69,6 @@ if uses[67] then
     if not is_changed then
       return allowed, used, reset, retry
     end
-    return allowed, used, reset, retry, format('%.0f %.0f %.0f', number, current, previous), max(1, reset)
+    return allowed, used, reset, retry, max(1, reset), expiry, number, current, previous
   end
 end

@@ -1,8 +1,8 @@
 -- sliding_window_log: every tick that had hits, in a log (see log.lua). The twin is src/algorithm/sliding_window_log.rs.
 if uses[76] then
-  steps[76] = function(log, t, hits, spec, key)
-    local limit, window, count_denied = unpack('<ddd', spec, 19)
-    if type(log) == 'string' then
+  steps[76] = function(at, log, t, hits, _, key)
+    local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
+    if log and log.code ~= 76 then
       return nil, NO_COUNTER
     end
     if not log or log.tip - t > window then
@@ -20,6 +20,6 @@ if uses[76] then
     if not after then
       return allowed, used, reset, extra
     end
-    return allowed, used, reset, extra, after, max(1, reset)
+    return allowed, used, reset, extra, max(1, reset), 0, after
   end
 end

@@ -17,8 +17,8 @@ use crate::support::ports::eventually_async;
 use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
 
 /// Everything that requests use, in the order of the README.
-const RIGHTS: [&str; 13] =
-    ["multi", "exec", "time", "incrby", "expire", "get", "set", "getrange", "setrange", "strlen", "pexpire", "eval", "evalsha"];
+const RIGHTS: [&str; 14] =
+    ["multi", "exec", "time", "incrby", "expire", "get", "mget", "set", "getrange", "setrange", "strlen", "pexpire", "eval", "evalsha"];
 
 /// What the slow look asks on top.
 const LOOKS: [&str; 2] = ["info", "config|get"];

@@ -154,11 +154,12 @@ const fn alone(name: &'static str, arguments: &'static [&'static str]) -> Right 
 }
 
 /// MULTI, EXEC and TIME are asked in every look. Scripts may use no more than their user, so that their commands are among these.
-const RIGHTS: [Right; 10] = [
+const RIGHTS: [Right; 11] = [
     // Refused as no number, if not before.
     on_key("INCRBY", &["x"]),
     on_key("EXPIRE", &["1"]),
     on_key("GET", &[]),
+    on_key("MGET", &[]),
     on_key("SET", &["0", "XX", "PX", "1"]),
     on_key("GETRANGE", &["0", "0"]),
     on_key("SETRANGE", &["0", ""]),

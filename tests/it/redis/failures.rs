@@ -198,7 +198,7 @@ async fn a_wrong_password_has_a_name_and_is_never_shown() {
 #[tokio::test]
 async fn a_user_with_few_rights_a_database_and_a_unix_socket_do() {
     let server = RedisServer::start();
-    let commands = "+multi +exec +time +select +incrby +expire +get +evalsha +eval +set";
+    let commands = "+multi +exec +time +select +incrby +expire +get +mget +evalsha +eval +set";
     let mut rights = vec!["ACL", "SETUSER", "weir", "on", ">s3cret", "~w1*", "resetchannels", "-@all"];
     rights.extend(commands.split(' '));
     server.run::<()>(&rights);

@@ -22,6 +22,18 @@ fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
     Batch::new(work, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default())
 }
 
+/// The reply of a script: rows of what became of each check, hits that count, and two more numbers.
+fn script(rows: &[(u8, f64, f64, f64)]) -> Vec<u8> {
+    let packed: Vec<u8> = rows
+        .iter()
+        .flat_map(|&(kind, used, reset, extra)| std::iter::once(kind).chain([used, reset, extra].into_iter().flat_map(f64::to_le_bytes)))
+        .collect();
+    let mut reply = format!("*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", packed.len()).into_bytes();
+    reply.extend(packed);
+    reply.extend(b"\r\n");
+    reply
+}
+
 /// Replies that stand here as lines: what is between two bars is one reply.
 fn wire(replies: &str) -> Vec<u8> {
     let reply = |text: &str| text.split(' ').map(|line| format!("{line}\r\n")).collect::<String>();
@@ -30,9 +42,13 @@ fn wire(replies: &str) -> Vec<u8> {
 
 /// What becomes of one request whose batch gets these replies.
 fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
+    read_bytes(hits, &wire(replies))
+}
+
+fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
     let work = [work(plan(hits))];
     let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
-    batch(&work, 0).read(Words::of(&wire(replies)), &mut answers);
+    batch(&work, 0).read(Words::of(replies), &mut answers);
     answers[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
 }
 
@@ -42,8 +58,8 @@ const TIME: &str = "*2 $10 1800000000 $1 0";
 fn a_whole_transaction_is_read() {
     let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|{TIME}|$1 9");
     assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)], "a look needs no transaction");
-    let script = "*14 $10 1800000000 $1 0 :1 :7 :0 :0 :1 :4 :0 :0 :1 :4 :0 :0";
-    assert_eq!(read(&[1, -3, 0], script), [Ok(7), Ok(4), Ok(4)], "with a give-back all goes by script, in its order");
+    let script = script(&[(1, 7.0, 0.0, 0.0), (1, 4.0, 0.0, 0.0), (1, 4.0, 0.0, 0.0)]);
+    assert_eq!(read_bytes(&[1, -3, 0], &script), [Ok(7), Ok(4), Ok(4)], "with a give-back all goes by script, in its order");
 }
 
 #[test]
@@ -63,18 +79,15 @@ fn what_is_no_whole_answer_is_unknown_and_never_allowed() {
     ] {
         assert_eq!(read(&[1], &replies), unknown, "{replies}");
     }
-    for replies in [
-        "*2 $1 1 $1 0",
-        "*6 $1 x $1 0 :1 :4 :0 :0",
-        "*6 $1 1 $1 0 :2 :4 :0 :0",
-        "*6 $1 1 $1 0 :1 :-4 :0 :0",
-        "*7 $1 1 $1 0 :1 :4 :0 :0 :0",
-        "*5 $1 1 $1 0 :1 :4 :0",
-        "$1 4",
-        "*3 $1 1 $1 0 *0",
-    ] {
+    for replies in ["*2 $1 1 $1 0", "*3 $1 x $1 0 $1 1", "*3 $1 1 $1 0 $1 1", "*3 $1 1 $1 0 :1", "$1 4", "*3 $1 1 $1 0 *0"] {
         assert_eq!(read(&[-1], replies), unknown, "{replies}");
     }
+    for row in
+        [(3, 4.0, 0.0, 0.0), (1, -4.0, 0.0, 0.0), (1, 4.5, 0.0, 0.0), (1, f64::NAN, 0.0, 0.0), (1, 1e300, 0.0, 0.0), (2, 1.0, 0.0, 0.0)]
+    {
+        assert_eq!(read_bytes(&[-1], &script(&[row])), unknown, "{row:?}");
+    }
+    assert_eq!(read_bytes(&[-1], &script(&[(1, 4.0, 0.0, 0.0); 2])), unknown, "a row too many");
 }
 
 #[test]
@@ -109,8 +122,8 @@ fn requests_share_a_batch_and_each_has_its_own_answers() {
     let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
-    let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9|*6 $1 1 $1 0 :1 :4 :0 :0");
-    batch.read(Words::of(&wire(&text)), &mut replies);
+    let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9");
+    batch.read(Words::of(&[wire(&text), script(&[(1, 4.0, 0.0, 0.0)])].concat()), &mut replies);
     let used = |index: usize| replies[index].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect::<Vec<_>>();
     assert_eq!(used(0), [Ok(7), Ok(9)]);
     assert_eq!(used(1), [Ok(4)]);
@@ -290,11 +303,11 @@ fn a_batch_costs_a_few_allocations_however_many_requests_are_in_it() {
         // The lists of requests, of checks, of replies and of answers; and room for a key. What is packed and read reuses the link's own.
         assert_eq!(allocations(&all, &replies), expected, "a transaction of {requests}");
     }
-    for (requests, expected) in [(64, 8), (96, 8)] {
+    for (requests, expected) in [(64, 12), (96, 12)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(false))).collect();
-        let replies = wire(&format!("*{} $10 1800000000 $1 0{}", 4 * requests + 2, " :1 :4 :0 :0".repeat(requests)));
-        // The same four lists, that of the call's parts when it is packed and when it is read, and room for a key, which grows for the
-        // numbers of a check.
+        let replies = script(&vec![(1, 4.0, 0.0, 0.0); requests]);
+        // The same four lists, that of the call's parts when it is packed and when it is read, of its keys; and room for a key, which grows
+        // once, for the limits, which grows for the requests, and for the checks.
         assert_eq!(allocations(&all, &replies), expected, "a call for {requests}");
     }
 }

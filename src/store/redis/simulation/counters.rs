@@ -186,10 +186,10 @@ impl Counters {
     /// The script.
     fn decide(&mut self, command: &Command) -> Reply {
         let now = self.now().0;
-        let mut reply = vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000))];
+        let mut reply = Rows::default();
         for group in groups(command) {
             if now as i64 > group.deadline {
-                reply.extend(group.checks.iter().flat_map(|_| failed("LATE")));
+                group.checks.iter().for_each(|_| reply.failed("LATE"));
                 continue;
             }
             if group.is_whole {
@@ -203,17 +203,17 @@ impl Counters {
                         if self.values.get(told.key) != Some(&used) && told.hits != 0 {
                             self.put(told.key, used);
                         }
-                        reply.extend(decided(allowed, used));
+                        reply.decided(allowed, used);
                     }
-                    Err(line) => reply.extend(failed(line)),
+                    Err(line) => reply.failed(line),
                 }
             }
         }
-        Reply::List(reply)
+        reply.of(now)
     }
 
     /// A group of which nothing counts when any is refused.
-    fn decide_together(&mut self, group: &Group<'_>, reply: &mut Vec<Reply>) {
+    fn decide_together(&mut self, group: &Group<'_>, reply: &mut Rows) {
         let before = self.values.clone();
         let results: Vec<_> = group
             .checks
@@ -232,7 +232,7 @@ impl Counters {
         let after = if is_refused { std::mem::replace(&mut self.values, before) } else { self.values.clone() };
         for (told, result) in group.checks.iter().zip(results) {
             match (error, result) {
-                (Some(line), result) => reply.extend(failed(result.err().unwrap_or(line))),
+                (Some(line), result) => reply.failed(result.err().unwrap_or(line)),
                 (None, Ok((allowed, used))) => {
                     let used = if is_refused && allowed { self.values.get(told.key).copied().unwrap_or(0) } else { used };
                     self.count(told.hits, told.key, used, Some(allowed));
@@ -240,7 +240,7 @@ impl Counters {
                         let value = after.get(told.key).copied().unwrap_or(0);
                         self.put(told.key, value);
                     }
-                    reply.extend(decided(allowed, used));
+                    reply.decided(allowed, used);
                 }
                 (None, Err(_)) => unreachable!("then there is an error"),
             }
@@ -281,25 +281,26 @@ struct Group<'c> {
 }
 
 /// The requests of a call, as `lua/frame.lua` describes them.
-fn groups<'c>(command: &'c Command) -> Vec<Group<'c>> {
+fn groups(command: &Command) -> Vec<Group<'_>> {
     let count = whole(&command[2]) as usize;
     let (mut keys, arguments) = command[3..].split_at(count);
-    assert!(arguments[0].is_empty(), "nobody gives the time");
-    let mut rest = &arguments[2..];
+    let [given, uses, limits, checks, requests] = arguments else { panic!("a call has five arguments") };
+    assert!(given.is_empty(), "nobody gives the time");
+    let short = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let mut checks = checks.chunks_exact(20);
     let mut groups = Vec::new();
-    while let [head, tail @ ..] = rest {
-        let [is_whole, count, quotas, deadline] = numbers(head)[..] else { panic!("a group is four numbers: {head:?}") };
-        assert_eq!(quotas, 0, "these plans have no free quotas");
-        let (own, others) = keys.split_at(count as usize);
-        let (specs, next) = tail.split_at(count as usize);
-        let told = |(key, spec): (&'c Vec<u8>, &Vec<u8>)| {
-            let (code, role, all) = (spec[0], spec[1], numbers(&spec[2..]));
-            assert!(arguments[1].contains(&code), "the call says that it uses {code}");
-            Told { key, code, role, hits: all[0], numbers: all[2..].to_vec() }
-        };
-        let checks = own.iter().zip(specs).map(told).collect();
-        groups.push(Group { is_whole: is_whole == 1, deadline, checks });
-        (keys, rest) = (others, next);
+    for request in requests.chunks_exact(13) {
+        assert_eq!(short(&request[3..]), 0, "these plans have no free quotas");
+        let (own, others) = keys.split_at(short(&request[1..]));
+        let mut told = Vec::new();
+        for (key, check) in own.iter().zip(&mut checks) {
+            let (limit, role) = (short(check) / 4, check[0] % 4);
+            let limit = &limits[57 * limit..][..57];
+            assert!(uses.contains(&limit[0]), "the call says that it uses {}", limit[0]);
+            told.push(Told { key, code: limit[0], role, hits: numbers(&check[4..])[0], numbers: numbers(&limit[9..]) });
+        }
+        groups.push(Group { is_whole: request[0] == 1, deadline: numbers(&request[5..])[0], checks: told });
+        keys = others;
     }
     assert!(keys.is_empty(), "every key belongs to a check");
     groups
@@ -313,12 +314,33 @@ fn check_expiries(commands: &[Command]) {
     }
 }
 
-fn decided(allowed: bool, used: i64) -> [Reply; 4] {
-    [Reply::Number(allowed.into()), Reply::Number(used), Reply::Number(0), Reply::Number(0)]
+/// What the script says of the checks.
+#[derive(Default)]
+struct Rows {
+    packed: Vec<u8>,
+    lines: Vec<&'static str>,
 }
 
-fn failed(line: &str) -> [Reply; 4] {
-    [Reply::text(line), Reply::Number(0), Reply::Number(0), Reply::Number(0)]
+impl Rows {
+    fn decided(&mut self, allowed: bool, used: i64) {
+        self.row(allowed.into(), used);
+    }
+
+    fn failed(&mut self, line: &'static str) {
+        self.lines.push(line);
+        self.row(2, self.lines.len() as i64);
+    }
+
+    fn row(&mut self, kind: u8, used: i64) {
+        self.packed.push(kind);
+        self.packed.extend([used as f64, 0.0, 0.0].iter().flat_map(|number| number.to_le_bytes()));
+    }
+
+    fn of(self, now: u64) -> Reply {
+        let mut reply = vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000)), Reply::Text(self.packed)];
+        reply.extend(self.lines.iter().map(Reply::text));
+        Reply::List(reply)
+    }
 }
 
 fn is_strange(key: &[u8]) -> bool {

@@ -8,6 +8,8 @@ use weir::time::Micros;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stored {
     Text(String),
+    /// Numbers behind the expiry.
+    Packed(Vec<i64>),
     /// The newest tick or bucket, and the hits of each tick or bucket that has any.
     Log(Option<u64>, Vec<(u64, u64)>),
     Nothing(Vec<u8>),
@@ -51,9 +53,11 @@ pub fn key(plan: &Plan, check: &Check, now: Micros) -> Vec<u8> {
 pub fn of_state(state: &State) -> Stored {
     match state {
         State::FixedWindow { count, .. } => Stored::Text(count.to_string()),
-        State::Tokens { last, level } => Stored::Text(format!("{last} {level}")),
-        State::Queue { last, backlog } => Stored::Text(format!("{last} {backlog}")),
-        State::Counter { window, current, previous } => Stored::Text(format!("{window} {current} {previous}")),
+        State::Tokens { last, level } => Stored::Packed(vec![last.cast_signed(), *level]),
+        State::Queue { last, backlog } => Stored::Packed(vec![last.cast_signed(), backlog.cast_signed()]),
+        State::Counter { window, current, previous } => {
+            Stored::Packed([window, current, previous].map(|number| number.cast_signed()).to_vec())
+        }
         State::Log(log) => {
             let mut before = log.before;
             let own = |entry: &weir::algorithm::sliding_window_log::Entry| {
@@ -75,6 +79,10 @@ pub fn of_state(state: &State) -> Stored {
 pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
     match (std::str::from_utf8(text), like) {
         (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Nothing(text.to_vec())),
+        (_, Some(Stored::Packed(_))) if text.len() % 8 == 0 => {
+            let number = |eight: &[u8; 8]| f64::from_le_bytes(*eight) as i64;
+            Stored::Packed(text.as_chunks().0.iter().skip(1).map(number).collect())
+        }
         (Ok(text), _) => Stored::Text(text.to_owned()),
         _ => Stored::Nothing(text.to_vec()),
     }
