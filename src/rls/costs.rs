@@ -4,14 +4,12 @@
 
 use allocation_counter::measure;
 use futures_util::FutureExt;
-use http_body_util::{BodyExt, Full};
 use prost::Message;
-use tonic::codegen::Service;
 
 use super::*;
 use crate::limiter::{self, Outage, outage};
 use crate::proto::rate_limit_descriptor::Entry;
-use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceServer};
+use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rules::compile::{self, SourceText, compile};
 use crate::store::{AnyStore, Memory, memory};
 
@@ -46,36 +44,10 @@ fn request(descriptors: usize) -> Vec<u8> {
 
 /// Allocations of a request that is decided in memory: from its bytes to those of its answer.
 fn decided(name: &str, descriptors: usize) -> u64 {
-    let (service, request, metadata) = (service(name), request(descriptors), MetadataMap::new());
-    let mut answer = Vec::with_capacity(4_096);
-    let mut decide = || {
-        let response = service.answer(&request, &metadata).now_or_never().expect("memory does not wait").expect("an answer");
-        response.encode(&mut answer).expect("there is room");
-    };
+    let (service, request) = (service(name), request(descriptors));
+    let decide = || drop(service.answer(&request, None).now_or_never().expect("memory does not wait").expect("an answer"));
     decide();
     measure(decide).count_total
-}
-
-/// Allocations of all that stands above HTTP/2: the same, with gRPC around it.
-fn served(descriptors: usize) -> u64 {
-    let mut server = RateLimitServiceServer::new(service(""));
-    let mut frame = vec![0];
-    let request = request(descriptors);
-    frame.extend(u32::try_from(request.len()).expect("a short message").to_be_bytes());
-    frame.extend(request);
-    let frame = bytes::Bytes::from(frame);
-    let ask = || {
-        let body = Full::new(frame.clone());
-        http::Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit").body(body).expect("a request")
-    };
-    let mut serve = |request| {
-        let response = server.call(request).now_or_never().expect("memory does not wait").expect("an answer");
-        let body = response.into_body().collect().now_or_never().expect("it is there").expect("a body");
-        assert!(body.trailers().is_some_and(|trailers| trailers["grpc-status"] == "0"), "{body:?}");
-    };
-    serve(ask());
-    let next = ask();
-    measure(|| serve(next)).count_total
 }
 
 #[test]
@@ -85,9 +57,6 @@ fn baseline() {
             println!("decided {name:?} {n}: {}", decided(name, n));
         }
     }
-    for n in [1, 3, 10] {
-        println!("served {n}: {}", served(n));
-    }
     println!(
         "ask {} check {} slot {} plan {} limit-answers {}",
         size_of::<crate::ask::Ask<'_>>(),
@@ -96,4 +65,7 @@ fn baseline() {
         size_of::<Plan>(),
         size_of::<crate::verdict::Answers>()
     );
+    let (service, request) = (service(""), request(1));
+    println!("future {}", size_of_val(&service.should_rate_limit(&request, None)));
+    println!("decide {}", size_of_val(&service.limiter.decide(&Arc::new(Plan::of_checks([])), None)));
 }
