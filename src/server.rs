@@ -122,3 +122,6 @@ fn hand_over(stream: TcpStream, permit: OwnedSemaphorePermit, workers: &Workers,
         metrics.connection_refused();
     }
 }
+
+#[cfg(test)]
+mod costs;
