@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .name("should_rate_limit")
         .route_name("ShouldRateLimit")
         .input_type("crate::rls::codec::Frame")
-        .output_type("crate::proto::RateLimitResponse")
+        .output_type("crate::rls::codec::Frame")
         .codec_path("crate::rls::codec::FrameCodec")
         .build();
     let service = tonic_build::manual::Service::builder()

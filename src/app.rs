@@ -12,12 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tonic::metadata::MetadataMap;
 use tonic_health::ServingStatus;
 
 use crate::health::Health;
@@ -25,6 +23,7 @@ use crate::http::{self, Pages};
 use crate::live::{Live, files};
 use crate::metrics::{Core, Metrics, Sample};
 use crate::rls::Rls;
+use crate::rls::respond::Framed;
 use crate::rules::compile::Problem;
 use crate::server::{self, Budget, GrpcHealth, Services, Workers};
 use crate::settings::Settings;
@@ -115,7 +114,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let rls = Arc::new(new_rls(control));
     let decide = move |frame: Bytes| {
         let rls = Arc::clone(&rls);
-        async move { rls.answer(&frame, &MetadataMap::new()).await.map(|response| response.encode_to_vec().into()) }
+        async move { rls.answer(&frame, None).await.map(Framed::message) }
     };
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));

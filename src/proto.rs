@@ -21,5 +21,8 @@ pub use server::rate_limit_service_server::{RateLimitService, RateLimitServiceSe
 /// The full name of the service.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
+/// The path of its one method.
+pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
 /// The original descriptors, with all that they import, as an encoded `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rls.fds"));

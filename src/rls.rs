@@ -6,23 +6,21 @@ pub mod codec;
 pub mod decode;
 mod failure;
 pub mod respond;
-mod timeout;
+pub mod timeout;
 
+use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tonic::metadata::MetadataMap;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Status};
 
 use crate::limiter::Limiter;
 use crate::live::Live;
 use crate::metrics::{Core, Metrics};
 use crate::plan::{self, Plan};
-use crate::proto::{RateLimitResponse, RateLimitService};
-use codec::Frame;
 use decode::decode;
 use failure::Failure;
-use respond::respond;
+use respond::{Framed, respond};
 
 /// How requests are read and answered.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +29,13 @@ pub struct Options {
     pub plan: plan::Options,
     /// What goes into answers besides the verdicts.
     pub respond: respond::Options,
+}
+
+/// Who answers `ShouldRateLimit`, by whatever way it came.
+pub trait ShouldRateLimit: Send + Sync + 'static {
+    /// Answers one encoded `RateLimitRequest`, whose caller waits for `timeout` if it says so. A future that is dropped asks for nothing
+    /// any more.
+    fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>) -> impl Future<Output = Result<Framed, Status>> + Send;
 }
 
 /// The service of one core.
@@ -55,34 +60,33 @@ impl Rls {
     /// # Errors
     /// INVALID_ARGUMENT for a message that is malformed or asks for something impossible; UNAVAILABLE when there are no rules yet or the
     /// store gives no answer in time.
-    pub async fn answer(&self, frame: &[u8], metadata: &MetadataMap) -> Result<RateLimitResponse, Status> {
-        self.decide(frame, metadata).await.map_err(|failure| {
+    pub async fn answer(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
+        self.decide(message, timeout).await.map_err(|failure| {
             self.metrics.failed(self.core, matches!(failure, Failure::Store(_)));
             failure.into()
         })
     }
 
-    async fn decide(&self, frame: &[u8], metadata: &MetadataMap) -> Result<RateLimitResponse, Failure> {
-        let ask = decode(frame)?;
+    async fn decide(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Failure> {
+        let ask = decode(message)?;
         let live = self.live.load().ok_or(Failure::NoRules)?;
         let plan = Arc::new(Plan::new(&live.rules, &ask, &self.options.plan));
-        let decisions = self.limiter.decide(&plan, timeout::grpc_timeout(metadata)).await;
+        let decisions = self.limiter.decide(&plan, timeout).await;
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
         let reply = respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
         }
-        Ok(reply.response)
+        Ok(reply.answer)
     }
 }
 
-#[tonic::async_trait]
-impl RateLimitService for Rls {
-    async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<RateLimitResponse>, Status> {
+impl ShouldRateLimit for Rls {
+    async fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
         let started = Instant::now();
-        let answer = self.answer(&request.get_ref().0, request.metadata()).await;
+        let answer = self.answer(message, timeout).await;
         self.metrics.request(self.core, answer.as_ref().map_or_else(Status::code, |_| Code::Ok), started.elapsed());
-        answer.map(Response::new)
+        answer
     }
 }
 

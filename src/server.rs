@@ -1,11 +1,15 @@
 //! The gRPC listener: our own accept loop, which hands connections in turn to one current-thread runtime per core.
 //!
-//! Measured, that is half the CPU per request of a work-stealing runtime, and a client with few connections still uses all cores. hyper's
-//! HTTP/2 drives the generated service directly; there is no router in between. Limits that HTTP/2 needs are all written out here.
+//! Measured, that is half the CPU per request of a work-stealing runtime, and a client with few connections still uses all cores. The usual
+//! call is answered on top of HTTP/2 itself; the generated service and a router's worth of other services stand beside it. Limits that
+//! HTTP/2 needs are all written out here.
 
 mod body;
+mod call;
 mod connection;
 mod dispatch;
+mod reply;
+mod socket;
 mod worker;
 
 use std::io;
@@ -118,3 +122,6 @@ fn hand_over(stream: TcpStream, permit: OwnedSemaphorePermit, workers: &Workers,
         metrics.connection_refused();
     }
 }
+
+#[cfg(test)]
+mod costs;

@@ -1,25 +1,28 @@
-//! How requests and answers cross tonic: the request as the bytes that were received, the answer as a prost message.
+//! How requests and answers cross tonic's generated service: both as the bytes that they are on the wire.
 //!
 //! Decoding is left to [`super::decode`], which borrows from the bytes; a codec could only fail with INTERNAL and would have to own
-//! everything.
+//! everything. Most calls do not come this way: `server` reads the usual ones itself.
 
-use bytes::{Buf, Bytes};
-use prost::Message;
-use tonic::Status;
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::{Request, Response, Status};
 
-use crate::proto::RateLimitResponse;
+use super::ShouldRateLimit;
+use super::timeout::grpc_timeout;
+use crate::proto::RateLimitService;
 
-/// One message as it came.
+/// One message as it came, or as it goes.
 #[derive(Clone, Debug, Default)]
 pub struct Frame(pub Bytes);
 
-/// Frames in, answers out.
+/// Frames in, frames out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameCodec;
 
 impl Codec for FrameCodec {
-    type Encode = RateLimitResponse;
+    type Encode = Frame;
     type Decode = Frame;
     type Encoder = Self;
     type Decoder = Self;
@@ -34,11 +37,12 @@ impl Codec for FrameCodec {
 }
 
 impl Encoder for FrameCodec {
-    type Item = RateLimitResponse;
+    type Item = Frame;
     type Error = Status;
 
-    fn encode(&mut self, answer: RateLimitResponse, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        answer.encode(buffer).map_err(|error| Status::internal(error.to_string()))
+    fn encode(&mut self, answer: Frame, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(answer.0);
+        Ok(())
     }
 }
 
@@ -48,5 +52,18 @@ impl Decoder for FrameCodec {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Frame>, Status> {
         Ok(Some(Frame(buffer.copy_to_bytes(buffer.remaining()))))
+    }
+}
+
+/// What the generated service calls.
+#[derive(Debug)]
+pub struct Generated<T>(pub Arc<T>);
+
+#[tonic::async_trait]
+impl<T: ShouldRateLimit> RateLimitService for Generated<T> {
+    async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+        let timeout = grpc_timeout(request.metadata().as_ref());
+        let answer = self.0.should_rate_limit(&request.get_ref().0, timeout).await?;
+        Ok(Response::new(Frame(answer.message())))
     }
 }

@@ -4,14 +4,12 @@
 
 use allocation_counter::measure;
 use futures_util::FutureExt;
-use http_body_util::{BodyExt, Full};
 use prost::Message;
-use tonic::codegen::Service;
 
 use super::*;
 use crate::limiter::{self, Outage, outage};
 use crate::proto::rate_limit_descriptor::Entry;
-use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceServer};
+use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rules::compile::{self, SourceText, compile};
 use crate::store::{AnyStore, Memory, memory};
 
@@ -46,54 +44,31 @@ fn request(descriptors: usize) -> Vec<u8> {
 
 /// Allocations of a request that is decided in memory: from its bytes to those of its answer.
 fn decided(name: &str, descriptors: usize) -> u64 {
-    let (service, request, metadata) = (service(name), request(descriptors), MetadataMap::new());
-    let mut answer = Vec::with_capacity(4_096);
-    let mut decide = || {
-        let response = service.answer(&request, &metadata).now_or_never().expect("memory does not wait").expect("an answer");
-        response.encode(&mut answer).expect("there is room");
-    };
+    let (service, request) = (service(name), request(descriptors));
+    let decide = || drop(service.answer(&request, None).now_or_never().expect("memory does not wait").expect("an answer"));
     decide();
     measure(decide).count_total
 }
 
-/// Allocations of all that stands above HTTP/2: the same, with gRPC around it.
-fn served(descriptors: usize) -> u64 {
-    let mut server = RateLimitServiceServer::new(service(""));
-    let mut frame = vec![0];
-    let request = request(descriptors);
-    frame.extend(u32::try_from(request.len()).expect("a short message").to_be_bytes());
-    frame.extend(request);
-    let frame = bytes::Bytes::from(frame);
-    let ask = || {
-        let body = Full::new(frame.clone());
-        http::Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit").body(body).expect("a request")
-    };
-    let mut serve = |request| {
-        let response = server.call(request).now_or_never().expect("memory does not wait").expect("an answer");
-        let body = response.into_body().collect().now_or_never().expect("it is there").expect("a body");
-        assert!(body.trailers().is_some_and(|trailers| trailers["grpc-status"] == "0"), "{body:?}");
-    };
-    serve(ask());
-    let next = ask();
-    measure(|| serve(next)).count_total
+/// The plan, its keys, and the answer. What is longer than a usual request (four descriptors, sixteen entries) needs room of its own.
+#[test]
+fn a_usual_request_costs_three_allocations() {
+    for name in ["", NAMED] {
+        assert_eq!([1, 3, 10].map(|descriptors| decided(name, descriptors)), [3, 3, 14], "{name:?}");
+    }
 }
 
+/// Entries are borrowed, whatever they hold.
 #[test]
-fn baseline() {
-    for name in ["", NAMED] {
-        for n in [1, 3, 10] {
-            println!("decided {name:?} {n}: {}", decided(name, n));
-        }
+fn no_entry_costs_an_allocation() {
+    let (service, mut allocations) = (service(""), Vec::new());
+    for length in [1, 100, 10_000] {
+        let entry = |index| Entry { key: "key".into(), value: vec![b'a' + index; length] };
+        let descriptor = RateLimitDescriptor { entries: (0..16).map(entry).collect(), ..Default::default() };
+        let request = RateLimitRequest { domain: "shop".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }.encode_to_vec();
+        let decide = || drop(service.answer(&request, None).now_or_never().expect("memory does not wait").expect("an answer"));
+        decide();
+        allocations.push(measure(decide).count_total);
     }
-    for n in [1, 3, 10] {
-        println!("served {n}: {}", served(n));
-    }
-    println!(
-        "ask {} check {} slot {} plan {} limit-answers {}",
-        size_of::<crate::ask::Ask<'_>>(),
-        size_of::<plan::Check>(),
-        size_of::<plan::Slot>(),
-        size_of::<Plan>(),
-        size_of::<crate::verdict::Answers>()
-    );
+    assert_eq!(allocations, [3; 3]);
 }

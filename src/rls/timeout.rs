@@ -4,13 +4,16 @@
 
 use std::time::Duration;
 
-use tonic::metadata::MetadataMap;
+use http::{HeaderMap, HeaderName};
+
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// How long the caller waits; `None` when it does not say, or says it in a way that the protocol does not know.
 ///
 /// Source: gRPC over HTTP/2, `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, at most eight digits.
-pub(super) fn grpc_timeout(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+#[must_use]
+pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -32,9 +35,9 @@ mod tests {
     use super::*;
 
     fn read(header: &str) -> Option<Duration> {
-        let mut metadata = MetadataMap::new();
-        metadata.insert("grpc-timeout", header.parse().expect("a header value"));
-        grpc_timeout(&metadata)
+        let mut headers = HeaderMap::new();
+        headers.insert(GRPC_TIMEOUT, header.parse().expect("a header value"));
+        grpc_timeout(&headers)
     }
 
     #[test]
@@ -52,6 +55,6 @@ mod tests {
         for header in ["", "m", "20", "20s", "-1m", "+1m", "1.5S", "123456789m", "1 m"] {
             assert_eq!(read(header), None, "{header:?}");
         }
-        assert_eq!(grpc_timeout(&MetadataMap::new()), None);
+        assert_eq!(grpc_timeout(&HeaderMap::new()), None);
     }
 }

@@ -1,13 +1,16 @@
 //! The message of a request, read before anything else happens: within a time, and within an amount of memory that all requests share.
 //!
-//! A client that sends half a message and waits would otherwise hold its stream and the bytes for as long as it likes.
+//! A client that sends half a message and waits would otherwise hold its stream and the bytes for as long as it likes. Most messages are
+//! there in full when their request is, in one piece, and cost neither a timer nor a copy.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use h2::RecvStream;
+use hyper::body::{Body, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tonic::Status;
@@ -36,46 +39,114 @@ impl Default for Budget {
     }
 }
 
-/// A message, and the memory that it counts for until it is dropped.
-#[derive(Debug)]
+/// What has arrived of a message, and the memory that it counts for until it is dropped.
+#[derive(Debug, Default)]
 pub(super) struct Message {
-    pub(super) bytes: Bytes,
-    _memory: Option<OwnedSemaphorePermit>,
+    /// The first piece, as long as it is the only one.
+    first: Bytes,
+    /// All pieces, when there are more.
+    rest: BytesMut,
+    memory: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a whole body.
-pub(super) async fn read(body: Incoming, budget: &Budget) -> Result<Message, Status> {
-    timeout(budget.arrives_within, collect(body, budget))
-        .await
-        .unwrap_or_else(|_| Err(Status::deadline_exceeded("the message did not arrive in time")))
-}
-
-async fn collect(mut body: Incoming, budget: &Budget) -> Result<Message, Status> {
-    let (mut first, mut rest, mut memory) = (Bytes::new(), BytesMut::new(), None::<OwnedSemaphorePermit>);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Status::cancelled(format!("the message broke off: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        // Most messages are a single frame, which is passed on as it came.
-        if first.is_empty() && rest.is_empty() {
-            first = data;
-            continue;
+impl Message {
+    /// What has arrived, in one piece.
+    pub(super) fn bytes(&mut self) -> Bytes {
+        if !self.rest.is_empty() {
+            self.first = std::mem::take(&mut self.rest).freeze();
         }
-        let length = first.len() + rest.len() + data.len();
+        self.first.clone()
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
+    fn push(&mut self, data: Bytes) {
+        if self.len() == 0 {
+            self.first = data;
+            return;
+        }
+        self.rest.extend_from_slice(&std::mem::take(&mut self.first));
+        self.rest.extend_from_slice(&data);
+    }
+
+    /// Adds one more piece, when there is memory for it.
+    async fn add(&mut self, data: Bytes, budget: &Budget) -> Result<(), Status> {
+        let length = self.len() + data.len();
         if length > MOST_BYTES {
             return Err(Status::out_of_range(format!("a message of more than {} MiB", MOST_BYTES >> 20)));
         }
         if length > SMALL_BYTES {
-            let held = memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+            let held = self.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
             let more = u32::try_from(length - held).map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
             let more = Arc::clone(&budget.large).acquire_many_owned(more).await.map_err(|_| Status::unavailable("the service ends"))?;
-            match &mut memory {
+            match &mut self.memory {
                 Some(memory) => memory.merge(more),
-                None => memory = Some(more),
+                None => self.memory = Some(more),
             }
         }
-        rest.extend_from_slice(&std::mem::take(&mut first));
-        rest.extend_from_slice(&data);
+        self.push(data);
+        Ok(())
     }
-    let bytes = if rest.is_empty() { first } else { rest.freeze() };
-    Ok(Message { bytes, _memory: memory })
+}
+
+/// Takes what has arrived already, at most the two frames that need no look at the budget. True: that is all of it.
+pub(super) fn arrived(stream: &mut RecvStream, message: &mut Message, context: &mut Context<'_>) -> bool {
+    for _ in 0..2 {
+        // What of the window a stream has taken goes back when the stream is dropped; until then only a longer one needs it.
+        match stream.poll_data(context) {
+            Poll::Ready(Some(Ok(data))) if stream.is_end_stream() => {
+                message.push(data);
+                return true;
+            }
+            Poll::Ready(Some(Ok(data))) => {
+                let _ = stream.flow_control().release_capacity(data.len());
+                message.push(data);
+            }
+            Poll::Ready(None) => return true,
+            // The error comes again to whoever reads on.
+            Poll::Ready(Some(Err(_))) | Poll::Pending => return false,
+        }
+    }
+    false
+}
+
+/// Reads the rest of a message.
+pub(super) async fn read(mut stream: RecvStream, message: &mut Message, budget: &Budget) -> Result<(), Status> {
+    let read = async {
+        while let Some(data) = stream.data().await {
+            let data = data.map_err(|error| Status::cancelled(format!("the message broke off: {error}")))?;
+            let length = data.len();
+            message.add(data, budget).await?;
+            // An error means that the stream has ended, as the next look will tell.
+            let _ = stream.flow_control().release_capacity(length);
+        }
+        Ok(())
+    };
+    timeout(budget.arrives_within, read).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("the message did not arrive in time")))
+}
+
+/// A body that is passed on as it arrives, for calls that are no single message.
+#[derive(Debug)]
+pub(super) struct Streamed(pub(super) RecvStream);
+
+impl Body for Streamed {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        match ready!(self.0.poll_data(context)) {
+            Some(Ok(data)) => {
+                let _ = self.0.flow_control().release_capacity(data.len());
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+            None => Poll::Ready(ready!(self.0.poll_trailers(context)).transpose().map(|trailers| trailers.map(Frame::trailers))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
 }

@@ -1,18 +1,28 @@
 //! One connection: its first bytes, HTTP/2 with all limits written out, and its end.
 
-use std::io::Cursor;
-use std::pin::pin;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use bytes::Bytes;
+use h2::server::{self, SendResponse};
+use h2::{Ping, PingPong, RecvStream};
+use http::Request;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::call::{Calls, begin};
+use super::socket::Socket;
 use super::{Job, Options, Services};
-use crate::proto::RateLimitService;
+use crate::rls::ShouldRateLimit;
+
+type Http2 = server::Connection<Socket, Bytes>;
+
+type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// What all connections are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +31,15 @@ pub(super) enum Phase {
     Serving,
     /// Finish what is in flight, within `patience`, and accept nothing more.
     Ending { patience: Duration },
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// When what is in flight is answered, or after so long.
+    Within(Duration),
+    /// As it is.
+    Now,
 }
 
 /// How an HTTP/2 client begins. Source: RFC 9113, section 3.4.
@@ -33,6 +52,25 @@ const MAX_HEADER_BYTES: u32 = 16 * 1_024;
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
+/// The largest frame that a peer may send: what HTTP/2 begins with.
+const MAX_FRAME_BYTES: u32 = 16 * 1_024;
+
+/// What small frames of data may cost in memory beside what they hold, before they are read.
+const DATA_FRAME_BUDGET: usize = 512 * 1_024;
+
+/// Answers that a stream may hold back before a service that streams has to wait; as hyper has it.
+const SEND_BUFFER_BYTES: usize = 400 * 1_024;
+
+/// Streams that were reset for what the peer did wrong, before the connection ends; as hyper has it.
+const MAX_LOCAL_ERROR_RESETS: usize = 1_024;
+
+/// Streams that were reset here are remembered, so that what was under way to them does no harm: so many, for so long.
+const MAX_REMEMBERED_RESETS: usize = 50;
+const REMEMBERED_RESET: Duration = Duration::from_secs(1);
+
+/// Requests that are taken before they are served; then other connections have their turn.
+const ACCEPTED_AT_A_TIME: usize = 128;
+
 /// A peer that vanished without a word is noticed after these.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,7 +82,7 @@ const MOST_UNREAD: u64 = 64 * 1_024;
 const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
     This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
 
-pub(super) async fn serve<T: RateLimitService>(job: Job, services: Services<T>, options: Options, mut phase: watch::Receiver<Phase>) {
+pub(super) async fn serve<T: ShouldRateLimit>(job: Job, services: Arc<Services<T>>, options: Options, mut phase: watch::Receiver<Phase>) {
     let Job { stream, permit: _permit } = job;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // A client that says nothing, hangs up, or speaks something else is not worth a line in the log; nor is it waited for at the end.
@@ -53,27 +91,65 @@ pub(super) async fn serve<T: RateLimitService>(job: Job, services: Services<T>, 
         _ = ending(&mut phase) => return,
     };
     let Ok(Ok(Some(stream))) = greeted else { return };
-    let (reader, writer) = stream.into_split();
-    let io = TokioIo::new(tokio::io::join(Cursor::new(PREFACE).chain(reader), writer));
+    let Ok(mut http2) = http2(options).handshake(Socket::new(PREFACE, stream)).await else { return };
 
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    // What has to do with time is no part of the task that serves, which is woken often, and only looks whether it was told to end.
+    let mut ends = JoinSet::new();
+    if let Some(pings) = http2.ping_pong() {
+        ends.spawn(vanished(pings));
+    }
+    ends.spawn(until_its_end(options, phase));
+    let mut accepted = Vec::new();
+    let mut calls = Calls::new(services, begin);
+    poll_fn(|context| {
+        while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
+            let End::Within(grace) = end else { return Poll::Ready(()) };
+            http2.graceful_shutdown();
+            ends.spawn(after(grace));
+        }
+        if accept(&mut http2, &mut accepted, context).is_ready() {
+            return Poll::Ready(());
+        }
+        for (request, respond) in accepted.drain(..) {
+            calls.serve(request, respond, context);
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Takes all requests that have arrived, before any is served: their answers then leave together. Ready: the connection is closed.
+///
+/// What is sent wakes the connection, so that the answers are written when the tasks that are ready have had their turn.
+fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, context: &mut Context<'_>) -> Poll<()> {
+    while accepted.len() < ACCEPTED_AT_A_TIME {
+        match http2.poll_accept(context) {
+            Poll::Ready(Some(Ok(call))) => accepted.push(call),
+            // A client that breaks off is not worth a line in the log.
+            Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+            Poll::Pending => return Poll::Pending,
+        }
+    }
+    context.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// HTTP/2 with all that matters written out.
+fn http2(options: Options) -> server::Builder {
+    let mut builder = server::Builder::new();
     builder
-        .timer(TokioTimer::new())
         .max_concurrent_streams(options.max_concurrent_streams)
         .max_pending_accept_reset_streams(options.max_pending_resets)
-        .max_local_error_reset_streams(1_024)
-        .initial_stream_window_size(STREAM_WINDOW)
+        .max_local_error_reset_streams(Some(MAX_LOCAL_ERROR_RESETS))
+        .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
+        .reset_stream_duration(REMEMBERED_RESET)
+        .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(MAX_HEADER_BYTES)
-        .keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
-    let mut connection = pin!(builder.serve_connection(io, services));
-    let grace = tokio::select! {
-        _ = connection.as_mut() => return,
-        grace = until_its_end(options, phase) => grace,
-    };
-    connection.as_mut().graceful_shutdown();
-    let _ = timeout(grace, connection).await;
+        .data_frame_budget(DATA_FRAME_BUDGET)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_header_list_size(MAX_HEADER_BYTES);
+    builder
 }
 
 /// Reads how the client begins; `None` when it does not speak HTTP/2, and has been told so.
@@ -90,13 +166,29 @@ async fn greet(mut stream: TcpStream) -> std::io::Result<Option<TcpStream>> {
     Ok(None)
 }
 
-/// Waits until the connection is old or the process ends; returns the time for what is in flight.
-async fn until_its_end(options: Options, mut phase: watch::Receiver<Phase>) -> Duration {
+/// Waits until the connection is old or the process ends.
+async fn until_its_end(options: Options, mut phase: watch::Receiver<Phase>) -> End {
     let age = options.max_connection_age.mul_f64(0.9 + 0.2 * fastrand::f64());
-    tokio::select! {
+    End::Within(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
         patience = ending(&mut phase) => patience,
+    })
+}
+
+/// Waits until the peer leaves a ping without an answer.
+async fn vanished(mut pings: PingPong) -> End {
+    loop {
+        sleep(KEEP_ALIVE).await;
+        match timeout(KEEP_ALIVE_TIMEOUT, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return End::Now,
+        }
     }
+}
+
+async fn after(grace: Duration) -> End {
+    sleep(grace).await;
+    End::Now
 }
 
 /// Waits until the process ends; returns the time for what is in flight.

@@ -1,23 +1,23 @@
-//! Which service a request is for, and what becomes of a panic.
+//! Which service a request is for that is no usual call: the generated one for rate limits, health, reflection, or none.
 
 use std::convert::Infallible;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
+use h2::RecvStream;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::body::{self, Budget};
+use super::body::{self, Budget, Message, Streamed};
 use crate::metrics::Metrics;
-use crate::proto::{self, RateLimitService, RateLimitServiceServer};
+use crate::proto::{self, RateLimitServiceServer};
+use crate::rls::ShouldRateLimit;
+use crate::rls::codec::Generated;
 
 /// `grpc.health.v1` as it stands.
 pub type GrpcHealth = HealthReporter;
@@ -25,29 +25,19 @@ pub type GrpcHealth = HealthReporter;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// A service for anything but rate limits, where one more box does not matter.
-type SideService = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+type SideService = Box<dyn Fn(Request<Streamed>) -> Answer + Send + Sync>;
 
 /// All gRPC services of one worker.
 pub struct Services<T> {
-    limits: RateLimitServiceServer<T>,
+    /// Answers the usual calls.
+    pub(super) limits: Arc<T>,
+    /// Answers the unusual ones, and is what says how gRPC answers them.
+    generated: RateLimitServiceServer<Generated<T>>,
     health: SideService,
     reflection: SideService,
     reflection_alpha: SideService,
     budget: Budget,
-    metrics: Arc<Metrics>,
-}
-
-impl<T> Clone for Services<T> {
-    fn clone(&self) -> Self {
-        Self {
-            limits: self.limits.clone(),
-            health: Arc::clone(&self.health),
-            reflection: Arc::clone(&self.reflection),
-            reflection_alpha: Arc::clone(&self.reflection_alpha),
-            budget: self.budget.clone(),
-            metrics: Arc::clone(&self.metrics),
-        }
-    }
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl<T> std::fmt::Debug for Services<T> {
@@ -56,7 +46,7 @@ impl<T> std::fmt::Debug for Services<T> {
     }
 }
 
-impl<T: RateLimitService> Services<T> {
+impl<T: ShouldRateLimit> Services<T> {
     /// Rate limits by `limits`, with health and reflection beside them. All services of a process share one `budget`.
     #[must_use]
     pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
@@ -66,8 +56,10 @@ impl<T: RateLimitService> Services<T> {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
+        let limits = Arc::new(limits);
         Self {
-            limits: RateLimitServiceServer::new(limits),
+            generated: RateLimitServiceServer::new(Generated(Arc::clone(&limits))),
+            limits,
             health: side_service(health),
             reflection: side_service(describe().build_v1().expect("build.rs made the descriptors")),
             reflection_alpha: side_service(describe().build_v1alpha().expect("build.rs made the descriptors")),
@@ -76,49 +68,31 @@ impl<T: RateLimitService> Services<T> {
         }
     }
 
-    fn route(&self, request: Request<Incoming>) -> Answer {
-        let service = request.uri().path().strip_prefix('/').and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);
-        match service {
+    /// Answers any request, of whose message some may have been read already.
+    pub(super) async fn answer(&self, request: Request<RecvStream>, mut message: Message) -> Response<Body> {
+        let path = request.uri().path();
+        let service = path.strip_prefix('/').and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);
+        let Ok(answer) = match service {
             proto::SERVICE_NAME => {
-                let (mut limits, budget) = (self.limits.clone(), self.budget.clone());
-                Box::pin(async move {
-                    let (head, body) = request.into_parts();
-                    match body::read(body, &budget).await {
-                        Ok(message) => limits.call(Request::from_parts(head, Full::new(message.bytes.clone()))).await,
-                        Err(status) => Ok(status.into_http()),
-                    }
-                })
+                let (head, stream) = request.into_parts();
+                match body::read(stream, &mut message, &self.budget).await {
+                    Ok(()) => self.generated.clone().call(Request::from_parts(head, Full::new(message.bytes()))).await,
+                    Err(status) => Ok(status.into_http()),
+                }
             }
-            "grpc.health.v1.Health" => (self.health)(request),
-            "grpc.reflection.v1.ServerReflection" => (self.reflection)(request),
-            "grpc.reflection.v1alpha.ServerReflection" => (self.reflection_alpha)(request),
-            _ => Box::pin(std::future::ready(Ok(Status::unimplemented("no such service").into_http()))),
-        }
+            "grpc.health.v1.Health" => (self.health)(request.map(Streamed)).await,
+            "grpc.reflection.v1.ServerReflection" => (self.reflection)(request.map(Streamed)).await,
+            "grpc.reflection.v1alpha.ServerReflection" => (self.reflection_alpha)(request.map(Streamed)).await,
+            _ => Ok(Status::unimplemented("no such service").into_http()),
+        };
+        answer
     }
 }
 
 fn side_service<S>(service: S) -> SideService
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S: Service<Request<Streamed>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
 {
-    Arc::new(move |request| Box::pin(service.clone().call(request)))
-}
-
-impl<T: RateLimitService> hyper::service::Service<Request<Incoming>> for Services<T> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn call(&self, request: Request<Incoming>) -> Answer {
-        let answer = self.route(request);
-        let metrics = Arc::clone(&self.metrics);
-        Box::pin(async move {
-            // A defect of ours costs one request, not the process. Locks are not held across awaits, so nothing is left half done.
-            AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
-                metrics.panicked();
-                Ok(Status::internal("the request made the service panic; this is a defect of the service").into_http())
-            })
-        })
-    }
+    Box::new(move |request| Box::pin(service.clone().call(request)))
 }

@@ -1,6 +1,7 @@
 //! Workers: one thread with a current-thread runtime per core, each owning its connections, its store connections and its tallies.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 use super::Options;
 use super::connection::{self, Phase};
 use super::dispatch::Services;
-use crate::proto::RateLimitService;
+use crate::rls::ShouldRateLimit;
 
 /// Connections that a worker has been handed and not yet looked at.
 const WAITING: usize = 1_024;
@@ -42,7 +43,7 @@ impl Workers {
     /// The operating system's, when there is no thread or no event queue to be had.
     pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
     where
-        T: RateLimitService,
+        T: ShouldRateLimit,
         F: Fn(usize) -> Services<T> + Clone + Send + 'static,
     {
         let (phase, _) = watch::channel(Phase::Serving);
@@ -52,7 +53,7 @@ impl Workers {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, jobs) = mpsc::channel(WAITING);
             let (services, phase) = (services.clone(), phase.subscribe());
-            let run = move || runtime.block_on(async { work(jobs, &services(index), options, phase).await });
+            let run = move || runtime.block_on(async { work(jobs, Arc::new(services(index)), options, phase).await });
             threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
             queues.push(queue);
         }
@@ -85,12 +86,17 @@ impl Workers {
     }
 }
 
-async fn work<T: RateLimitService>(mut jobs: mpsc::Receiver<Job>, services: &Services<T>, options: Options, phase: watch::Receiver<Phase>) {
+async fn work<T: ShouldRateLimit>(
+    mut jobs: mpsc::Receiver<Job>,
+    services: Arc<Services<T>>,
+    options: Options,
+    phase: watch::Receiver<Phase>,
+) {
     let mut connections = JoinSet::new();
     let mut end = phase.clone();
     let patience = loop {
         tokio::select! {
-            Some(job) = jobs.recv() => drop(connections.spawn(connection::serve(job, services.clone(), options, phase.clone()))),
+            Some(job) = jobs.recv() => drop(connections.spawn(connection::serve(job, Arc::clone(&services), options, phase.clone()))),
             Some(_) = connections.join_next() => {}
             patience = connection::ending(&mut end) => break patience,
         }

@@ -1,28 +1,44 @@
 //! The listener itself: a panic costs one request, silent and wrong clients cost nothing, and bursts of resets do not end a connection.
 
+mod calls;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Status};
 use weir::metrics::Metrics;
-use weir::proto::{RateLimitResponse, RateLimitService};
-use weir::rls::codec::Frame;
+use weir::rls::ShouldRateLimit;
+use weir::rls::respond::Framed;
 use weir::server::{self, Budget, GrpcHealth, Options, Services, Workers};
 
 use crate::support::{Client, descriptor, request};
 
-/// Panics when the message holds `panic`, waits a second when it holds `wait`, stops its whole thread for a moment when it holds `stall`, else
-/// answers nothing much.
-struct Fragile;
+/// Panics when the message holds `panic` (`panic late`: after a moment), waits a second when it holds `wait` and for ever when it holds `hold`,
+/// stops its whole thread for a moment when it holds `stall`. Its answer is as long as the number behind `long`.
+struct Fragile {
+    held: Arc<AtomicUsize>,
+}
 
-#[tonic::async_trait]
-impl RateLimitService for Fragile {
-    async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<RateLimitResponse>, Status> {
-        let message = String::from_utf8_lossy(&request.get_ref().0).into_owned();
+/// Counts who is held.
+struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ShouldRateLimit for Fragile {
+    async fn should_rate_limit(&self, message: &[u8], _: Option<Duration>) -> Result<Framed, Status> {
+        let message = String::from_utf8_lossy(message).into_owned();
+        if message.contains("panic late") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         assert!(!message.contains("panic"), "asked to");
         if message.contains("stall") {
             std::thread::sleep(Duration::from_millis(300));
@@ -30,13 +46,20 @@ impl RateLimitService for Fragile {
         if message.contains("wait") {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        Ok(Response::new(RateLimitResponse::default()))
+        if message.contains("hold") {
+            self.held.fetch_add(1, Ordering::Relaxed);
+            let _held = Held(Arc::clone(&self.held));
+            std::future::pending::<()>().await;
+        }
+        let length = message.split_once("long ").map_or(0, |(_, length)| length.trim().parse().expect("a number"));
+        Ok(Framed::new(&vec![7; length]))
     }
 }
 
 struct Server {
     address: SocketAddr,
     metrics: Arc<Metrics>,
+    held: Arc<AtomicUsize>,
     workers: Arc<Workers>,
     _stop: watch::Sender<bool>,
 }
@@ -51,11 +74,13 @@ impl Server {
         let address = listener.local_addr().expect("an address");
         let metrics = Metrics::new(1, 0.8);
         let shared = Arc::clone(&metrics);
-        let services = move |_| Services::new(Fragile, GrpcHealth::new(), budget.clone(), Arc::clone(&shared));
+        let held = Arc::<AtomicUsize>::default();
+        let holds = Arc::clone(&held);
+        let services = move |_| Services::new(Fragile { held: Arc::clone(&holds) }, GrpcHealth::new(), budget.clone(), Arc::clone(&shared));
         let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(server::accept(listener, Arc::clone(&workers), options, Arc::clone(&metrics), stopping));
-        Self { address, metrics, workers, _stop: stop }
+        Self { address, metrics, held, workers, _stop: stop }
     }
 
     async fn client(&self) -> Client {
@@ -78,8 +103,10 @@ async fn a_panic_costs_one_request() {
     let mut client = server.client().await;
     let status = client.should_rate_limit(ask("panic")).await.expect_err("INTERNAL");
     assert_eq!(status.code(), Code::Internal);
+    let status = client.should_rate_limit(ask("panic late")).await.expect_err("INTERNAL");
+    assert_eq!(status.code(), Code::Internal);
     client.should_rate_limit(ask("go on")).await.expect("the same connection goes on");
-    assert_eq!(server.metric("weir_panics_total"), Some(1.0));
+    assert_eq!(server.metric("weir_panics_total"), Some(2.0));
 }
 
 #[tokio::test]

@@ -5,32 +5,31 @@ use std::collections::BTreeMap;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 
-use super::HeaderNames;
+use super::{HeaderNames, Status};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::plan::{Plan, Slot};
 use crate::proto::HeaderValue;
-use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::rules::limit::Metadata;
 use crate::time::Span;
 use crate::verdict::{Decision, Decisions};
 
 /// Three headers about the descriptor that has least left, the first on a tie; about the last one that refuses, when one does. None when no
 /// descriptor has a limit whose counts somebody knows. Source: envoyproxy/ratelimit.
-pub(super) fn headers(plan: &Plan, statuses: &[DescriptorStatus], names: &HeaderNames) -> Vec<HeaderValue> {
+pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |slot: &Slot| match slot {
         Slot::Checked { check, .. } => !plan.checks[*check].role.quota,
         Slot::Free | Slot::Unlimited(_) => false,
     };
-    let limited = || statuses.iter().filter(|status| status.current_limit.is_some() && status.duration_until_reset.is_some());
-    let last_refusal = plan.slots.iter().zip(statuses).rev().find(|(slot, status)| status.code() == Code::OverLimit && refuses(slot));
-    let Some(status) = last_refusal.map(|(_, status)| status).or_else(|| limited().min_by_key(|status| status.limit_remaining)) else {
+    let limited = || statuses.iter().filter(|status| status.limit.is_some() && status.reset_secs.is_some());
+    let last_refusal = plan.slots.iter().zip(statuses).rev().find(|(slot, status)| status.refused && refuses(slot));
+    let Some(status) = last_refusal.map(|(_, status)| status).or_else(|| limited().min_by_key(|status| status.remaining)) else {
         return Vec::new();
     };
     let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() };
     vec![
-        header(&names.limit, status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit).to_string()),
-        header(&names.remaining, status.limit_remaining.to_string()),
-        header(&names.reset, status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds).to_string()),
+        header(&names.limit, status.limit.map_or(0, |(rate, _)| rate.requests_per_unit).to_string()),
+        header(&names.remaining, status.remaining.to_string()),
+        header(&names.reset, status.reset_secs.unwrap_or(0).to_string()),
     ]
 }
 
@@ -44,7 +43,7 @@ pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> HeaderValue {
 }
 
 /// What was asked, and the `metadata` of the limits that passed. Source: envoyproxy/ratelimit.
-pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[DescriptorStatus]) -> Struct {
+pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> Struct {
     let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
     let descriptors = ask.descriptors().map(|(descriptor, entries)| describe(descriptor, entries)).collect();
     fields.insert("descriptors".to_owned(), list(descriptors));
@@ -52,7 +51,7 @@ pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Descripto
         fields.insert("hitsAddend".to_owned(), number(f64::from(ask.hits_addend)));
     }
     let mut merged = Metadata::new();
-    for (slot, _) in plan.slots.iter().zip(statuses).filter(|(_, status)| status.code() == Code::Ok) {
+    for (slot, _) in plan.slots.iter().zip(statuses).filter(|(_, status)| !status.refused) {
         let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id)) = slot else { continue };
         if let Some(metadata) = &plan.rules.limit(*id).metadata {
             merge(&mut merged, metadata);

@@ -1,0 +1,144 @@
+//! The bytes of an answer, by the field numbers of `proto/`. All lengths are known before the first byte is written, so that there is one
+//! allocation, and of the right size.
+//!
+//! Fields that have their default are left out, as protobuf does. What is rare (headers, metadata) is left to prost.
+
+use bytes::Bytes;
+use prost::Message;
+use prost_types::Struct;
+
+use super::{Framed, PREFIX_BYTES, Status, Statuses};
+use crate::proto::HeaderValue;
+use crate::proto::rate_limit_response::Code;
+use crate::time::Rate;
+
+/// What few answers carry.
+#[derive(Debug, Default)]
+pub(super) struct Extras {
+    pub(super) headers: Vec<HeaderValue>,
+    pub(super) dynamic_metadata: Option<Struct>,
+}
+
+/// A number of a message's field on the wire: `number << 3 | wire type`.
+const fn tag(number: u8, wire_type: u8) -> u8 {
+    number << 3 | wire_type
+}
+
+const VARINT: u8 = 0;
+const BYTES: u8 = 2;
+
+/// Encodes a whole answer.
+pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) -> Framed {
+    let room = |content: usize| field_bytes(content);
+    let length = 2
+        + statuses.iter().map(|status| room(status_bytes(status))).sum::<usize>()
+        + extras.headers.iter().map(|header| room(header.encoded_len())).sum::<usize>()
+        + extras.dynamic_metadata.iter().map(|metadata| room(metadata.encoded_len())).sum::<usize>();
+    let mut out = Vec::with_capacity(PREFIX_BYTES + length);
+    out.push(0);
+    // Far below 4 GiB: it is made from a request of 4 MiB.
+    out.extend_from_slice(&(length as u32).to_be_bytes());
+    out.extend_from_slice(&[tag(1, VARINT), overall as u8]);
+    for status in statuses {
+        put_status(&mut out, status);
+    }
+    for header in &extras.headers {
+        put_message(&mut out, tag(3, BYTES), header);
+    }
+    if let Some(metadata) = &extras.dynamic_metadata {
+        put_message(&mut out, tag(6, BYTES), metadata);
+    }
+    debug_assert_eq!(out.len(), PREFIX_BYTES + length, "the lengths are those of what is written");
+    Framed(Bytes::from(out))
+}
+
+fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
+    out.push(tag(2, BYTES));
+    put_varint(out, status_bytes(status) as u64);
+    let code = if status.refused { Code::OverLimit } else { Code::Ok };
+    out.extend_from_slice(&[tag(1, VARINT), code as u8]);
+    if let Some((rate, name)) = &status.limit {
+        out.push(tag(2, BYTES));
+        put_varint(out, limit_bytes(rate, name) as u64);
+        put_number(out, tag(1, VARINT), rate.requests_per_unit.into());
+        out.extend_from_slice(&[tag(2, VARINT), rate.unit.number() as u8]);
+        if !name.is_empty() {
+            out.push(tag(3, BYTES));
+            put_varint(out, name.len() as u64);
+            out.extend_from_slice(name.as_bytes());
+        }
+        if let Some(multiplier) = multiplier(rate) {
+            put_wrapped(out, tag(4, BYTES), multiplier);
+        }
+    }
+    put_number(out, tag(3, VARINT), status.remaining.into());
+    if let Some(secs) = status.reset_secs {
+        put_wrapped(out, tag(4, BYTES), whole_seconds(secs));
+    }
+}
+
+fn status_bytes(status: &Status<'_>) -> usize {
+    2 + status.limit.as_ref().map_or(0, |(rate, name)| field_bytes(limit_bytes(rate, name)))
+        + number_bytes(status.remaining.into())
+        + status.reset_secs.map_or(0, |secs| field_bytes(number_bytes(whole_seconds(secs))))
+}
+
+fn limit_bytes(rate: &Rate, name: &str) -> usize {
+    number_bytes(rate.requests_per_unit.into())
+        + 2
+        + if name.is_empty() { 0 } else { field_bytes(name.len()) }
+        + multiplier(rate).map_or(0, |multiplier| field_bytes(number_bytes(multiplier)))
+}
+
+/// Left out where it is 1.
+fn multiplier(rate: &Rate) -> Option<u64> {
+    (rate.unit_multiplier != 1).then_some(rate.unit_multiplier.into())
+}
+
+/// The seconds of a `google.protobuf.Duration` are signed.
+fn whole_seconds(secs: u64) -> u64 {
+    secs.min(i64::MAX as u64)
+}
+
+/// Bytes of a field that holds `content` bytes, all tags being below 16.
+fn field_bytes(content: usize) -> usize {
+    1 + varint_bytes(content as u64) + content
+}
+
+/// Bytes of a number's field; none for 0.
+fn number_bytes(number: u64) -> usize {
+    if number == 0 { 0 } else { 1 + varint_bytes(number) }
+}
+
+/// Seven bits to a byte.
+fn varint_bytes(number: u64) -> usize {
+    ((70 - (number | 1).leading_zeros()) / 7) as usize
+}
+
+fn put_number(out: &mut Vec<u8>, tag: u8, number: u64) {
+    if number != 0 {
+        out.push(tag);
+        put_varint(out, number);
+    }
+}
+
+/// A message whose field 1 is a number: a `UInt32Value`, or a `Duration` of whole seconds.
+fn put_wrapped(out: &mut Vec<u8>, outer: u8, number: u64) {
+    out.extend_from_slice(&[outer, number_bytes(number) as u8]);
+    put_number(out, tag(1, VARINT), number);
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_message(out: &mut Vec<u8>, tag: u8, message: &impl Message) {
+    out.push(tag);
+    put_varint(out, message.encoded_len() as u64);
+    // A `Vec` has room for everything.
+    let _ = message.encode(out);
+}

@@ -1,0 +1,152 @@
+//! The bytes of an answer against prost's idea of the same answer, for whatever a plan may hold and a store may say.
+
+use std::sync::Arc;
+
+use bytes::Buf;
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::algorithm::{Algorithm, Kind, Options as AlgorithmOptions};
+use crate::plan::{self, Plan};
+use crate::proto::RateLimitResponse;
+use crate::proto::rate_limit_response::{DescriptorStatus, RateLimit};
+use crate::rls::decode::decode;
+use crate::rules::compile::{self, SourceText, compile};
+use crate::time::Unit;
+use crate::verdict::{Verdict, Wait};
+
+/// The answer as a message, without a thought for speed.
+fn plainly(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> RateLimitResponse {
+    let plain = |slot: &Slot| {
+        let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+        match slot {
+            Slot::Free => ok,
+            Slot::Unlimited(_) => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
+            Slot::Checked { check, limit, rate, .. } => {
+                let decision = &decisions[*check];
+                let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
+                let refused = !decision.allows() && !plan.checks[*check].role.shadow;
+                let seconds = |span: Span| i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX);
+                DescriptorStatus {
+                    code: if refused { Code::OverLimit } else { Code::Ok }.into(),
+                    current_limit: Some(RateLimit {
+                        name: name.unwrap_or_default().to_owned(),
+                        requests_per_unit: rate.requests_per_unit,
+                        unit: rate.unit.number(),
+                        unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
+                    }),
+                    limit_remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
+                    duration_until_reset: decision.until_reset().map(|span| prost_types::Duration { seconds: seconds(span), nanos: 0 }),
+                    quota: None,
+                }
+            }
+        }
+    };
+    let statuses: Statuses<'_> = plan.slots.iter().map(|slot| status(slot, plan, decisions)).collect();
+    let refused = plan.refuses(decisions.iter().map(Decision::allows)) && !options.shadow_mode;
+    let mut response_headers_to_add = options.headers.as_ref().map_or_else(Vec::new, |names| extras::headers(plan, &statuses, names));
+    if refused && options.retry_after {
+        response_headers_to_add.push(extras::retry_after(plan, decisions));
+    }
+    RateLimitResponse {
+        overall_code: if refused { Code::OverLimit } else { Code::Ok }.into(),
+        statuses: plan.slots.iter().map(plain).collect(),
+        response_headers_to_add,
+        dynamic_metadata: options.dynamic_metadata.then(|| extras::dynamic_metadata(ask, plan, &statuses)),
+        ..Default::default()
+    }
+}
+
+const LIMITS: &str = "
+domain: d
+descriptors:
+  - {key: plain, rate_limit: {unit: second, requests_per_unit: 5}}
+  - {key: named, rate_limit: {unit: week, unit_multiplier: 300, requests_per_unit: 4000000000, name: this-limit-has-a-name}}
+  - {key: zero, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: unlimited, rate_limit: {unlimited: true}, metadata: {team: a}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 7}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: month, requests_per_unit: 128}, metadata: {team: b, tags: [1, true]}}
+";
+
+const KEYS: [&str; 7] = ["plain", "named", "zero", "unlimited", "shadow", "quota", "unknown"];
+
+/// An encoded request for these keys; a number beside one is a limit that it brings along.
+fn request(domain: &str, keys: &[(&str, Option<u32>)]) -> Vec<u8> {
+    use crate::proto::rate_limit_descriptor::{Entry, RateLimitOverride};
+    use crate::proto::{RateLimitDescriptor, RateLimitRequest};
+    let descriptor = |&(key, own): &(&str, Option<u32>)| RateLimitDescriptor {
+        entries: vec![Entry { key: key.into(), value: "v".into() }],
+        limit: own.map(|amount| RateLimitOverride { requests_per_unit: amount, unit: Unit::Minute.number(), unit_multiplier: None }),
+        ..Default::default()
+    };
+    RateLimitRequest { domain: domain.to_owned(), descriptors: keys.iter().map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
+}
+
+fn any_decision() -> impl Strategy<Value = Decision> {
+    let number = || prop_oneof![Just(0), 0..200_u64, any::<u64>()];
+    let verdict =
+        (any::<bool>(), number(), number(), number(), any::<bool>()).prop_map(|(allowed, remaining, reset, retry, never)| Verdict {
+            allowed,
+            remaining: remaining as u32,
+            used: 0,
+            reset_after: Span::from_micros(reset),
+            retry_after: if never { Wait::Never } else { Wait::For(Span::from_micros(retry)) },
+            delay: Span::ZERO,
+        });
+    let error = StoreError::NotExecuted("down");
+    prop_oneof![
+        verdict.clone().prop_map(Decision::Store),
+        verdict.clone().prop_map(Decision::DenialCache),
+        verdict.prop_map(move |verdict| Decision::Local(verdict, error)),
+        Just(Decision::PolicyAllows(error)),
+        Just(Decision::PolicyRefuses(error)),
+    ]
+}
+
+fn any_options() -> impl Strategy<Value = Options> {
+    let names = || HeaderNames { limit: "x-limit".to_owned(), remaining: "x-remaining".to_owned(), reset: "x-reset".to_owned() };
+    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(shadow_mode, headers, retry_after, dynamic_metadata)| {
+        Options { shadow_mode, headers: headers.then(names), retry_after, dynamic_metadata }
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_bytes_are_those_of_the_message(
+        domain in prop_oneof![Just("d"), Just("unknown")],
+        keys in proptest::collection::vec((0..KEYS.len(), prop_oneof![3 => Just(None), 1 => any::<u32>().prop_map(Some)]), 1..40),
+        pool in proptest::collection::vec(any_decision(), 40),
+        options in any_options(),
+        quota_mode in any::<bool>(),
+    ) {
+        let text = LIMITS.as_bytes().to_vec();
+        let compiled = compile(&[SourceText { name: "d.yaml".to_owned(), text }], &compile::Options::default()).expect("good limits");
+        let keys: Vec<_> = keys.into_iter().map(|(index, own)| (KEYS[index], own)).collect();
+        let request = request(domain, &keys);
+        let ask = decode(&request).expect("a request");
+        let plan = Plan::new(&Arc::new(compiled.rules), &ask, &plan::Options { quota_mode, ..plan::Options::default() });
+        let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
+        let reply = respond(&ask, &plan, &decisions, &options).expect("nothing fails");
+
+        let mut framed = reply.answer.clone().bytes();
+        prop_assert_eq!(framed.get_u8(), 0);
+        prop_assert_eq!(framed.get_u32() as usize, framed.len());
+        prop_assert_eq!(&framed, &reply.answer.message());
+        let expected = plainly(&ask, &plan, &decisions, &options);
+        prop_assert_eq!(RateLimitResponse::decode(framed.clone()).expect("a message"), expected.clone());
+        prop_assert_eq!(framed.len(), expected.encoded_len(), "not a byte more than prost would write");
+        prop_assert_eq!(reply.shadowed, options.shadow_mode && plan.refuses(decisions.iter().map(Decision::allows)));
+    }
+}
+
+#[test]
+fn a_check_that_fails_leaves_no_answer() {
+    let rate = Rate { requests_per_unit: 1, unit: Unit::Hour, unit_multiplier: 1 };
+    let options = AlgorithmOptions { kind: Kind::FixedWindow, ..AlgorithmOptions::default() };
+    let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
+    let plan = Plan::of_checks([(&b"key"[..], plan::Check::new(algorithm, 1, plan::Role::default()))]);
+    let error = StoreError::Unknown("gone");
+    let decisions = Decisions::from_iter([Decision::Fails(error)]);
+    assert_eq!(respond(&Ask::default(), &plan, &decisions, &Options::default()).expect_err("it failed"), error);
+}

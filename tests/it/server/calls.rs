@@ -1,0 +1,188 @@
+//! Calls frame by frame, by a client that does what no ordinary one does: pieces, halves, small windows, resets, and too much.
+
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request};
+use tonic::Code;
+
+use super::{Options, Server, ask};
+use crate::support::ports::eventually_async;
+
+const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A connection with such windows for each stream, and for all together.
+async fn connect(server: &Server, window_bytes: u32) -> SendRequest<Bytes> {
+    let stream = tokio::net::TcpStream::connect(server.address).await.expect("a connection");
+    stream.set_nodelay(true).expect("a socket");
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(window_bytes);
+    let (client, connection) = builder.handshake::<_, Bytes>(stream).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    client
+}
+
+fn head(path: &str, headers: &[(&'static str, &'static str)]) -> Request<()> {
+    let mut request = Request::post(format!("http://weir{path}")).header("content-type", "application/grpc").header("te", "trailers");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).expect("a request")
+}
+
+async fn begin(client: &mut SendRequest<Bytes>, head: Request<()>, whole: bool) -> (ResponseFuture, SendStream<Bytes>) {
+    poll_fn(|context| client.poll_ready(context)).await.expect("an open connection");
+    client.send_request(head, whole).expect("an open connection")
+}
+
+fn framed(message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::from(&[0][..]);
+    frame.extend_from_slice(&u32::try_from(message.len()).expect("short").to_be_bytes());
+    frame.extend_from_slice(message);
+    frame.freeze()
+}
+
+/// The headers, the body and the status of an answer.
+async fn read(answer: ResponseFuture) -> (HeaderMap, Vec<u8>, Code) {
+    let (head, mut body): (_, RecvStream) = answer.await.expect("an answer").into_parts();
+    assert_eq!(head.status, 200);
+    assert_eq!(head.headers["content-type"], "application/grpc");
+    let mut read = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data.expect("the answer goes on");
+        body.flow_control().release_capacity(data.len()).expect("within the window");
+        read.extend_from_slice(&data);
+    }
+    let trailers = body.trailers().await.expect("an end");
+    let status = |headers: &HeaderMap| headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
+    let code = trailers.as_ref().and_then(status).or_else(|| status(&head.headers)).expect("a status");
+    (head.headers, read, code)
+}
+
+/// Sends these pieces, each in a frame of its own, and reads what comes.
+async fn call(client: &mut SendRequest<Bytes>, head: Request<()>, pieces: &[&[u8]]) -> (HeaderMap, Vec<u8>, Code) {
+    let (answer, mut stream) = begin(client, head, pieces.is_empty()).await;
+    for (index, piece) in pieces.iter().enumerate() {
+        stream.send_data(Bytes::copy_from_slice(piece), index + 1 == pieces.len()).expect("an open stream");
+        // So that it leaves before the next one.
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    read(answer).await
+}
+
+#[tokio::test]
+async fn an_answer_waits_for_the_clients_window() {
+    let server = Server::start(Options::default());
+    for (window_bytes, length) in [(65_535, 0), (65_535, 1_000_000), (7, 1_000)] {
+        let mut client = connect(&server, window_bytes).await;
+        let message = framed(format!("long {length}").as_bytes());
+        let (waits, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
+        stream.send_data(message.clone(), true).expect("an open stream");
+        if window_bytes < 10 {
+            // One that is not read holds up no other.
+            let (_, body, code) = call(&mut client, head(METHOD, &[]), &[&message]).await;
+            assert_eq!((body.len(), code), (5 + length, Code::Ok));
+        }
+        let (_, body, code) = read(waits).await;
+        assert_eq!((body, code), (framed(&vec![7; length]).to_vec(), Code::Ok), "a window of {window_bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_may_come_in_pieces() {
+    let server = Server::start(Options::default());
+    let mut client = connect(&server, 65_535).await;
+    let whole = framed(b"long 9");
+    let bytes: Vec<&[u8]> = whole.chunks(1).collect();
+    let (first, second) = whole.split_at(5);
+    for pieces in [vec![&whole[..]], bytes, vec![first, second], vec![&whole[..], b""], vec![b"", &whole[..]]] {
+        let (_, body, code) = call(&mut client, head(METHOD, &[]), &pieces).await;
+        assert_eq!((&body[..], code), (&framed(&[7; 9])[..], Code::Ok), "{} pieces", pieces.len());
+    }
+    // Ended by trailers.
+    let (answer, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
+    stream.send_data(whole.clone(), false).expect("an open stream");
+    stream.send_trailers(HeaderMap::new()).expect("an open stream");
+    assert_eq!(read(answer).await.2, Code::Ok);
+    // Two in one body: the first is answered, as in every unary call of the library behind it.
+    let twice = [&whole[..], &framed(b"x")].concat();
+    let (_, body, code) = call(&mut client, head(METHOD, &[]), &[&twice]).await;
+    assert_eq!((body.len(), code), (5 + 9, Code::Ok));
+}
+
+#[tokio::test]
+async fn what_is_no_call_is_refused_and_costs_nobody_else() {
+    let server = Server::start(Options::default());
+    let mut client = connect(&server, 65_535).await;
+    let whole = framed(b"long 9");
+    let mut compressed = whole.to_vec();
+    compressed[0] = 1;
+    let mut unknown = whole.to_vec();
+    unknown[0] = 2;
+    for (what, pieces, expected) in [
+        ("nothing at all", vec![], Code::Internal),
+        ("an empty body", vec![&b""[..]], Code::Internal),
+        ("half a prefix", vec![&whole[..3]], Code::Internal),
+        ("half a message", vec![&whole[..8]], Code::Internal),
+        ("half a message in halves", vec![&whole[..4], &whole[4..8]], Code::Internal),
+        ("compressed by nobody knows what", vec![&compressed[..]], Code::Internal),
+        ("a flag of the future", vec![&unknown[..]], Code::Internal),
+    ] {
+        let (_, body, code) = call(&mut client, head(METHOD, &[]), &pieces).await;
+        assert_eq!((body.len(), code), (0, expected), "{what}");
+    }
+    let (headers, _, code) = call(&mut client, head(METHOD, &[("grpc-encoding", "gzip")]), &[&compressed]).await;
+    assert_eq!((code, &headers["grpc-accept-encoding"]), (Code::Unimplemented, &http::HeaderValue::from_static("identity")));
+    let (_, body, code) = call(&mut client, head(METHOD, &[("grpc-encoding", "identity")]), &[&whole]).await;
+    assert_eq!((body.len(), code), (5 + 9, Code::Ok));
+    for path in ["/", "/x/y", "/envoy.service.ratelimit.v3.RateLimitService/Other"] {
+        assert_eq!(call(&mut client, head(path, &[]), &[&whole]).await.2, Code::Unimplemented, "{path}");
+    }
+    assert_eq!(call(&mut client, head(METHOD, &[]), &[&whole]).await.2, Code::Ok, "the connection goes on");
+}
+
+#[tokio::test]
+async fn hundreds_of_calls_share_a_connection() {
+    let server = Server::start(Options::default());
+    let mut client = connect(&server, 65_535).await;
+    let mut answers = Vec::new();
+    for index in 0..300 {
+        // Some wait, and hold nobody up.
+        let text = if index % 10 == 0 { format!("wait long {index}") } else { format!("long {index}") };
+        let (answer, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
+        stream.send_data(framed(text.as_bytes()), true).expect("an open stream");
+        answers.push(answer);
+    }
+    for (index, answer) in answers.into_iter().enumerate() {
+        let (_, body, code) = read(answer).await;
+        assert_eq!((body.len(), code), (5 + index, Code::Ok));
+    }
+}
+
+/// Who waits for nobody any more gives its place back.
+#[tokio::test]
+async fn a_client_that_leaves_takes_its_calls_along() {
+    let server = Server::start(Options::default());
+    let held = || server.held.load(Ordering::Relaxed);
+    let hold = async |client: &mut SendRequest<Bytes>| {
+        let (answer, mut stream) = begin(client, head(METHOD, &[]), false).await;
+        stream.send_data(framed(b"hold"), true).expect("an open stream");
+        (answer, stream)
+    };
+    let mut client = connect(&server, 65_535).await;
+    let (first, mut reset) = hold(&mut client).await;
+    let (second, open) = hold(&mut client).await;
+    eventually_async(|| (held() == 2).then_some(())).await.expect("both are held");
+    reset.send_reset(h2::Reason::CANCEL);
+    eventually_async(|| (held() == 1).then_some(())).await.expect("one was reset");
+
+    // In the middle of a message, and then altogether.
+    let (half, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
+    stream.send_data(framed(b"hold").slice(..7), false).expect("an open stream");
+    drop((client, stream, half, first, reset, second, open));
+    eventually_async(|| (held() == 0).then_some(())).await.expect("all are gone");
+    server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
+}
