@@ -111,7 +111,7 @@ fn measure(options: &Options) {
     let measured = Measured {
         readings,
         incr,
-        fill: fill::in_a_new_process(options.fill_keys),
+        fill: fill::in_new_processes(options.fill_keys),
         fill_keys: options.fill_keys,
         admitted: runs::admitted(),
         log_bytes: runs::bytes_per_event(),

@@ -118,12 +118,18 @@ impl Shared {
     }
 }
 
-/// Frees what has recovered, a shard at a time.
+/// In so many turns at most: a store of very many shards does not wake the thread for each.
+const TURNS: usize = 4_096;
+
+/// Frees what has recovered, a shard at a time. Their number is a power of two, as that of the turns is.
 async fn sweep(memory: &Memory) {
-    let mut tick = tokio::time::interval(SWEEP / u32::try_from(memory.shards()).unwrap_or(u32::MAX));
+    let turns = memory.shards().min(TURNS);
+    let mut tick = tokio::time::interval(SWEEP / u32::try_from(turns).unwrap_or(u32::MAX));
     loop {
         tick.tick().await;
-        memory.sweep(memory::now());
+        for _ in 0..memory.shards() / turns {
+            memory.sweep(memory::now());
+        }
     }
 }
 

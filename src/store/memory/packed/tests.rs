@@ -1,0 +1,87 @@
+//! Whatever an algorithm may store comes out of two words as it went in, or does not go in.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::{Kind as Name, Options};
+use crate::time::{Rate, Unit};
+
+fn algorithms() -> impl Strategy<Value = Algorithm> {
+    let units = vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
+    let named = prop::sample::select(&Name::NAMED[..]);
+    (named, prop::sample::select(units), prop_oneof![1..200_u32, 1..=u32::MAX], 1..90_u32).prop_filter_map(
+        "options that belong together",
+        |((_, kind), unit, requests_per_unit, unit_multiplier)| {
+            Algorithm::try_new(&Rate { requests_per_unit, unit, unit_multiplier }, &Options { kind, ..Options::default() }).ok()
+        },
+    )
+}
+
+fn numbers() -> impl Strategy<Value = u64> {
+    let edges = vec![0, 1, u64::from(u32::MAX), 1 << 32, LATEST, LATEST + 1, 1 << 53, 1 << 63, u64::MAX - 1, u64::MAX];
+    prop_oneof![any::<u64>(), 0..1_000_000_u64, 1_800_000_000_000_000..1_900_000_000_000_000_u64, prop::sample::select(edges)]
+}
+
+fn states() -> impl Strategy<Value = State> {
+    (0..4, numbers(), numbers(), numbers()).prop_map(|(kind, one, two, three)| match kind {
+        0 => State::FixedWindow { window: one, count: two },
+        1 => State::Counter { window: one, current: two, previous: three },
+        2 => State::Tokens { last: one, level: two.cast_signed() },
+        _ => State::Queue { last: one, backlog: two },
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn a_state_comes_out_as_it_went_in(state in states(), algorithm in algorithms(), recovers in numbers()) {
+        if let Some(packed) = Packed::new(&state, &algorithm, Micros(recovers)) {
+            prop_assert_eq!(packed.state(&algorithm), Some(state));
+            prop_assert_eq!(packed.place(), None);
+            prop_assert!(packed.recovers() >= Micros(recovers));
+        }
+    }
+
+    #[test]
+    fn what_is_stored_today_is_packed(algorithm in algorithms(), now in 1_800_000_000_000_000..4_000_000_000_000_000_u64, hits in 1..9_i64) {
+        let at = crate::algorithm::Moment { now: Micros(now), patience: Span::ZERO };
+        let step = algorithm.step(None, at, hits);
+        let (Some(state), Some(keep_for)) = (step.state, step.keep_for) else { return Ok(()) };
+        let packed = Packed::new(&state, &algorithm, at.now + keep_for);
+        prop_assert_eq!(packed.is_some(), !matches!(state, State::Log(_) | State::Buckets(_)));
+        let Some(packed) = packed else { return Ok(()) };
+        let late = packed.recovers().since(at.now + keep_for).micros();
+        // What has begun before may be measured from its beginning, a window earlier.
+        prop_assert!(late <= keep_for.micros().max(algorithm.tick().micros()) / 4 + algorithm.tick().micros(), "{late} of {keep_for:?}");
+    }
+
+    #[test]
+    fn a_place_is_kept_until_it_recovers(place in any::<u32>(), recovers in numbers()) {
+        let packed = Packed::elsewhere(place, Micros(recovers));
+        prop_assert_eq!(packed.place(), Some(place));
+        prop_assert!(packed.recovers() >= Micros(recovers));
+        prop_assert_eq!(packed.moved(7).place(), Some(7));
+        prop_assert_eq!(packed.moved(7).recovers(), packed.recovers());
+    }
+
+    #[test]
+    fn a_number_is_shortened_upwards_by_an_eighth_at_most(number in numbers()) {
+        let short = shorten(number);
+        prop_assert!(short < 1 << LATER_BITS);
+        prop_assert!(expand(short) >= number);
+        prop_assert!(expand(short) - number <= number / 8, "{} is {}", number, expand(short));
+    }
+}
+
+#[test]
+fn the_state_of_another_algorithm_is_none() {
+    let of = |kind| {
+        let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+        Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("a limit")
+    };
+    let (token, leaky) = (of(Name::TokenBucket), of(Name::LeakyBucket));
+    let state = State::Tokens { last: 1, level: 2 };
+    assert_eq!(Packed::new(&state, &leaky, Micros(9)), None);
+    assert_eq!(Packed::new(&state, &token, Micros(9)).expect("it fits").state(&leaky), None);
+}

@@ -1,0 +1,165 @@
+//! The store as a whole.
+
+use std::collections::HashMap;
+
+use allocation_counter::measure;
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::{Algorithm, FixedWindow, Kind, State};
+use crate::plan::Role;
+use crate::time::{Rate, Span, Unit};
+
+const START: Moment = Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO };
+
+fn check(limit: u32, secs: u64) -> Check {
+    let fixed = FixedWindow { limit, window: Span::from_secs(secs), count_denied: true };
+    Check::new(Algorithm::FixedWindow(fixed), 1, Role::default())
+}
+
+#[test]
+fn a_full_store_forgets_and_never_refuses() {
+    let memory = Memory::new(Options { max_keys: 1_000 });
+    for key in 0..5_000_u32 {
+        assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed);
+    }
+    let size = memory.size();
+    assert_eq!(size, Size { keys: 1_000, evicted: 4_000 });
+    let held: usize = (0..memory.shards()).map(|_| memory.sweep(Micros(u64::MAX))).sum();
+    assert_eq!((held, memory.size().keys), (1_000, 0), "what is counted is what is there");
+}
+
+#[test]
+fn what_recovers_soonest_goes_first() {
+    let memory = Memory::new(Options { max_keys: SAMPLE });
+    for key in 0..SAMPLE as u32 - 1 {
+        memory.check(&key.to_be_bytes(), &check(1, 3_600), START);
+    }
+    memory.check(b"soon", &check(1, 1), START);
+    memory.check(b"one more", &check(1, 3_600), START);
+    for key in 0..SAMPLE as u32 - 1 {
+        assert!(!memory.check(&key.to_be_bytes(), &check(1, 3_600), START).allowed, "key {key} was forgotten");
+    }
+}
+
+#[test]
+fn sweeping_removes_what_recovered_and_nothing_else() {
+    let memory = Memory::new(Options::default());
+    for key in 0..10_000_u32 {
+        memory.check(&key.to_be_bytes(), &check(1, if key % 2 == 0 { 60 } else { 3_600 }), START);
+    }
+    let later = START.now + Span::from_secs(60);
+    let swept: usize = (0..memory.shards()).map(|_| memory.sweep(later)).sum();
+    assert_eq!(swept, 5_000);
+    assert_eq!(memory.size().keys, 5_000);
+    assert!(!memory.check(&1_u32.to_be_bytes(), &check(1, 3_600), START).allowed);
+}
+
+#[test]
+fn many_threads_on_one_key_get_exactly_the_limit() {
+    let memory = Memory::new(Options::default());
+    let admitted: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| (0..1_000).filter(|_| memory.check(b"one", &check(1_000, 60), START).allowed).count())).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    assert_eq!(admitted, 1_000);
+}
+
+/// One call locks one shard, and no shard holds much more than its part.
+#[test]
+fn a_sweep_takes_a_small_part_at_a_time() {
+    let memory = Memory::new(Options { max_keys: 100_000 });
+    for key in 0..100_000_u32 {
+        memory.check(&key.to_be_bytes(), &check(1, 60), START);
+    }
+    let later = START.now + Span::from_secs(60);
+    let most = (0..memory.shards()).map(|_| memory.sweep(later)).max();
+    assert!(most <= Some(2 * KEYS_PER_SHARD), "{most:?}");
+    assert_eq!(memory.size().keys, 0);
+}
+
+/// Bytes that are allocated and not freed for so many keys with a hit each, those of the empty store left out.
+fn bytes_per_key(check: &Check, keys: u32) -> f64 {
+    let memory = Memory::new(Options::default());
+    let info = measure(|| {
+        for key in 0..keys {
+            memory.check(&key.to_be_bytes(), check, START);
+        }
+    });
+    info.bytes_current as f64 / f64::from(keys)
+}
+
+#[test]
+fn a_key_takes_few_bytes_however_many_there_are() {
+    for keys in [50_000, 100_000, 150_000, 300_000, 500_000, 700_000, 1_000_000] {
+        let bytes = bytes_per_key(&check(1, 60), keys);
+        assert!((32.0..50.0).contains(&bytes), "{bytes} bytes each of {keys}");
+    }
+}
+
+#[test]
+fn only_logs_and_rings_take_more() {
+    for (name, algorithm) in algorithms() {
+        let bytes = bytes_per_key(&Check::new(algorithm, 1, Role::default()), 200_000);
+        let most = match algorithm {
+            Algorithm::SlidingWindowLog(_) => 250.0,
+            // Sixty-one numbers.
+            Algorithm::SlidingWindowBuckets(_) => 700.0,
+            _ => 50.0,
+        };
+        assert!(bytes < most, "{name}: {bytes} bytes each");
+    }
+}
+
+#[test]
+fn an_empty_store_is_small() {
+    let info = measure(|| drop(std::hint::black_box(Memory::new(Options::default()))));
+    assert!(info.bytes_max < 300_000, "{} bytes", info.bytes_max);
+}
+
+fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
+    let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+    Kind::NAMED.into_iter().map(move |(name, kind)| {
+        let options = crate::algorithm::Options { kind, ..Default::default() };
+        (name, Algorithm::try_new(&rate, &options).expect("a limit"))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Packed, moved, put aside and swept: the store says what the bare steps say.
+    #[test]
+    fn it_decides_as_the_steps_do(calls in prop::collection::vec((0..12_u8, 0..6_usize, -3..9_i64, 0..40_000_000_u64, any::<bool>()), 1..200)) {
+        let (memory, mut states) = (Memory::new(Options { max_keys: 1_000 }), HashMap::<_, State>::new());
+        let (algorithms, mut at): (Vec<_>, _) = (algorithms().collect(), START);
+        for (key, kind, hits, later, is_swept) in calls {
+            let (name, algorithm) = algorithms[kind];
+            at.now = at.now + Span::from_micros(if later % 3 == 0 { later } else { later % 1_000 });
+            let step = algorithm.step(states.remove(&(key, kind)), at, hits);
+            let verdict = memory.check(format!("{key}{name}").as_bytes(), &Check::new(algorithm, hits, Role::default()), at);
+            prop_assert_eq!(verdict, step.verdict, "{} {}", name, hits);
+            states.extend(step.state.map(|state| ((key, kind), state)));
+            if is_swept && later % 7 == 0 {
+                for _ in 0..memory.shards() {
+                    memory.sweep(at.now);
+                }
+            }
+        }
+    }
+}
+
+/// More than 2^32 hits do not fit beside another number: such a state goes aside, and comes back.
+#[test]
+fn what_is_too_large_to_be_packed_is_as_exact() {
+    let rate = Rate { requests_per_unit: u32::MAX, unit: Unit::Minute, unit_multiplier: 1 };
+    let options = crate::algorithm::Options { kind: Kind::SlidingWindowCounter, count_denied: Some(true), ..Default::default() };
+    let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
+    let (memory, mut state) = (Memory::new(Options::default()), None);
+    for hits in [i64::from(u32::MAX), 5, i64::from(u32::MAX), 0, -i64::from(u32::MAX), -7, 0, 1] {
+        let step = algorithm.step(state.take(), START, hits);
+        assert_eq!(memory.check(b"many", &Check::new(algorithm, hits, Role::default()), START), step.verdict, "{hits}");
+        state = step.state;
+    }
+}
