@@ -6,7 +6,6 @@
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
 
-use std::process::Command;
 use std::time::Duration;
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
@@ -18,10 +17,12 @@ mod support {
     pub use redis::RedisServer;
 }
 
+#[allow(dead_code, reason = "shared with the bench of scaling, which uses more of it")]
 mod service {
     pub mod budget;
     pub mod checks;
     pub mod empty;
+    pub mod figures;
     pub mod fill;
     pub mod limits;
     pub mod load;
@@ -31,11 +32,12 @@ mod service {
     pub mod wire;
 }
 
-use service::budget::{Measured, into_the_readme};
+use service::budget::Measured;
 use service::empty::{self, Runtime};
+use service::figures::{into_the_readme, processors, version};
 use service::fill;
 use service::runs::{self, Times};
-use service::servers::{Peer, can_pin, cores};
+use service::servers::{Peer, can_pin};
 
 const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
 
@@ -120,25 +122,19 @@ fn measure(options: &Options) {
     let report = measured.report(&machine(options.times));
     println!("{report}");
     if options.readme {
-        into_the_readme(&report);
+        into_the_readme("speed", &report);
     }
 }
 
 /// Where and how this was measured.
 fn machine(times: Times) -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("unknown", |(_, model)| model);
-    let version = |program: &str| {
-        let output = Command::new(program).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-        String::from_utf8_lossy(&output).lines().next().unwrap_or(program).to_owned()
-    };
     let redis = version("redis-server").split(" sha").next().unwrap_or_default().to_owned();
     let pinned = if can_pin() { "the server on one core, Redis and the load on another" } else { "not pinned to cores" };
     format!(
-        "Medians of {} rounds [least..most], windows of {:.1} s. {} × {model}, {pinned}; {}, {redis}.\n",
+        "Medians of {} rounds [least..most], windows of {:.1} s. {}, {pinned}; {}, {redis}.\n",
         times.rounds,
         times.window.as_secs_f64(),
-        cores(),
+        processors(),
         version("rustc")
     )
 }

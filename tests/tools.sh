@@ -1,7 +1,7 @@
 # The tools that tests run beside cargo, each installed where it is missing. Sourced by tests/run.sh.
 #
 # Versions are pinned here and nowhere else. What is fetched goes to target/tools/, so that `cargo clean` forgets it; only packages of
-# the system (Redis, Python) are installed for the whole machine, and each installation is announced in one line.
+# the system (Redis, valgrind, Python) are installed for the whole machine, and each installation is announced in one line.
 
 envoy_version=1.40.0
 kubernetes_validate_version=1.37.0
@@ -56,6 +56,10 @@ rust_component() {
 
 need_redis() {
     has redis-server || system_packages "redis-server" redis-server
+}
+
+need_valgrind() {
+    has valgrind || system_packages "valgrind" valgrind
 }
 
 # A Python environment of our own: the system's must not be written to.
@@ -124,6 +128,7 @@ install_tools() {
     rust_component fmt rustfmt
     rust_component clippy clippy
     need_redis
+    need_valgrind
     need_envoy
     need_kubernetes_validate
     need_grpcurl

@@ -1,13 +1,11 @@
 //! The budget: what Weir may cost, as ratios to what was measured beside it in the same run, and the tables that say how it came out.
 
 use std::fmt::Write;
-use std::fs;
 
+use super::figures::{median, spread};
 use super::fill::Fill;
 use super::limits;
 use super::runs::{Reading, Readings};
-
-const MARKERS: [&str; 2] = ["<!-- speed: begin -->\n", "<!-- speed: end -->\n"];
 
 /// A bound of the budget.
 #[derive(Clone, Copy)]
@@ -232,26 +230,4 @@ fn digits(values: &[f64]) -> usize {
         Some(value) if value < 20.0 => 2,
         _ => 0,
     }
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
-}
-
-/// The median, and the extremes where they differ.
-fn spread(values: &[f64], digits: usize) -> String {
-    let Some(median) = median(values) else { return "-".to_owned() };
-    let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(least, most), &value| (least.min(value), most.max(value)));
-    if values.len() == 1 { format!("{median:.digits$}") } else { format!("{median:.digits$} [{least:.digits$}..{most:.digits$}]") }
-}
-
-/// Puts the text between the markers of the README.
-pub fn into_the_readme(text: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-    let readme = fs::read_to_string(path).expect("the README");
-    let [begin, end] = MARKERS.map(|marker| readme.find(marker).unwrap_or_else(|| panic!("the README has no {marker}")));
-    let new = format!("{}{text}{}", &readme[..begin + MARKERS[0].len()], &readme[end..]);
-    fs::write(path, new).expect("the README");
 }

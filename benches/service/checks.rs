@@ -55,7 +55,8 @@ fn whole(status: &DescriptorStatus, algorithm: &str) {
     assert!(status.limit_remaining <= limit.requests_per_unit && status.duration_until_reset.is_some(), "{status:?}");
 }
 
-async fn ask(address: SocketAddr, requests: Vec<RateLimitRequest>) -> Result<Vec<RateLimitResponse>, tonic::Status> {
+/// Asks with a client of its own, one after the other.
+pub async fn ask(address: SocketAddr, requests: Vec<RateLimitRequest>) -> Result<Vec<RateLimitResponse>, tonic::Status> {
     let mut client =
         RateLimitServiceClient::connect(format!("http://{address}")).await.map_err(|error| tonic::Status::from_error(error.into()))?;
     let mut answers = Vec::new();

@@ -4,7 +4,8 @@
 //! says that too.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use super::limits;
 use crate::support::{RedisServer, ports};
 
 /// No server takes longer to listen.
-const STARTS_WITHIN: Duration = Duration::from_secs(20);
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Where a server may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,8 @@ impl Kind {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    /// Of Weir's HTTP listener.
+    pub http: SocketAddr,
     pub redis: Option<RedisServer>,
     folder: TempDir,
 }
@@ -88,17 +91,15 @@ impl Server {
         run_this_on(place);
         let redis = kind.needs_redis().then(RedisServer::start);
         let [address, http, debug] = [ports::free(), ports::free(), ports::free()];
-        let mut command = match kind {
+        let command = match kind {
             Kind::Empty(runtime) => {
                 let mut command = on(place, &std::env::current_exe().expect("a program").display().to_string());
                 command.args(["--serve-empty", runtime.name(), &address.port().to_string()]);
                 command
             }
             Kind::Memory { .. } | Kind::Redis { .. } => {
-                let mut command = on(place, env!("CARGO_BIN_EXE_weir"));
-                command.args(["serve", "--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", &http.port().to_string()]);
-                command.args(["--grpc-port", &address.port().to_string(), "--config"]).arg(folder.path().join("config"));
-                command.env_clear().envs(redis.as_ref().map(|redis| ("REDIS_URL", redis.url())));
+                let mut command = weir(folder.path(), place, [address, http]);
+                command.envs(redis.as_ref().map(|redis| ("REDIS_URL", redis.url())));
                 command
             }
             Kind::Peer(peer) => {
@@ -110,12 +111,30 @@ impl Server {
                 command
             }
         };
+        Self::spawn(command, [address, http], redis, folder)
+    }
+
+    /// Weir with these variables and the limits in `config` of this folder, which ends with it.
+    pub fn weir(folder: TempDir, variables: &[(&str, String)], place: Place) -> Self {
+        run_this_on(place);
+        let [address, http] = [ports::free(), ports::free()];
+        let mut command = weir(folder.path(), place, [address, http]);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        Self::spawn(command, [address, http], None, folder)
+    }
+
+    fn spawn(mut command: Command, [address, http]: [SocketAddr; 2], redis: Option<RedisServer>, folder: TempDir) -> Self {
         let log = fs::File::create(folder.path().join("log")).expect("a folder of our own");
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
         let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {}: {error}", command.get_program().display()));
-        let mut server = Self { child, address: SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())), redis, folder };
+        let mut server = Self { child, address, http, redis, folder };
         server.wait();
         server
+    }
+
+    /// The folder that it was started with.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn wait(&mut self) {
@@ -148,6 +167,15 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// `weir serve`, listening on these two.
+fn weir(folder: &Path, place: Place, [address, http]: [SocketAddr; 2]) -> Command {
+    let mut command = on(place, env!("CARGO_BIN_EXE_weir"));
+    command.args(["serve", "--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", &http.port().to_string()]);
+    command.args(["--grpc-port", &address.port().to_string(), "--config"]).arg(folder.join("config"));
+    command.env_clear();
+    command
 }
 
 /// CPU time of a process so far. The kernel counts it in ticks of 10 ms, so that a window has to be many of them.

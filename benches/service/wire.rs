@@ -34,7 +34,10 @@ const FRAME_HEAD: usize = 9;
 const MESSAGE_HEAD: usize = 5;
 
 /// No message of the load is longer: so much of the server's window must be free.
-const LONGEST_MESSAGE: i64 = 1_024;
+const LONGEST_MESSAGE: i64 = 8 * 1_024;
+
+/// Room for received bytes: more than the longest frame that a server may send unasked.
+const INPUT: usize = 32 * 1_024;
 
 /// What a server lets a client send before it says more (RFC 9113, 6.9.2).
 const FIRST_WINDOW: i64 = 65_535;
@@ -81,6 +84,21 @@ impl Question {
     }
 }
 
+impl Question {
+    /// The places of a text in the message, to be written over.
+    pub fn places(&self, text: &[u8]) -> Vec<usize> {
+        self.0.windows(text.len()).enumerate().filter(|(_, window)| *window == text).map(|(place, _)| place).collect()
+    }
+
+    /// Writes a number over the digits at a place.
+    pub fn put_digits(&mut self, place: usize, digits: usize, mut number: u32) {
+        for digit in self.0[place..place + digits].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    }
+}
+
 /// A call under way.
 struct Slot {
     /// The stream; 0 when the slot is free.
@@ -124,7 +142,7 @@ impl Line {
         Self {
             stream,
             out,
-            input: vec![0; 128 * 1_024].into(),
+            input: vec![0; INPUT].into(),
             filled: 0,
             next_id: 1,
             slots: (0..streams).map(|_| free()).collect(),
@@ -137,11 +155,6 @@ impl Line {
     /// Whether another call may be made now.
     pub fn has_room(&self) -> bool {
         self.in_flight < self.slots.len() && self.window >= LONGEST_MESSAGE
-    }
-
-    /// Whether there are bytes that the socket did not take.
-    pub fn is_pending(&self) -> bool {
-        !self.out.is_empty()
     }
 
     /// Makes a call, whose time counts from `since`; [`Line::flush`] sends it.

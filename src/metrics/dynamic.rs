@@ -37,12 +37,9 @@ impl Labels {
     }
 
     /// As Prometheus shows them.
-    pub(super) fn pairs(&self) -> Vec<(&'static str, String)> {
-        let mut pairs = vec![("domain", self.domain.clone()), ("key1", self.key1.clone())];
-        if !self.key2.is_empty() {
-            pairs.push(("key2", self.key2.clone()));
-        }
-        pairs
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let key2 = Some(("key2", self.key2.as_str())).filter(|(_, key2)| !key2.is_empty());
+        [("domain", self.domain.as_str()), ("key1", &self.key1)].into_iter().chain(key2)
     }
 }
 

@@ -1,12 +1,14 @@
 //! Families: samples gathered by name, and their text for Prometheus.
 //!
-//! Two samples of one name with equal labels are added up: a scrape with a series twice would be refused as a whole.
+//! Two samples of one name with equal labels are added up: a scrape with a series twice would be refused as a whole. Each limit has more than a
+//! dozen series, so that a scrape of very many limits has millions of lines: labels are written once for all series that share them.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::fmt::Write;
+use std::rc::Rc;
 
 use prometheus::TextEncoder;
-use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 /// What a sample's value means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,18 +70,65 @@ pub(super) struct Families {
 struct Values {
     help: &'static str,
     kind: Kind,
-    series: BTreeMap<Vec<(&'static str, String)>, f64>,
+    series: Vec<Series>,
+}
+
+/// A label whose value is one of few.
+pub(super) type LastLabel = Option<(&'static str, &'static str)>;
+
+#[derive(Debug)]
+struct Series {
+    labels: Rc<str>,
+    last: LastLabel,
+    value: f64,
+}
+
+/// What names a counter, apart from its labels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named {
+    pub name: &'static str,
+    pub help: &'static str,
+}
+
+/// Labels as they stand between the braces, for [`Families::count`].
+pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'static str, &'a str)>) -> Rc<str> {
+    let mut text = String::new();
+    for (name, value) in pairs {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        for piece in value.split_inclusive(['\\', '"', '\n']) {
+            let (plain, escaped) = match piece.as_bytes().last() {
+                Some(b'\\') => (&piece[..piece.len() - 1], "\\\\"),
+                Some(b'"') => (&piece[..piece.len() - 1], "\\\""),
+                Some(b'\n') => (&piece[..piece.len() - 1], "\\n"),
+                _ => (piece, ""),
+            };
+            text.push_str(plain);
+            text.push_str(escaped);
+        }
+        text.push('"');
+    }
+    text.into()
 }
 
 impl Families {
     /// Adds one sample.
     pub(super) fn add(&mut self, sample: Sample) {
-        let Sample { name, help, kind, labels, value } = sample;
-        let family = self.values.entry(name).or_insert_with(|| Values { help, kind, series: BTreeMap::new() });
-        match family.series.entry(labels) {
-            Entry::Vacant(place) => _ = place.insert(value),
-            Entry::Occupied(mut place) => *place.get_mut() += value,
-        }
+        let Sample { name, help, kind, labels: pairs, value } = sample;
+        let labels = labels(pairs.iter().map(|(name, value)| (*name, value.as_str())));
+        self.family(Named { name, help }, kind).push(Series { labels, last: None, value });
+    }
+
+    /// Adds one counter with labels that others share.
+    pub(super) fn count(&mut self, named: Named, labels: &Rc<str>, last: LastLabel, count: u64) {
+        self.family(named, Kind::Counter).push(Series { labels: Rc::clone(labels), last, value: count as f64 });
+    }
+
+    fn family(&mut self, Named { name, help }: Named, kind: Kind) -> &mut Vec<Series> {
+        &mut self.values.entry(name).or_insert_with(|| Values { help, kind, series: Vec::new() }).series
     }
 
     /// Adds one histogram.
@@ -106,40 +155,68 @@ impl Families {
     /// The text that Prometheus reads, families in the order of their names.
     #[must_use]
     pub(super) fn text(self) -> String {
-        let mut families: Vec<MetricFamily> = self.values.into_iter().map(|(name, values)| values.family(name)).collect();
-        families.extend(self.histograms.into_values());
-        families.sort_by(|one, other| one.name().cmp(other.name()));
+        let mut histograms = self.histograms.into_iter().peekable();
+        let mut text = String::new();
         // It fails only for a family without samples or name, and there is none.
-        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+        let encode = |family: MetricFamily| TextEncoder::new().encode_to_string(&[family]).unwrap_or_default();
+        for (name, values) in self.values {
+            while let Some((_, family)) = histograms.next_if(|(histogram, _)| *histogram < name) {
+                text.push_str(&encode(family));
+            }
+            values.write(name, &mut text);
+        }
+        for (_, family) in histograms {
+            text.push_str(&encode(family));
+        }
+        text
     }
 }
 
 impl Values {
-    fn family(self, name: &str) -> MetricFamily {
-        let field_type = match self.kind {
-            Kind::Counter => MetricType::COUNTER,
-            Kind::Gauge => MetricType::GAUGE,
+    fn write(mut self, name: &str, text: &mut String) {
+        let kind = match self.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
         };
-        let mut family = family(name, self.help, field_type);
-        let metric = |(labels, value): (Vec<(&'static str, String)>, f64)| {
-            let mut metric = Metric::from_label(pairs(labels));
-            match self.kind {
-                Kind::Counter => {
-                    let mut counter = Counter::default();
-                    counter.set_value(value);
-                    metric.set_counter(counter);
-                }
-                Kind::Gauge => {
-                    let mut gauge = Gauge::default();
-                    gauge.set_value(value);
-                    metric.set_gauge(gauge);
-                }
-            }
-            metric
-        };
-        family.set_metric(self.series.into_iter().map(metric).collect());
-        family
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", self.help.replace('\\', "\\\\").replace('\n', "\\n"));
+        // Most come in order already, which this takes advantage of.
+        self.series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
+        for same in self.series.chunk_by(|one, other| one.labels == other.labels && one.last == other.last) {
+            text.push_str(name);
+            same[0].write_labels(text);
+            write_value(same.iter().map(|series| series.value).sum(), text);
+        }
     }
+}
+
+impl Series {
+    fn write_labels(&self, text: &mut String) {
+        if self.labels.is_empty() && self.last.is_none() {
+            return;
+        }
+        text.push('{');
+        text.push_str(&self.labels);
+        if let Some((name, value)) = self.last {
+            let comma = if self.labels.is_empty() { "" } else { "," };
+            for piece in [comma, name, "=\"", value, "\""] {
+                text.push_str(piece);
+            }
+        }
+        text.push('}');
+    }
+}
+
+fn write_value(value: f64, text: &mut String) {
+    /// Whole numbers are exact up to here.
+    const WHOLE: f64 = 9_007_199_254_740_992.0;
+    text.push(' ');
+    if value.fract() == 0.0 && (0.0..WHOLE).contains(&value) {
+        text.push_str(itoa::Buffer::new().format(value as u64));
+    } else {
+        let _ = write!(text, "{value}");
+    }
+    text.push('\n');
 }
 
 fn family(name: &str, help: &str, field_type: MetricType) -> MetricFamily {
@@ -171,10 +248,14 @@ mod tests {
             families.add(Sample::counter("weir_b", "B.", vec![("k", "a\"b\\c\nd".to_owned())], value));
         }
         families.add(Sample::gauge("weir_a", "A.", Vec::new(), 0.5));
+        let shared = labels([("k", "a\"b\\c\nd")]);
+        families.count(Named { name: "weir_b", help: "B." }, &shared, None, 4);
+        families.count(Named { name: "weir_b", help: "B." }, &shared, Some(("z", "one")), 1);
+        families.count(Named { name: "weir_b", help: "B." }, &shared, Some(("z", "one")), 1);
         assert_eq!(
             families.text(),
             "# HELP weir_a A.\n# TYPE weir_a gauge\nweir_a 0.5\n\
-             # HELP weir_b B.\n# TYPE weir_b counter\nweir_b{k=\"a\\\"b\\\\c\\nd\"} 5\n"
+             # HELP weir_b B.\n# TYPE weir_b counter\nweir_b{k=\"a\\\"b\\\\c\\nd\"} 9\nweir_b{k=\"a\\\"b\\\\c\\nd\",z=\"one\"} 2\n"
         );
     }
 

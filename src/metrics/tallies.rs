@@ -4,11 +4,12 @@
 //! were written), not to one set of rules: a reload hands them on.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::cells::{Cells, Core};
 use super::dynamic::Labels;
-use super::families::{Families, Sample};
+use super::families::{Families, Named, labels};
 use super::partition::{Parts, near_threshold, partition};
 use super::{Metrics, process};
 use crate::plan::{Check, Plan, Role, Slot};
@@ -111,24 +112,34 @@ impl Metrics {
 
     /// Adds what limits have decided.
     pub(super) fn gather_limits(&self, families: &mut Families) {
-        for (labels, shown) in &*self.series() {
-            let counts = shown.series.sums();
-            add_hits(families, labels, &counts, !shown.dynamic && !shown.unlimited);
-            let of_limit = vec![("domain", labels.domain.clone()), ("limit", shown.path.clone())];
-            for (place, outcome) in OUTCOMES.iter().enumerate() {
-                let expected = shown.unlimited == (place == Outcome::Unlimited as usize);
-                add_decisions(families, &of_limit, outcome, counts[DECISIONS + place], expected);
+        {
+            let register = self.series();
+            let mut all: Vec<(&Labels, &Shown)> = register.iter().collect();
+            all.sort_unstable_by_key(|(labels, _)| *labels);
+            for (labels, shown) in all {
+                shown.gather(labels, families);
             }
-            add_negative(families, of_limit, counts[NEGATIVE_HITS], !shown.unlimited);
         }
-        for (labels, counts) in self.dynamic.series() {
-            add_hits(families, &labels, &counts, true);
-            let of_limit = vec![("domain", labels.domain), ("limit", OWN_LIMIT.to_owned())];
-            for (place, outcome) in OUTCOMES.iter().enumerate() {
-                add_decisions(families, &of_limit, outcome, counts[DECISIONS + place], false);
+        for (of_hits, counts) in self.dynamic.series() {
+            add_hits(families, &of_hits, &counts, true);
+            let of_limit = labels([("domain", &*of_hits.domain), ("limit", OWN_LIMIT)]);
+            for place in 0..OUTCOMES.len() {
+                add_decisions(families, &of_limit, place, &counts, false);
             }
-            add_negative(families, of_limit, counts[NEGATIVE_HITS], false);
+            add_negative(families, &of_limit, &counts, false);
         }
+    }
+}
+
+impl Shown {
+    fn gather(&self, of_hits: &Labels, families: &mut Families) {
+        let counts = self.series.sums();
+        add_hits(families, of_hits, &counts, !self.dynamic && !self.unlimited);
+        let of_limit = labels([("domain", &*of_hits.domain), ("limit", &self.path)]);
+        for place in 0..OUTCOMES.len() {
+            add_decisions(families, &of_limit, place, &counts, self.unlimited == (place == Outcome::Unlimited as usize));
+        }
+        add_negative(families, &of_limit, &counts, !self.unlimited);
     }
 }
 
@@ -250,23 +261,27 @@ pub(super) fn add_up(sums: &mut Counts, counts: &Counts) {
 }
 
 /// A series that nothing is expected in is shown once there is something.
-fn add_hits(families: &mut Families, labels: &Labels, counts: &Counts, expected: bool) {
+fn add_hits(families: &mut Families, of_hits: &Labels, counts: &Counts, expected: bool) {
+    let shared = labels(of_hits.pairs());
     for ((name, help), &count) in HITS.into_iter().zip(counts) {
         if expected || count > 0 {
-            families.add(Sample::counter(name, help, labels.pairs(), count));
+            families.count(Named { name, help }, &shared, None, count);
         }
     }
 }
 
-fn add_decisions(families: &mut Families, of_limit: &[(&'static str, String)], outcome: &str, count: u64, expected: bool) {
+fn add_decisions(families: &mut Families, of_limit: &Rc<str>, place: usize, counts: &Counts, expected: bool) {
+    let count = counts[DECISIONS + place];
     if expected || count > 0 {
-        let labels = of_limit.iter().cloned().chain([("outcome", outcome.to_owned())]).collect();
-        families.add(Sample::counter("weir_decisions_total", "Descriptors that found a limit, by what came of it.", labels, count));
+        let named = Named { name: "weir_decisions_total", help: "Descriptors that found a limit, by what came of it." };
+        families.count(named, of_limit, Some(("outcome", OUTCOMES[place])), count);
     }
 }
 
-fn add_negative(families: &mut Families, of_limit: Vec<(&'static str, String)>, count: u64, expected: bool) {
+fn add_negative(families: &mut Families, of_limit: &Rc<str>, counts: &Counts, expected: bool) {
+    let count = counts[NEGATIVE_HITS];
     if expected || count > 0 {
-        families.add(Sample::counter("weir_negative_hits_total", "Hits that were given back, as asked.", of_limit, count));
+        let named = Named { name: "weir_negative_hits_total", help: "Hits that were given back, as asked." };
+        families.count(named, of_limit, None, count);
     }
 }

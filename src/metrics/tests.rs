@@ -280,3 +280,19 @@ fn other_parts_of_the_process_add_their_samples() {
     assert_eq!(value(&text, "weir_config_generation"), Some(3.0));
     assert_eq!(value(&text, "ratelimit_service_config_load_success"), Some(1.0));
 }
+
+#[test]
+fn no_request_waits_for_a_scrape_or_a_reload() {
+    let metrics = Metrics::new(2, 0.8);
+    let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN))]);
+    // Both hold this lock for as long as they go through all limits.
+    let held = metrics.series();
+    let (done, counted) = std::sync::mpsc::sync_channel(1);
+    let request = std::thread::spawn(move || {
+        observe(&tallies, checked(Some(0), None), 1, Role::default(), Ok(verdict(true, 1)));
+        done.send(()).unwrap();
+    });
+    assert_eq!(counted.recv_timeout(Duration::from_secs(10)), Ok(()));
+    drop(held);
+    request.join().unwrap();
+}

@@ -15,6 +15,7 @@ mod faults;
 mod hits;
 mod house;
 mod http;
+mod instructions;
 mod outage;
 mod plots;
 mod redis;

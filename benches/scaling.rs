@@ -1,0 +1,126 @@
+//! What a request costs when there is more of something: cores, connections, keys, descriptors, limits; and while limits are reloaded or
+//! metrics are read.
+//!
+//! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`; `-- --readme` writes the tables into the README.
+//! All servers of one row run side by side, one of them loaded at a time, round after round; a figure is a ratio to the row's first point in
+//! the same round. Counters are in memory, so that Weir alone is measured. Leave the machine alone meanwhile.
+
+#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+
+#[allow(dead_code, reason = "shared with the tests, which use more of it")]
+#[path = "../tests/it/support"]
+mod support {
+    pub mod ports;
+    pub mod redis;
+
+    pub use redis::RedisServer;
+}
+
+#[allow(dead_code, reason = "shared with the bench of that name, which uses more of it")]
+#[path = "service"]
+mod service {
+    pub mod checks;
+    pub mod empty;
+    pub mod figures;
+    pub mod limits;
+    pub mod load;
+    pub mod servers;
+    pub mod wire;
+}
+
+mod scaling {
+    pub mod control;
+    pub mod numbered;
+    pub mod plot;
+    pub mod rows;
+}
+
+use std::time::Duration;
+
+use scaling::{control, plot, rows};
+use service::figures::{into_the_readme, processors, version};
+use service::servers::can_pin;
+
+/// How long, and how often.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    window: Duration,
+    warm_up: Duration,
+    /// Of one load beside control work: a reload of many limits takes a while.
+    control_window: Duration,
+    rounds: usize,
+    /// The most of anything.
+    most: u32,
+}
+
+const FULL: Times = Times {
+    window: Duration::from_secs(1),
+    warm_up: Duration::from_millis(200),
+    control_window: Duration::from_secs(5),
+    rounds: 3,
+    most: u32::MAX,
+};
+
+/// To see that everything works: its figures mean little.
+const QUICK: Times = Times {
+    window: Duration::from_millis(200),
+    warm_up: Duration::from_millis(50),
+    control_window: Duration::from_secs(2),
+    rounds: 1,
+    most: 10_000,
+};
+
+const USAGE: &str = "\
+cargo bench --bench scaling -- [OPTION...]
+    --quick      one short round of no more than 10,000 of anything, to see that it works
+    --only TEXT  the rows with this in their names, or `control`; may be repeated
+    --readme     write the tables into the README, and the plot";
+
+fn main() {
+    let (mut times, mut only, mut readme) = (FULL, Vec::new(), false);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match (argument.as_str(), &mut arguments) {
+            ("--quick", _) => times = QUICK,
+            ("--readme", _) => readme = true,
+            // Cargo says so to every bench.
+            ("--bench", _) => {}
+            ("--only", rest) if rest.len() > 0 => only.extend(rest.next()),
+            _ => {
+                eprintln!("{USAGE}");
+                std::process::exit(2);
+            }
+        }
+    }
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only));
+    let measured: Vec<rows::Measured> =
+        rows::all(times.most).into_iter().filter(|row| wanted(row.name)).map(|row| row.measure(times)).collect();
+    let mut report = String::new();
+    if !measured.is_empty() {
+        report += &rows::table(&measured);
+    }
+    if wanted("control") {
+        report += &control::measure(times);
+    }
+    report += &machine(times);
+    println!("{report}");
+    if readme {
+        assert!(only.is_empty(), "the README shows everything");
+        plot::write(&measured);
+        into_the_readme("scaling", &report);
+    }
+}
+
+/// Where and how this was measured.
+fn machine(times: Times) -> String {
+    let pinned =
+        if can_pin() { "the server on one core and the load on the other, unless it says otherwise" } else { "not pinned to cores" };
+    let Times { window, control_window, rounds, .. } = times;
+    format!(
+        "Medians of {rounds} rounds [least..most], windows of {:.1} s, and {:.0} s beside control work. {}, {pinned}; {}.\n",
+        window.as_secs_f64(),
+        control_window.as_secs_f64(),
+        processors(),
+        version("rustc")
+    )
+}
