@@ -79,7 +79,7 @@ pub fn of_state(state: &State) -> Stored {
 pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
     match (std::str::from_utf8(text), like) {
         (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Nothing(text.to_vec())),
-        (_, Some(Stored::Packed(_))) if text.len() % 8 == 0 => {
+        (_, Some(Stored::Packed(_))) if text.len().is_multiple_of(8) => {
             let number = |eight: &[u8; 8]| f64::from_le_bytes(*eight) as i64;
             Stored::Packed(text.as_chunks().0.iter().skip(1).map(number).collect())
         }
