@@ -40,7 +40,9 @@ async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
 fn decisions(redis: &RedisServer) -> u64 {
     let stats: String = redis.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {
-        let named = ["cmdstat_incrby:calls=", "cmdstat_evalsha:calls="].into_iter().find_map(|name| line.strip_prefix(name))?;
+        let named = ["cmdstat_incrby:calls=", "cmdstat_get:calls=", "cmdstat_evalsha:calls="]
+            .into_iter()
+            .find_map(|name| line.strip_prefix(name))?;
         named.split(',').next()?.parse::<u64>().ok()
     };
     stats.lines().filter_map(calls).sum()

@@ -11,8 +11,8 @@ use std::hash::{BuildHasher, Hasher};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-/// Counters of one generation; as many as fill a table of 16,384 places, which are 144 KiB. Two generations are kept.
-const GENERATION: usize = 16_384 / 8 * 7;
+/// Counters of one generation; as many as fill a table of 65,536 places, which are 576 KiB. Two generations are kept.
+const GENERATION: usize = 65_536 / 8 * 7;
 
 /// A counter of one window.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +120,7 @@ mod tests {
         assert!(expiring.knows(counter(b"k", 10 * GENERATION as u64 - 1)));
         assert!(!expiring.knows(counter(b"k", 0)), "what nobody asked for is forgotten");
         assert!(expiring.recent.len() + expiring.older.len() <= 2 * GENERATION);
-        assert!(expiring.recent.capacity() + expiring.older.capacity() <= 2 * GENERATION, "two tables of 16,384 places");
+        assert!(expiring.recent.capacity() + expiring.older.capacity() <= 2 * GENERATION, "two tables of 65,536 places");
         expiring.forget(counter(b"kept", 0));
         assert!(!expiring.knows(counter(b"kept", 0)), "in both generations");
     }
