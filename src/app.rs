@@ -18,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
+use crate::background;
 use crate::health::Health;
 use crate::http::{self, Pages};
 use crate::live::{Live, files};
@@ -73,7 +74,8 @@ fn lines(problems: &[Problem]) -> String {
 pub fn serve(settings: Settings) -> Result<(), StartError> {
     // Held to the end: what was logged last is still written.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+    // Its further threads put metrics together and read files.
+    let runtime = Builder::new_current_thread().enable_all().on_thread_start(background::step_back).build()?;
     let ended = runtime.block_on(run(settings, &logs));
     // Nothing is waited for any more, whatever a thread is still at.
     runtime.shutdown_background();

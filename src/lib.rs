@@ -30,6 +30,7 @@ pub mod breaker;
 // Edges.
 pub mod proto;
 pub mod metrics;
+pub mod background;
 pub mod health;
 pub mod telemetry;
 pub mod store;

@@ -15,6 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::Live;
+use crate::background;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::rules::compile::{self, Problem, SourceText, compile};
@@ -155,6 +156,7 @@ pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics:
     // Dropped with this future, which ends the thread.
     let (_alive, ended) = mpsc::sync_channel::<()>(0);
     let run = move || {
+        background::step_back();
         let mut debounce = watched.0;
         let mut pause = options.poll;
         while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {

@@ -14,7 +14,7 @@ const RANKS: &[&[&str]] = &[
     &["breaker"],
     // Edges.
     &["proto"],
-    &["metrics", "health", "telemetry"],
+    &["metrics", "health", "telemetry", "background"],
     &["store"],
     &["limiter", "live"],
     &["rls"],
