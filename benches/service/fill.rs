@@ -15,6 +15,8 @@ use weir::plan::{Check, Plan, Role};
 use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
 
+use super::servers::{Place, run_this_on};
+
 /// The argument that asks for it, with the number of keys.
 pub const FILL: &str = "--fill";
 
@@ -38,8 +40,9 @@ pub struct Fill {
     pub longest_look_up_ms: f64,
 }
 
-/// Runs it a few times.
+/// Runs it a few times, on all cores, as a service has its control thread beside its workers.
 pub fn in_new_processes(keys: usize) -> Vec<Fill> {
+    run_this_on(Place::Anywhere);
     (0..ROUNDS).map(|_| in_a_new_process(keys)).collect()
 }
 
