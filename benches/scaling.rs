@@ -31,13 +31,14 @@ mod service {
 mod scaling {
     pub mod control;
     pub mod numbered;
+    pub mod overload;
     pub mod plot;
     pub mod rows;
 }
 
 use std::time::Duration;
 
-use scaling::{control, plot, rows};
+use scaling::{control, overload, plot, rows};
 use service::figures::{into_the_readme, processors, version};
 use service::servers::can_pin;
 
@@ -73,7 +74,7 @@ const QUICK: Times = Times {
 const USAGE: &str = "\
 cargo bench --bench scaling -- [OPTION...]
     --quick      one short round of no more than 10,000 of anything, to see that it works
-    --only TEXT  the rows with this in their names, or `control`; may be repeated
+    --only TEXT  the rows with this in their names, `control` or `overload`; may be repeated
     --readme     write the tables into the README, and the plot";
 
 fn main() {
@@ -101,6 +102,9 @@ fn main() {
     }
     if wanted("control") {
         report += &control::measure(times);
+    }
+    if wanted("overload") {
+        report += &overload::measure(times);
     }
     report += &machine(times);
     println!("{report}");

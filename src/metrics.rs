@@ -48,6 +48,7 @@ pub struct Metrics {
     config: Config,
     panics: AtomicU64,
     connections_refused: AtomicU64,
+    calls_refused: AtomicU64,
     sources: Mutex<Vec<Source>>,
 }
 
@@ -84,6 +85,7 @@ impl Metrics {
             config: Config::default(),
             panics: AtomicU64::new(0),
             connections_refused: AtomicU64::new(0),
+            calls_refused: AtomicU64::new(0),
             sources: Mutex::default(),
         })
     }
@@ -112,6 +114,11 @@ impl Metrics {
     /// A connection was closed because there are too many.
     pub fn connection_refused(&self) {
         self.connections_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call was refused because too many wait.
+    pub fn call_refused(&self) {
+        self.calls_refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// New rules are in force.
@@ -170,6 +177,8 @@ impl Metrics {
         families.add(counter("weir_panics_total", "Panics that were caught; each one is a defect of Weir.", &self.panics));
         let refused = &self.connections_refused;
         families.add(counter("weir_connections_refused_total", "Connections closed because there were too many.", refused));
+        let refused = &self.calls_refused;
+        families.add(counter("weir_calls_refused_total", "Calls refused with RESOURCE_EXHAUSTED because too many were waiting.", refused));
         let good = 1.0 - value(last_refused) as f64;
         families.add(gauge("weir_config_last_load_successful", "0 while the last configuration is a refused one.", good));
         let at = value(loaded_at_secs) as f64;

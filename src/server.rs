@@ -36,6 +36,9 @@ pub struct Options {
     pub preface_timeout: Duration,
     /// Requests at a time on one connection. tonic's own server leaves this open.
     pub max_concurrent_streams: u32,
+    /// Calls of one worker that wait for something (the store, a shaper, the rest of a message) at a time, each for some KiB; beyond it, a
+    /// call that would have to wait is refused at once. More than may wait for Redis and be held by shapers together.
+    pub max_calls: usize,
     /// Streams that were reset before they were accepted. When a service stalls, Envoy's 20 ms timeout resets many at once; the library's
     /// default of 20 answers that with the end of the connection.
     pub max_pending_resets: usize,
@@ -51,6 +54,7 @@ impl Default for Options {
             max_connections: 10_000,
             preface_timeout: Duration::from_secs(5),
             max_concurrent_streams: 1_024,
+            max_calls: 16_384,
             max_pending_resets: 1_024,
             max_connection_age: Duration::from_secs(24 * 3_600),
             max_connection_age_grace: Duration::from_secs(3_600),

@@ -20,6 +20,12 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Calls that wait for so long at the end of an open loop count as slow ones; others are merely the last ones.
 const OVERDUE: Duration = Duration::from_millis(10);
 
+/// What the kernel keeps of an impatient client's calls: about what it does for a peer beyond a network, where it need not send 64 KiB at once.
+const SEND_BUFFER: usize = 64 * 1_024;
+
+/// Messages of impatient clients are no longer.
+const SHORT_MESSAGE: i64 = 256;
+
 /// Changes that are heard of at once.
 const MOST_EVENTS: usize = 256;
 
@@ -80,8 +86,14 @@ pub struct Tally {
     pub ok: u64,
     pub over_limit: u64,
     pub failed: u64,
+    /// Given up, under way or before they were sent.
+    pub given_up: u64,
+    /// That the server ended.
+    pub connections_lost: u64,
     pub lasted: Duration,
     micros: Vec<f64>,
+    /// Of those that failed.
+    failed_micros: Vec<f64>,
 }
 
 impl Tally {
@@ -90,30 +102,58 @@ impl Tally {
     }
 
     fn take(&mut self, answer: Answer, waited: Duration) {
+        let micros = waited.as_nanos() as f64 / 1_000.0;
         match answer {
             Answer::Ok => self.ok += 1,
             Answer::OverLimit => self.over_limit += 1,
-            Answer::Failed => self.failed += 1,
+            Answer::Failed => {
+                self.failed += 1;
+                self.failed_micros.push(micros);
+            }
         }
-        self.micros.push(waited.as_nanos() as f64 / 1_000.0);
+        self.micros.push(micros);
     }
 
     /// Latencies, in microseconds, of these shares of all calls.
     pub fn quantiles<const N: usize>(&mut self, shares: [f64; N]) -> [f64; N] {
-        self.micros.sort_unstable_by(f64::total_cmp);
-        let last = self.micros.len().saturating_sub(1) as f64;
-        shares.map(|share| self.micros.get((last * share) as usize).copied().unwrap_or(f64::NAN))
+        quantiles(&mut self.micros, shares)
     }
+
+    /// The same of those that failed.
+    pub fn failed_quantiles<const N: usize>(&mut self, shares: [f64; N]) -> [f64; N] {
+        quantiles(&mut self.failed_micros, shares)
+    }
+}
+
+fn quantiles<const N: usize>(micros: &mut [f64], shares: [f64; N]) -> [f64; N] {
+    micros.sort_unstable_by(f64::total_cmp);
+    let last = micros.len().saturating_sub(1) as f64;
+    shares.map(|share| micros.get((last * share) as usize).copied().unwrap_or(f64::NAN))
+}
+
+fn send_little_ahead(line: &mut Line) {
+    line.needs = SHORT_MESSAGE;
+    socket2::SockRef::from(&line.stream).set_send_buffer_size(SEND_BUFFER).expect("a TCP socket");
+}
+
+/// To be told once of each change: whoever is told reads everything, and sends until the socket takes no more.
+fn watch(epoll: &OwnedFd, line: &Line, place: usize) {
+    let changes = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+    epoll::add(epoll, &line.stream, epoll::EventData::new_u64(place as u64), changes).expect("a socket");
 }
 
 /// The connections to one server.
 pub struct Client {
+    address: SocketAddr,
+    shape: Shape,
     lines: Vec<Line>,
     turn: usize,
     epoll: OwnedFd,
     /// Places of the lines that something has happened to since they were looked at.
     awake: Vec<usize>,
     events: Vec<epoll::Event>,
+    /// Calls of an open loop that have waited for so long are given up.
+    deadline: Option<Duration>,
 }
 
 impl Client {
@@ -124,12 +164,47 @@ impl Client {
         // A server does not wait long for the first words.
         lines.iter_mut().for_each(Line::flush);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("Linux");
-        // Told once of each change: whoever is told reads everything, and sends until the socket takes no more.
-        let changes = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         for (place, line) in lines.iter().enumerate() {
-            epoll::add(&epoll, &line.stream, epoll::EventData::new_u64(place as u64), changes).expect("a socket");
+            watch(&epoll, line, place);
         }
-        Self { lines, turn: 0, epoll, awake: Vec::new(), events: Vec::with_capacity(MOST_EVENTS) }
+        Self { address, shape, lines, turn: 0, epoll, awake: Vec::new(), events: Vec::with_capacity(MOST_EVENTS), deadline: None }
+    }
+
+    /// Gives up calls of open loops after `deadline`, sends no more ahead than a network would take, and connects anew where the server ends
+    /// a connection.
+    pub fn impatient(mut self, deadline: Duration) -> Self {
+        self.lines.iter_mut().for_each(send_little_ahead);
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Connects anew where the server has said goodbye; what was under way there is lost, and has failed.
+    fn connect_anew(&mut self, place: usize, now: Instant, tally: &mut Tally) {
+        assert!(self.deadline.is_some(), "the server closed a connection");
+        let mut line = Line::connect(self.address, self.shape.streams);
+        send_little_ahead(&mut line);
+        watch(&self.epoll, &line, place);
+        let lost = std::mem::replace(&mut self.lines[place], line);
+        lost.waiting().for_each(|since| tally.take(Answer::Failed, now.saturating_duration_since(since)));
+        tally.connections_lost += 1;
+    }
+
+    /// Calls that nobody waits for any more.
+    fn give_up(&mut self, schedule: &mut Schedule, now: Instant) -> u64 {
+        let Some(before) = self.deadline.and_then(|deadline| now.checked_sub(deadline)) else { return 0 };
+        let mut given_up = 0;
+        while schedule.waiting.front().is_some_and(|&due| due < before) {
+            schedule.waiting.pop_front();
+            given_up += 1;
+        }
+        for (place, line) in self.lines.iter_mut().enumerate() {
+            let of_line = line.give_up(before);
+            if of_line > 0 {
+                self.awake.push(place);
+            }
+            given_up += of_line;
+        }
+        given_up
     }
 
     /// Calls that were made before and are not answered yet count where their answers come.
@@ -156,6 +231,7 @@ impl Client {
                 }
                 Pace::Open { per_second } => {
                     schedule.advance(now, per_second);
+                    tally.given_up += self.give_up(&mut schedule, now);
                     self.catch_up(questions, &mut schedule.waiting);
                     schedule.due.saturating_duration_since(Instant::now()).min(PATIENCE)
                 }
@@ -210,6 +286,11 @@ impl Client {
             let now = Instant::now();
             self.lines[place].receive(|answer, since| tally.take(answer, now.saturating_duration_since(since)));
             self.awake.push(place);
+        }
+        for place in 0..self.lines.len() {
+            if self.lines[place].ended {
+                self.connect_anew(place, Instant::now(), tally);
+            }
         }
     }
 }

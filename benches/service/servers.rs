@@ -151,6 +151,12 @@ impl Server {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// Memory of the process that is in use, in bytes.
+    pub fn resident_bytes(&self) -> f64 {
+        let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).expect("Linux");
+        statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("pages") * 4_096.0
+    }
+
     /// CPU time of all its threads so far, in microseconds.
     pub fn cpu_micros(&self) -> f64 {
         cpu_micros(self.child.id())

@@ -4,6 +4,7 @@
 //! of slots, and header tables are never decoded. An answer counts by the `overall_code` of its message; without a message it failed, which
 //! is how every gRPC server sends an error. A real client looks at whole answers before anything is measured (`checks.rs`).
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
@@ -38,6 +39,12 @@ const LONGEST_MESSAGE: i64 = 8 * 1_024;
 
 /// Room for received bytes: more than the longest frame that a server may send unasked.
 const INPUT: usize = 32 * 1_024;
+
+/// The reason of a reset by whoever does not want the answer any more (RFC 9113, 7).
+const CANCEL: u32 = 8;
+
+/// What waits for the socket at most; a call that finds more waits for its turn where it can still be given up.
+const MOST_UNSENT: usize = 16 * 1_024;
 
 /// What a server lets a client send before it says more (RFC 9113, 6.9.2).
 const FIRST_WINDOW: i64 = 65_535;
@@ -99,10 +106,9 @@ impl Question {
     }
 }
 
-/// A call under way.
+/// A call.
 struct Slot {
-    /// The stream; 0 when the slot is free.
-    id: u32,
+    under_way: bool,
     since: Instant,
     /// The head of the message, then the first field of it.
     begin: [u8; MESSAGE_HEAD + 2],
@@ -115,10 +121,18 @@ pub struct Line {
     out: Vec<u8>,
     input: Box<[u8]>,
     filled: usize,
+    /// Of the next call, and of the first one in `slots`: streams of a client are every second number.
     next_id: u32,
-    slots: Vec<Slot>,
-    pub in_flight: usize,
+    first_id: u32,
+    /// The calls under way, and those behind them that are done, in the order of their streams.
+    slots: VecDeque<Slot>,
+    streams: usize,
+    in_flight: usize,
+    /// The server has said goodbye, or hung up.
+    pub ended: bool,
     window: i64,
+    /// Of the window, before a call is made.
+    pub needs: i64,
     /// The header block of all calls but the first, which fills the table that it points into.
     again: Vec<u8>,
 }
@@ -138,23 +152,26 @@ impl Line {
         out.extend_from_slice(&(i32::MAX as u32 - FIRST_WINDOW as u32).to_be_bytes());
         let fields = HEADER_FIELDS.len();
         let again = METHOD_AND_SCHEME.into_iter().chain((0..fields).rev().map(|place| 0x80 | (DYNAMIC + place) as u8)).collect();
-        let free = || Slot { id: 0, since: Instant::now(), begin: [0; MESSAGE_HEAD + 2], have: 0 };
         Self {
             stream,
             out,
             input: vec![0; INPUT].into(),
             filled: 0,
             next_id: 1,
-            slots: (0..streams).map(|_| free()).collect(),
+            first_id: 1,
+            slots: VecDeque::with_capacity(streams),
+            streams,
             in_flight: 0,
+            ended: false,
             window: FIRST_WINDOW,
+            needs: LONGEST_MESSAGE,
             again,
         }
     }
 
     /// Whether another call may be made now.
     pub fn has_room(&self) -> bool {
-        self.in_flight < self.slots.len() && self.window >= LONGEST_MESSAGE
+        self.in_flight < self.streams && self.window >= self.needs && self.out.len() < MOST_UNSENT && !self.ended
     }
 
     /// Makes a call, whose time counts from `since`; [`Line::flush`] sends it.
@@ -173,9 +190,30 @@ impl Line {
         self.out.extend_from_slice(&question.0);
         self.out[start + 5..start + FRAME_HEAD].copy_from_slice(&id.to_be_bytes());
         self.window -= (question.0.len() - FRAME_HEAD) as i64;
-        let slot = self.slots.iter_mut().find(|slot| slot.id == 0).expect("there is room");
-        (slot.id, slot.since, slot.have) = (id, since, 0);
+        self.slots.push_back(Slot { under_way: true, since, begin: [0; MESSAGE_HEAD + 2], have: 0 });
         self.in_flight += 1;
+    }
+
+    /// Gives up the calls that have been under way since before this instant; returns how many those were.
+    pub fn give_up(&mut self, before: Instant) -> u64 {
+        let mut given_up = 0;
+        while let Some(slot) = self.slots.front().filter(|slot| !slot.under_way || slot.since < before) {
+            if slot.under_way {
+                put_head(&mut self.out, 4, RST_STREAM, 0, self.first_id);
+                self.out.extend_from_slice(&CANCEL.to_be_bytes());
+                self.in_flight -= 1;
+                given_up += 1;
+            }
+            self.slots.pop_front();
+            self.first_id += 2;
+        }
+        given_up
+    }
+
+    /// The call of this stream, unless it is done.
+    fn slot(&mut self, id: u32) -> Option<&mut Slot> {
+        let place = id.checked_sub(self.first_id)? / 2;
+        self.slots.get_mut(place as usize).filter(|slot| slot.under_way)
     }
 
     /// Sends what the socket takes.
@@ -185,7 +223,10 @@ impl Line {
                 Ok(sent) if sent == self.out.len() => self.out.clear(),
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => panic!("the server is gone: {error}"),
+                Err(_) => {
+                    self.ended = true;
+                    return;
+                }
             }
         }
     }
@@ -194,10 +235,16 @@ impl Line {
     pub fn receive(&mut self, mut answered: impl FnMut(Answer, Instant)) {
         loop {
             match self.stream.read(&mut self.input[self.filled..]) {
-                Ok(0) => panic!("the server closed a connection"),
+                Ok(0) => {
+                    self.ended = true;
+                    return;
+                }
                 Ok(length) => self.filled += length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => panic!("the server is gone: {error}"),
+                Err(_) => {
+                    self.ended = true;
+                    return;
+                }
             }
             let was_full = self.filled == self.input.len();
             let mut input = std::mem::take(&mut self.input);
@@ -227,7 +274,7 @@ impl Line {
     fn frame(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8], answered: &mut impl FnMut(Answer, Instant)) {
         match kind {
             DATA => {
-                if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
+                if let Some(slot) = self.slot(id) {
                     let more = payload.len().min(slot.begin.len() - slot.have);
                     slot.begin[slot.have..slot.have + more].copy_from_slice(&payload[..more]);
                     slot.have += more;
@@ -244,27 +291,32 @@ impl Line {
                 let more = payload.try_into().map(u32::from_be_bytes).expect("four bytes");
                 self.window += i64::from(more);
             }
-            GOAWAY => panic!("the server says goodbye: {}", String::from_utf8_lossy(payload)),
+            GOAWAY => self.ended = true,
             _ => {}
         }
     }
 
     fn done(&mut self, id: u32, answered: &mut impl FnMut(Answer, Instant)) {
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else { return };
+        let Some(slot) = self.slot(id) else { return };
         let code = (slot.have == slot.begin.len() && slot.begin[MESSAGE_HEAD] == 0x08).then(|| slot.begin[MESSAGE_HEAD + 1]);
         let answer = match code {
             Some(1) => Answer::Ok,
             Some(2) => Answer::OverLimit,
             _ => Answer::Failed,
         };
-        slot.id = 0;
+        slot.under_way = false;
+        let since = slot.since;
         self.in_flight -= 1;
-        answered(answer, slot.since);
+        while self.slots.front().is_some_and(|slot| !slot.under_way) {
+            self.slots.pop_front();
+            self.first_id += 2;
+        }
+        answered(answer, since);
     }
 
     /// Since when the calls under way are waiting.
     pub fn waiting(&self) -> impl Iterator<Item = Instant> + '_ {
-        self.slots.iter().filter(|slot| slot.id != 0).map(|slot| slot.since)
+        self.slots.iter().filter(|slot| slot.under_way).map(|slot| slot.since)
     }
 }
 

@@ -268,11 +268,13 @@ fn other_parts_of_the_process_add_their_samples() {
     metrics.register(Box::new(|| vec![Sample::gauge("weir_memory_keys", "Keys.", Vec::new(), 7.0)]));
     metrics.panicked();
     metrics.connection_refused();
+    metrics.call_refused();
     metrics.config_refused();
     let text = metrics.encode();
     assert_eq!(value(&text, "weir_memory_keys"), Some(7.0));
     assert_eq!(value(&text, "weir_panics_total"), Some(1.0));
     assert_eq!(value(&text, "weir_connections_refused_total"), Some(1.0));
+    assert_eq!(value(&text, "weir_calls_refused_total"), Some(1.0));
     assert_eq!(value(&text, "weir_config_last_load_successful"), Some(0.0));
     metrics.config_loaded(&Rules::default(), 3);
     let text = metrics.encode();

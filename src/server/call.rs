@@ -3,6 +3,8 @@
 //! A usual call is a `ShouldRateLimit` whose message is there in full, in one piece and not compressed. It is begun at once; when that is
 //! all it needs (memory decides, or the denial cache) it has cost no task and no queue. What has to wait goes on as a task, so that nobody
 //! waits for it but its caller; when its caller gives up, it is dropped. What is unusual is answered by the generated service.
+//!
+//! Tasks for rate limits have a bounded number of places in each worker. Without one, a call that would have to wait is refused at once.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +18,7 @@ use futures_util::FutureExt;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{HeaderName, Method, Request};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::body::{self, Message};
@@ -33,6 +36,8 @@ type Answer = Result<Framed, Status>;
 /// The calls of one connection. `begin` makes the future of a usual one.
 pub(super) struct Calls<T, B, F> {
     services: Arc<Services<T>>,
+    /// For calls that wait, in the whole worker.
+    places: Arc<Semaphore>,
     begin: B,
     /// Where futures are polled for the first time. Most are ready then, and leave their place to the next one.
     place: Pin<Box<Option<F>>>,
@@ -49,8 +54,8 @@ where
     B: Fn(Arc<T>, Bytes, Option<Duration>) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
-    pub(super) fn new(services: Arc<Services<T>>, begin: B) -> Self {
-        Self { services, begin, place: Box::pin(None) }
+    pub(super) fn new(services: Arc<Services<T>>, places: Arc<Semaphore>, begin: B) -> Self {
+        Self { services, places, begin, place: Box::pin(None) }
     }
 
     /// Answers a request, or starts the task that will.
@@ -68,8 +73,16 @@ where
             }
             return;
         }
+        // Whether the service is healthy is answered also when it has no place left.
+        let place = if request.uri().path() == proto::METHOD_PATH {
+            let Some(place) = self.wait(&mut respond) else { return };
+            Some(place)
+        } else {
+            None
+        };
         let services = Arc::clone(&self.services);
         spawn(async move {
+            let _place = place;
             let answer = AssertUnwindSafe(services.answer(request, message)).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
@@ -79,7 +92,7 @@ where
     }
 
     fn begin(&mut self, message: Bytes, timeout: Option<Duration>, context: &mut Context<'_>) -> Poll<Answer> {
-        let Self { services, begin, place } = self;
+        let Self { services, begin, place, .. } = self;
         // A defect of ours costs one request, not the process. Locks are not held across awaits, so nothing is left half done.
         let begun = catch_unwind(AssertUnwindSafe(|| {
             place.set(Some(begin(Arc::clone(&services.limits), message, timeout)));
@@ -88,11 +101,27 @@ where
         begun.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
     }
 
+    /// A place to wait in; `None`, and the call is refused, when there is none.
+    fn wait(&self, respond: &mut SendResponse<Bytes>) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok();
+        if place.is_none() {
+            self.services.metrics.call_refused();
+            drop(reply::answer(respond, Err(Status::resource_exhausted("too many calls are waiting already"))));
+        }
+        place
+    }
+
     /// Makes a task of the call that was just begun.
     fn go_on(&mut self, mut respond: SendResponse<Bytes>) {
+        let Some(place) = self.wait(&mut respond) else {
+            // What was only begun has not been sent anywhere yet.
+            self.place.set(None);
+            return;
+        };
         let mut begun = std::mem::replace(&mut self.place, Box::pin(None));
         let services = Arc::clone(&self.services);
         spawn(async move {
+            let _place = place;
             let answer = AssertUnwindSafe(poll_fn(|context| poll(&mut begun, context))).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let _ = reply::answer(&mut respond, answer.unwrap_or_else(|_| Err(panicked(&services))));

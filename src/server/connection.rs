@@ -11,7 +11,7 @@ use h2::{Ping, PingPong, RecvStream};
 use http::Request;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -82,7 +82,13 @@ const MOST_UNREAD: u64 = 64 * 1_024;
 const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
     This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
 
-pub(super) async fn serve<T: ShouldRateLimit>(job: Job, services: Arc<Services<T>>, options: Options, mut phase: watch::Receiver<Phase>) {
+pub(super) async fn serve<T: ShouldRateLimit>(
+    job: Job,
+    services: Arc<Services<T>>,
+    places: Arc<Semaphore>,
+    options: Options,
+    mut phase: watch::Receiver<Phase>,
+) {
     let Job { stream, permit: _permit } = job;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // A client that says nothing, hangs up, or speaks something else is not worth a line in the log; nor is it waited for at the end.
@@ -100,7 +106,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, services: Arc<Services<T
     }
     ends.spawn(until_its_end(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(services, begin);
+    let mut calls = Calls::new(services, places, begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
             let End::Within(grace) = end else { return Poll::Ready(()) };

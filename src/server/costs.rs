@@ -85,7 +85,7 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let serving = serve(Job { stream, permit }, services, Options::default(), phase);
+    let serving = serve(Job { stream, permit }, services, Arc::new(Semaphore::new(1)), Options::default(), phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");
     counted

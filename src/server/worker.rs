@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
@@ -92,11 +92,15 @@ async fn work<T: ShouldRateLimit>(
     options: Options,
     phase: watch::Receiver<Phase>,
 ) {
+    let places = Arc::new(Semaphore::new(options.max_calls));
     let mut connections = JoinSet::new();
     let mut end = phase.clone();
     let patience = loop {
         tokio::select! {
-            Some(job) = jobs.recv() => drop(connections.spawn(connection::serve(job, Arc::clone(&services), options, phase.clone()))),
+            Some(job) = jobs.recv() => {
+                let serving = connection::serve(job, Arc::clone(&services), Arc::clone(&places), options, phase.clone());
+                drop(connections.spawn(serving));
+            }
             Some(_) = connections.join_next() => {}
             patience = connection::ending(&mut end) => break patience,
         }

@@ -186,3 +186,46 @@ async fn a_client_that_leaves_takes_its_calls_along() {
     eventually_async(|| (held() == 0).then_some(())).await.expect("all are gone");
     server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
 }
+
+/// Sends a whole message, and leaves its answer to be read.
+async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture {
+    let (answer, mut stream) = begin(client, head(METHOD, &[]), false).await;
+    stream.send_data(framed(message), true).expect("an open stream");
+    answer
+}
+
+/// Of the calls that wait, so many have a place; who needs none is answered all the same.
+#[tokio::test]
+async fn too_many_waiting_calls_are_refused_at_once() {
+    let server = Server::start(Options { max_calls: 3, ..Options::default() });
+    let refused = || server.metric("weir_calls_refused_total");
+    let held = || server.held.load(Ordering::Relaxed);
+    let (mut one, mut other) = (connect(&server, 65_535).await, connect(&server, 65_535).await);
+    let first = send(&mut one, b"hold").await;
+    let second = send(&mut other, b"hold").await;
+    eventually_async(|| (held() == 2).then_some(())).await.expect("two are held");
+    // A call whose message is not there yet has a place as well.
+    let (half, mut rest) = begin(&mut other, head(METHOD, &[]), false).await;
+    let message = framed(b"long 5");
+    rest.send_data(message.slice(..4), false).expect("an open stream");
+    // What comes behind it on its connection comes later.
+    assert_eq!(read(send(&mut other, b"hold").await).await.2, Code::ResourceExhausted);
+    for client in [&mut one, &mut other] {
+        assert_eq!(read(send(client, b"hold").await).await.2, Code::ResourceExhausted);
+        let (_, body, code) = read(send(client, b"long 9").await).await;
+        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "who need not wait is answered");
+        let check = "/grpc.health.v1.Health/Check";
+        assert_eq!(call(client, head(check, &[]), &[&framed(b"")]).await.2, Code::Ok, "health is answered");
+        let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        assert_eq!(call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")]).await.2, Code::Ok, "and reflection");
+    }
+    assert_eq!((refused(), held()), (Some(3.0), 2), "the others are not disturbed");
+
+    rest.send_data(message.slice(4..), true).expect("an open stream");
+    assert_eq!(read(half).await.2, Code::Ok);
+    drop(first);
+    eventually_async(|| (held() == 1).then_some(())).await.expect("one has left");
+    let (third, fourth) = (send(&mut one, b"hold").await, send(&mut other, b"hold").await);
+    eventually_async(|| (held() == 3).then_some(())).await.expect("new ones take the places");
+    drop((second, third, fourth));
+}
