@@ -2,11 +2,13 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request};
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::{Options, Server, ask};
@@ -195,6 +197,9 @@ async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture
 }
 
 /// Of the calls that wait, so many have a place; who needs none is answered all the same.
+/// Longer than any machine takes to refuse a call.
+const LONG: Duration = Duration::from_secs(10);
+
 #[tokio::test]
 async fn too_many_waiting_calls_are_refused_at_once() {
     let server = Server::start(Options { max_calls: 3, ..Options::default() });
@@ -209,7 +214,8 @@ async fn too_many_waiting_calls_are_refused_at_once() {
     let message = framed(b"long 5");
     rest.send_data(message.slice(..4), false).expect("an open stream");
     // What comes behind it on its connection comes later.
-    assert_eq!(read(send(&mut other, b"hold").await).await.2, Code::ResourceExhausted);
+    let refusal = timeout(LONG, read(send(&mut other, b"hold").await)).await.expect("it is refused and does not wait");
+    assert_eq!(refusal.2, Code::ResourceExhausted);
     for client in [&mut one, &mut other] {
         assert_eq!(read(send(client, b"hold").await).await.2, Code::ResourceExhausted);
         let (_, body, code) = read(send(client, b"long 9").await).await;
