@@ -35,8 +35,8 @@ local GRACE, LONGEST = 5000, 10000000000000
 local ADVANCE = 10000
 
 -- By the code of the algorithm: step(at, state, t, hits, own, key), where the six numbers of the limit begin at limits[at]; the state is
--- what `states` holds for the key, never an error. Returns allowed, used, reset and extra as in the reply; and when something changes the ticks to keep it
--- for, the stored expiry or 0, and the numbers of the new state. Or nil and an error's line.
+-- what `states` holds for the key, never an error. Returns allowed, used, reset and extra as in the reply; and when something changes the
+-- ticks to keep it for, the stored expiry or 0, and the numbers of the new state. Or nil and an error's line.
 local steps = {}
 -- By the code: how a state is packed, its expiry first. What has no such format is a plain number, or a log (see log.lua), for which there
 -- are read(code, key) and write(key, state, expiry).

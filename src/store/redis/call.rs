@@ -100,7 +100,7 @@ impl Call<'_> {
         command.arg(checks);
         // Keys are found by their hashes, because there may be many of them, and long ones.
         let hasher = DefaultHashBuilder::default();
-        let mut keys: SmallVec<[(u64, &[u8]); 16]> = SmallVec::with_capacity(checks);
+        let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(checks);
         let mut limits: SmallVec<[&Algorithm; 16]> = SmallVec::new();
         let mut told = Vec::with_capacity(checks * CHECK);
         let mut key = Vec::new();
@@ -108,7 +108,7 @@ impl Call<'_> {
             write_key(part.plan, check, self.now, &mut key);
             command.arg(&key[..]);
             let own = part.plan.key(check);
-            let own = (hasher.hash_one(own), own);
+            let own = (hasher.hash_one(own), own, code(&check.algorithm));
             let first = keys.iter().position(|key| *key == own).unwrap_or(place);
             keys.push(own);
             let limit = limits.iter().position(|limit| **limit == check.algorithm).unwrap_or_else(|| {
