@@ -73,7 +73,8 @@ async fn hit(redis: &Redis) -> Result<i64, StoreError> {
 async fn heals(redis: &Redis) -> Duration {
     let began = Instant::now();
     while let Err(error) = hit(redis).await {
-        assert!(began.elapsed() < Duration::from_secs(10), "still {error}");
+        // After a mistake in the configuration the next attempt is up to six seconds away, and its handshake may meet a busy machine.
+        assert!(began.elapsed() < Duration::from_secs(40), "still {error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     began.elapsed()
