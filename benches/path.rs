@@ -6,29 +6,27 @@
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement")]
 
-use std::fmt::Write;
 use std::fs;
 use std::hint::black_box;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use prost::Message;
 use weir::algorithm::{Algorithm, Kind, Moment, Options, State};
 use weir::ask::Entry;
-use weir::limiter::{self, Limiter, Outage, outage};
-use weir::live::Live;
-use weir::metrics::{Core, Metrics};
 use weir::plan::{self, Check, Plan, Role};
-use weir::proto::rate_limit_descriptor::Entry as WireEntry;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 use weir::rls::decode::decode;
 use weir::rls::respond::{self, respond};
-use weir::rls::{self, Rls};
 use weir::rules::Rules;
-use weir::rules::compile::{self, SourceText, compile};
-use weir::store::{AnyStore, Memory, memory};
+use weir::store::{Memory, memory};
 use weir::time::{Rate, Span, Unit};
 use weir::verdict::{Decision, Decisions};
+
+#[path = "../tests/it/support"]
+mod support {
+    pub mod usual;
+}
+
+use support::usual::{message, rules, service, usual};
 
 const ROUNDS: usize = 9;
 
@@ -82,44 +80,10 @@ fn cpu_nanos() -> u64 {
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
 }
 
-fn rules(limits: &str) -> Rules {
-    let text = format!("domain: shop\ndescriptors:\n{limits}").into_bytes();
-    let options = compile::Options::default();
-    compile(&[SourceText { name: "shop.yaml".to_owned(), text }], &options)
-        .unwrap_or_else(|problems| panic!("{:?}", problems.first()))
-        .rules
-}
-
 /// So many limits behind each other on one level, each on a value of its own.
 fn limits(count: usize, value: impl Fn(usize) -> String) -> Rules {
     let limit = |index| format!("- {{key: path, value: '{}', rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}\n", value(index));
     rules(&(0..count).map(limit).collect::<String>())
-}
-
-/// A hundred limits on three levels.
-fn usual() -> Rules {
-    let mut text = String::new();
-    for product in 0..10 {
-        let _ = write!(text, "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    descriptors:\n");
-        for path in 0..10 {
-            let _ = writeln!(text, "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}");
-        }
-    }
-    rules(&text)
-}
-
-/// An encoded request of so many descriptors, each for a limit of its own in the usual rules.
-fn request(descriptors: usize, customer: usize) -> Vec<u8> {
-    let entry = |key: &str, value: String| WireEntry { key: key.into(), value: value.into() };
-    let descriptor = |path| RateLimitDescriptor {
-        entries: vec![
-            entry("product", "p-7".to_owned()),
-            entry("customer", format!("c-{customer:08}")),
-            entry("path", format!("/{}", path % 10)),
-        ],
-        ..Default::default()
-    };
-    RateLimitRequest { domain: "shop".to_owned(), descriptors: (0..descriptors).map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
 }
 
 fn algorithms() -> Vec<(&'static str, Algorithm)> {
@@ -181,19 +145,10 @@ fn write_digits(out: &mut [u8], mut number: usize) {
     }
 }
 
-/// A service that decides in memory by the usual rules.
-fn service() -> Rls {
-    let metrics = Metrics::new(1, 0.8);
-    let live = Arc::new(Live::new(Arc::clone(&metrics)));
-    live.replace(usual());
-    let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(None, store, Outage::new(outage::Options::default()), limiter::Options::default());
-    Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
-}
-
 fn path(rows: &mut Vec<Row>, descriptors: usize) {
     let of = |name: &str| format!("{name}, {descriptors} descriptors of 3 entries");
-    let message = request(descriptors, 1);
+    let messages: Vec<_> = (0..10_000).map(|customer| message(descriptors, customer)).collect();
+    let message = messages[1].clone();
     rows.push(Row::new(of("decode"), {
         let message = message.clone();
         move || drop(black_box(decode(black_box(&message)).expect("a request")))
@@ -213,7 +168,6 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         drop(black_box(respond(&ask, &plan, &decisions, &respond::Options::default()).expect("an answer")));
     }));
     let service = service();
-    let messages: Vec<_> = (0..10_000).map(|customer| request(descriptors, customer)).collect();
     let mut index = 0;
     rows.push(Row::new(of("whole request in memory, 10k customers"), move || {
         index = (index + 7) % messages.len();

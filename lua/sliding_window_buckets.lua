@@ -3,7 +3,8 @@
 -- counts whole.
 if uses[66] then
   steps[66] = function(at, log, t, hits, _, key)
-    local limit, window, count_denied, interval, buckets, life = limits[at], limits[at + 1], limits[at + 2], limits[at + 3], limits[at + 4], limits[at + 5]
+    local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
+    local interval, buckets, life = limits[at + 3], limits[at + 4], limits[at + 5]
     if log and log.code ~= 66 then
       return nil, NO_COUNTER
     end

@@ -1,6 +1,6 @@
 //! Work that requests must not feel: it steps back when there are not enough cores for all.
 //!
-//! For whole threads, as the one that compiles limits and those that put metrics together. Nothing that a request waits for runs on them.
+//! For whole threads, as the one that compiles limits and those that put metrics together and read JSON. No gRPC call waits for them.
 
 /// Lets the threads that serve requests go first from now on: this thread gets about a tenth of what one of them gets, and all that is idle.
 ///

@@ -36,16 +36,9 @@ async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
     ask(client, key, hits).await.overall_code()
 }
 
-/// How many times Redis ran what decides: transactions and scripts.
+/// How many times Redis ran what decides: hits, looks and scripts.
 fn decisions(redis: &RedisServer) -> u64 {
-    let stats: String = redis.run(&["INFO", "commandstats"]);
-    let calls = |line: &str| {
-        let named = ["cmdstat_incrby:calls=", "cmdstat_get:calls=", "cmdstat_evalsha:calls="]
-            .into_iter()
-            .find_map(|name| line.strip_prefix(name))?;
-        named.split(',').next()?.parse::<u64>().ok()
-    };
-    stats.lines().filter_map(calls).sum()
+    ["incrby", "get", "evalsha"].into_iter().map(|command| redis.calls(command)).sum()
 }
 
 /// Waits for the end of the entries that are there.

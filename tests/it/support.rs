@@ -10,6 +10,7 @@ pub mod proxy;
 pub mod redis;
 pub mod sentinel;
 pub mod tools;
+pub mod usual;
 pub mod weir;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,8 +3,9 @@
 //! Hits of fixed windows that count what they refuse go as a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`, `EXEC`); but those whose
 //! counter is known to expire, and looks, need nothing beside them, and go as plain commands (`TIME`, `INCRBY` or `GET`). All else goes as a
 //! call of the script. A single server gets one of each for all requests together; a node of a cluster one transaction and one call for every
-//! slot, because neither may reach over two. Reads replies strictly: what is not exactly an answer to what was asked is no answer, and
-//! nothing is ever counted as allowed without one. Every request gets its own answers, whatever became of its neighbours.
+//! slot, because neither may reach over two. Every request gets its own answers, whatever became of its neighbours (see `batch/read.rs`).
+
+mod read;
 
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use super::call::{Call, Named, Part, longest_jitter, write_key};
 use super::error;
 use super::expiring::{Counter, Expiring};
 use super::link::Outgoing;
-use super::replies::{Word, Words, time};
 use super::slots::{self, Redirect, Slot};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::{Check, Plan};
@@ -32,8 +32,6 @@ const SLACK: Span = Span::from_micros(5_000);
 
 /// Room for a key; a longer one takes more.
 const USUAL_KEY: usize = 256;
-
-const STRANGE: StoreError = StoreError::Unknown(error::PROTOCOL);
 
 pub(super) type Answer = Result<Verdict, StoreError>;
 
@@ -105,7 +103,7 @@ struct Run {
 
 /// A check: the index into the batch's work, and the index into its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Item {
+pub(super) struct Item {
     work: usize,
     at: usize,
 }
@@ -130,7 +128,7 @@ impl<'w> Batch<'w> {
                 let way = match counted(&work.plan, check) {
                     Some(fixed) if !by_script => {
                         // Where a slot arrives, whatever is said to the keys on their way has to be said together.
-                        let is_plain = !work.is_asking && (check.hits == 0 || expiring.knows(batch.counter(work, check, fixed)));
+                        let is_plain = !work.is_asking && (check.hits == 0 || expiring.knows(batch.counter(&work.plan, check, fixed)));
                         if is_plain { Way::Plain } else { Way::Transaction }
                     }
                     _ => Way::Script(Named::ByHash),
@@ -224,34 +222,40 @@ impl<'w> Batch<'w> {
         out.words([b"EXPIRE", key, itoa::Buffer::new().format(self.keep_secs(fixed)).as_bytes()]);
     }
 
-    /// Takes in which counters expire from now on, and packs an expiry for those that turn out to have none: they were gone, and a plain hit
-    /// made them again. Returns how many those are.
-    pub(super) fn learn(&self, replies: &[Reply], expiring: &mut Expiring, out: &mut Outgoing) -> usize {
-        let mut bare = 0;
+    /// Takes in which counters expire from now on. Returns the hits whose counters turn out not to: they were gone, and a plain hit made them
+    /// again.
+    pub(super) fn learn(&self, replies: &[Reply], expiring: &mut Expiring) -> SmallVec<[Item; 1]> {
+        let mut bare = SmallVec::new();
         for run in self.runs.iter().filter(|run| run.way == Way::Transaction || run.way == Way::Plain) {
-            for (item, (plan, check, fixed)) in run.items.iter().zip(self.counted(run)).filter(|(_, (_, check, _))| check.hits > 0) {
-                let work = self.work[item.work];
-                let counter = self.counter(work, check, fixed);
-                let Ok(verdict) = replies[item.work].answers[item.at] else {
-                    expiring.forget(counter);
-                    continue;
-                };
-                if run.way == Way::Transaction {
-                    expiring.learn(counter);
-                } else if verdict.used == fixed.clamp(check.hits).unsigned_abs() {
-                    expiring.forget(counter);
-                    let mut key = Vec::with_capacity(USUAL_KEY);
-                    write_key(plan, check, self.now.time, &mut key);
-                    self.write_expiry(&key, fixed, out);
-                    bare += 1;
+            for (&item, (plan, check, fixed)) in run.items.iter().zip(self.counted(run)).filter(|(_, (_, check, _))| check.hits > 0) {
+                let counter = self.counter(plan, check, fixed);
+                match replies[item.work].answers[item.at] {
+                    Err(_) => expiring.forget(counter),
+                    Ok(_) if run.way == Way::Transaction => expiring.learn(counter),
+                    Ok(verdict) if verdict.used == fixed.clamp(check.hits).unsigned_abs() => {
+                        expiring.forget(counter);
+                        bare.push(item);
+                    }
+                    Ok(_) => {}
                 }
             }
         }
         bare
     }
 
-    fn counter<'c>(&self, work: &'c Work, check: &Check, fixed: &FixedWindow) -> Counter<'c> {
-        Counter { key: work.plan.key(check), window: fixed.number(self.now.time) }
+    /// Packs the expiries of counters that have none.
+    pub(super) fn write_expiries(&self, bare: &[Item], out: &mut Outgoing) {
+        let mut key = Vec::with_capacity(USUAL_KEY);
+        for (plan, check) in bare.iter().map(|&item| self.check(item)) {
+            if let Some(fixed) = counted(plan, check) {
+                write_key(plan, check, self.now.time, &mut key);
+                self.write_expiry(&key, fixed, out);
+            }
+        }
+    }
+
+    fn counter<'c>(&self, plan: &'c Plan, check: &Check, fixed: &FixedWindow) -> Counter<'c> {
+        Counter { key: plan.key(check), window: fixed.number(self.now.time) }
     }
 
     fn call(&self, run: &Run) -> Call<'_> {
@@ -282,137 +286,11 @@ impl<'w> Batch<'w> {
         })
     }
 
-    /// The answers of this batch, written to their places among the replies to its work.
-    pub(super) fn read(&self, mut words: Words<'_>, replies: &mut [Reply]) {
-        let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
-        let mut elsewhere: Elsewhere = SmallVec::new();
-        let mut is_in_step = true;
-        for run in &self.runs {
-            let own = words.clone();
-            answers.clear();
-            answers.resize(run.items.len(), Err(STRANGE));
-            let outcome = if is_in_step { self.read_run(run, &mut words, &mut answers, &mut elsewhere) } else { Err(STRANGE.into()) };
-            // Behind what is no answer to its commands, an answer or an error may belong to others.
-            is_in_step &= !matches!(outcome, Err(Failed { error: STRANGE, .. }));
-            match outcome {
-                Ok(now) => {
-                    for (&Item { work, at }, answer) in run.items.iter().zip(&answers) {
-                        replies[work].answers[at] = *answer;
-                        replies[work].now = now;
-                    }
-                    for (index, redirect) in elsewhere.drain(..) {
-                        let Item { work, at } = run.items[index];
-                        replies[work].redirects.push((at, redirect));
-                    }
-                }
-                Err(Failed { error, cause }) => match cause.filter(|_| self.manner.by_slot).and_then(Redirect::read) {
-                    None => run.items.iter().for_each(|&Item { work, at }| replies[work].answers[at] = Err(error)),
-                    Some(redirect) => self.turn_away(run, own, error, &redirect, replies),
-                },
-            }
-        }
-    }
-
-    /// Sends the checks of a run elsewhere. Of a transaction only those whose own key is not there; the others just stood beside them, and are
-    /// to be asked once more where they are.
-    fn turn_away(&self, run: &Run, own: Words<'_>, error: StoreError, redirect: &Redirect, replies: &mut [Reply]) {
-        // Behind the replies to ASKING, MULTI and TIME.
-        let mut own = own.skip(2 + usize::from(run.is_asking));
-        let mut own_redirect = |item: Item| {
-            let commands = own.by_ref().take(self.commands(item));
-            commands.fold(None, |found: Option<Redirect>, word| found.or_else(|| server_error(word).and_then(Redirect::read)))
-        };
-        let mut redirects: SmallVec<[Option<Redirect>; 4]> = match run.way {
-            Way::Transaction => run.items.iter().map(|&item| own_redirect(item)).collect(),
-            Way::Plain | Way::Script(_) => SmallVec::new(),
-        };
-        if redirects.iter().all(Option::is_none) {
-            redirects = SmallVec::from_elem(Some(redirect.clone()), run.items.len());
-        }
-        for (&Item { work, at }, redirect) in run.items.iter().zip(redirects) {
-            replies[work].answers[at] = Err(if redirect.is_some() { error } else { StoreError::NotExecuted(error::EXEC_ABORT) });
-            replies[work].redirects.extend(redirect.map(|redirect| (at, redirect)));
-        }
-    }
-
-    fn read_run<'r>(
-        &self,
-        run: &Run,
-        words: &mut Words<'r>,
-        answers: &mut [Answer],
-        elsewhere: &mut Elsewhere,
-    ) -> Result<Micros, Failed<'r>> {
-        // ASKING is answered on its own; what follows tells what came of it.
-        if run.is_asking && !matches!(words.next(), Some(Word::Status(_) | Word::Error(_))) {
-            return Err(STRANGE.into());
-        }
-        match run.way {
-            Way::Plain => Ok(self.read_plain(run, words, answers, elsewhere)?),
-            Way::Transaction => {
-                executed(words, self.queued(run))?;
-                Ok(self.read_transaction(run, words, answers)?)
-            }
-            Way::Script(_) => {
-                let cause = words.peek().and_then(server_error);
-                self.call(run).read_words(words, answers).map_err(|error| Failed { error, cause })
-            }
-        }
-    }
-
     /// The same error for all checks of this batch.
     pub(super) fn fail(&self, error: StoreError, replies: &mut [Reply]) {
         for item in self.runs.iter().flat_map(|run| &run.items) {
             replies[item.work].answers[item.at] = Err(error);
         }
-    }
-
-    /// The commands between MULTI and EXEC: TIME, and GET for a look, INCRBY and EXPIRE for hits.
-    fn queued(&self, run: &Run) -> usize {
-        run.items.iter().fold(1, |sum, &item| sum + self.commands(item))
-    }
-
-    fn commands(&self, item: Item) -> usize {
-        if self.check(item).1.hits == 0 { 1 } else { 2 }
-    }
-
-    fn read_transaction(&self, run: &Run, words: &mut Words<'_>, answers: &mut [Answer]) -> Result<Micros, StoreError> {
-        let now = words.next().filter(|word| *word == Word::Array(2)).and_then(|_| time(words)).ok_or(STRANGE)?;
-        for ((_, check, fixed), place) in self.counted(run).zip(answers) {
-            let counted = counted_value(check, value(words)?);
-            if check.hits != 0 {
-                // The reply to EXPIRE tells nothing: the key is there, the line before made it.
-                value(words)?;
-            }
-            *place = counted.map(|count| self.judge(fixed, check, count, now));
-        }
-        Ok(now)
-    }
-
-    /// Each command was taken or refused on its own.
-    fn read_plain(
-        &self,
-        run: &Run,
-        words: &mut Words<'_>,
-        answers: &mut [Answer],
-        elsewhere: &mut Elsewhere,
-    ) -> Result<Micros, StoreError> {
-        let now = match words.next() {
-            Some(Word::Array(2)) => Ok(time(words).ok_or(STRANGE)?),
-            Some(Word::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
-            _ => return Err(STRANGE),
-        };
-        for (index, ((_, check, fixed), place)) in self.counted(run).zip(answers).enumerate() {
-            let said = value(words)?;
-            if let (true, Some(redirect)) = (self.manner.by_slot, server_error(said).and_then(Redirect::read)) {
-                elsewhere.push((index, redirect));
-            }
-            *place = counted_value(check, said).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
-        }
-        Ok(now.unwrap_or_default())
-    }
-
-    fn judge(&self, fixed: &FixedWindow, check: &Check, count: u64, now: Micros) -> Verdict {
-        fixed.judge(fixed.number(self.now.time), count, now, check.hits)
     }
 
     fn keep_secs(&self, fixed: &FixedWindow) -> u64 {
@@ -421,80 +299,11 @@ impl<'w> Batch<'w> {
     }
 }
 
-/// Checks of a run that have to go elsewhere: the index into its items, and where.
-type Elsewhere = SmallVec<[(usize, Redirect); 1]>;
-
-/// Why a whole run has no answers, and the server's line if it is it who says so.
-struct Failed<'w> {
-    error: StoreError,
-    cause: Option<&'w [u8]>,
-}
-
-impl From<StoreError> for Failed<'_> {
-    fn from(error: StoreError) -> Self {
-        Self { error, cause: None }
-    }
-}
-
 /// The window of a check that a transaction can decide: one that counts ahead of the answer, for itself alone.
 fn counted<'c>(plan: &Plan, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
         Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && plan.commit == Commit::Each => Some(fixed),
         _ => None,
-    }
-}
-
-/// Takes a plain value.
-fn value<'w>(words: &mut Words<'w>) -> Result<Word<'w>, StoreError> {
-    words.next().filter(|word| !matches!(word, Word::Array(_) | Word::Status(_))).ok_or(STRANGE)
-}
-
-/// What a counter stands at, by the reply to its INCRBY or GET.
-fn counted_value(check: &Check, said: Word<'_>) -> Result<u64, StoreError> {
-    match said {
-        Word::Nil if check.hits == 0 => Ok(0),
-        Word::Error(line) => match error::classify_line(line) {
-            kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
-            kind => Err(kind.error()),
-        },
-        value => value.whole().ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
-    }
-}
-
-fn count(number: i64) -> Result<u64, StoreError> {
-    u64::try_from(number).map_err(|_| StoreError::Data(error::RANGE))
-}
-
-fn server_error(word: Word<'_>) -> Option<&[u8]> {
-    if let Word::Error(line) = word { Some(line) } else { None }
-}
-
-/// Takes the replies to a transaction up to its values, as many as there are commands `queued`.
-fn executed<'w>(words: &mut Words<'w>, queued: usize) -> Result<(), Failed<'w>> {
-    let begun = words.next().ok_or(STRANGE)?;
-    let mut cause = server_error(begun);
-    let mut are_taken = begun == Word::Status(b"OK");
-    if !are_taken && cause.is_none() {
-        return Err(STRANGE.into());
-    }
-    for _ in 0..queued {
-        match words.next() {
-            Some(Word::Status(b"QUEUED")) => {}
-            Some(Word::Error(line)) => {
-                are_taken = false;
-                cause = cause.or(Some(line));
-            }
-            _ => return Err(STRANGE.into()),
-        }
-    }
-    match words.next() {
-        Some(Word::Array(values)) if are_taken && values == queued => Ok(()),
-        // Nothing ran if the transaction was refused and no command was answered on its own.
-        Some(Word::Error(line)) => {
-            let cause = cause.unwrap_or(line);
-            Err(Failed { error: StoreError::NotExecuted(error::classify_line(cause).name), cause: Some(cause) })
-        }
-        _ => Err(STRANGE.into()),
     }
 }
 

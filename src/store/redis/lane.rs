@@ -158,8 +158,9 @@ impl Inner {
             if let Some(again) = batch.without_script(&replies) {
                 self.send(link, &again, deadline, &mut replies).await;
             }
-            let (out, expiring) = link.outgoing_and_expiring();
-            if batch.learn(&replies, expiring, out) > 0 {
+            let bare = batch.learn(&replies, link.expiring());
+            if !bare.is_empty() {
+                batch.write_expiries(&bare, link.outgoing());
                 // The counts stand. A link that breaks here leaves a key that may stay for ever, if nobody asks for it again.
                 let _ = link.exchange(deadline).await;
             }

@@ -195,12 +195,6 @@ impl Link {
         &mut self.expiring
     }
 
-    /// Where the next batch is packed, empty; and which counters expire.
-    pub(super) fn outgoing_and_expiring(&mut self) -> (&mut Outgoing, &mut Expiring) {
-        self.out.clear();
-        (&mut self.out, &mut self.expiring)
-    }
-
     /// Sends what was packed and reads a reply to each command.
     ///
     /// # Errors

@@ -381,13 +381,8 @@ async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
             // Some of the grace of five seconds has passed.
             assert!(lives_for_ms > verdict.reset_after.micros() / 1_000 + 2_000, "{kind:?}: {lives_for_ms} ms, {verdict:?}");
         }
-        let calls = |command: &str| {
-            let info: String = server.run(&["INFO", "commandstats"]);
-            let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
-            line.and_then(|line| line.split(',').next()?.parse::<u32>().ok()).unwrap_or(0)
-        };
         if matches!(kind, Kind::TokenBucket | Kind::SlidingWindowCounter | Kind::LeakyBucket) {
-            assert!(calls("set") < 15, "{kind:?}: {} expiries for 60 hits", calls("set"));
+            assert!(server.calls("set") < 15, "{kind:?}: {} expiries for 60 hits", server.calls("set"));
         }
         server.flush();
         server.run::<()>(&["CONFIG", "RESETSTAT"]);

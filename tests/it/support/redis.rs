@@ -146,6 +146,14 @@ impl RedisServer {
         self.child.is_some()
     }
 
+    /// How often a command was called, by clients and by scripts.
+    #[allow(dead_code, reason = "for the tests, whose file benches share")]
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.run(&["INFO", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
     /// Forgets all keys.
     pub fn flush(&self) {
         self.run::<()>(&["FLUSHALL"]);

@@ -144,14 +144,16 @@ impl SentinelSet {
         self.server_mut(port).start_again();
     }
 
-    /// Whether the server on this port answers as a primary.
-    pub fn says_primary(&self, port: u16) -> bool {
-        self.server(port).run::<String>(&["INFO", "replication"]).contains("role:master")
+    /// Whether the server on this port answers as a primary; `None` when it does not answer: a Sentinel that tells a server whom to follow
+    /// also cuts off all its clients.
+    fn says_primary(&self, port: u16) -> Option<bool> {
+        let said = self.server(port).try_run::<String>(&["INFO", "replication"]).ok()?;
+        Some(said.contains("role:master"))
     }
 
     /// Waits until the server on this port follows another one.
     pub fn wait_until_replica(&self, port: u16) {
-        let demoted = eventually(|| (!self.says_primary(port)).then_some(()));
+        let demoted = eventually(|| (self.says_primary(port) == Some(false)).then_some(()));
         assert!(demoted.is_some(), "{port} stays a primary");
     }
 }

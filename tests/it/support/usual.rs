@@ -1,0 +1,57 @@
+//! What the steps of a request are counted and measured with: a hundred limits, requests that meet them, and a service without a network.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use prost::Message;
+use weir::limiter::{self, Limiter, Outage, outage};
+use weir::live::Live;
+use weir::metrics::{Core, Metrics};
+use weir::proto::rate_limit_descriptor::Entry;
+use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::rls::{self, Rls};
+use weir::rules::Rules;
+use weir::rules::compile::{self, SourceText, compile};
+use weir::store::{AnyStore, Memory, memory};
+
+/// The rules of a domain `shop` with these limits.
+pub fn rules(limits: &str) -> Rules {
+    let text = format!("domain: shop\ndescriptors:\n{limits}").into_bytes();
+    compile(&[SourceText { name: "shop.yaml".to_owned(), text }], &compile::Options::default()).expect("good limits").rules
+}
+
+/// A hundred limits on three levels.
+pub fn usual() -> Rules {
+    let mut text = String::new();
+    for product in 0..10 {
+        let _ = write!(text, "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    descriptors:\n");
+        for path in 0..10 {
+            let _ = writeln!(text, "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}");
+        }
+    }
+    rules(&text)
+}
+
+/// An encoded request of so many descriptors, ten at most, each for a limit of its own in the usual rules.
+pub fn message(descriptors: usize, customer: usize) -> Vec<u8> {
+    let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
+    let descriptor = |path| RateLimitDescriptor {
+        entries: vec![
+            entry("product", format!("p-{}", customer % 10)),
+            entry("customer", format!("c-{customer:08}")),
+            entry("path", format!("/{path}")),
+        ],
+        ..Default::default()
+    };
+    RateLimitRequest { domain: "shop".to_owned(), descriptors: (0..descriptors).map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
+}
+
+/// A service that decides in memory by the usual rules.
+pub fn service() -> Rls {
+    let metrics = Metrics::new(1, 0.8);
+    let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    live.replace(usual());
+    let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+    let limiter = Limiter::new(None, store, Outage::new(outage::Options::default()), limiter::Options::default());
+    Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
+}
