@@ -116,9 +116,9 @@ impl Metrics {
         self.connections_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call was refused because too many wait.
-    pub fn call_refused(&self) {
-        self.calls_refused.fetch_add(1, Ordering::Relaxed);
+    /// So many calls were refused because too many wait, or because they waited too long.
+    pub fn calls_refused(&self, count: u64) {
+        self.calls_refused.fetch_add(count, Ordering::Relaxed);
     }
 
     /// New rules are in force.
@@ -178,7 +178,11 @@ impl Metrics {
         let refused = &self.connections_refused;
         families.add(counter("weir_connections_refused_total", "Connections closed because there were too many.", refused));
         let refused = &self.calls_refused;
-        families.add(counter("weir_calls_refused_total", "Calls refused with RESOURCE_EXHAUSTED because too many were waiting.", refused));
+        families.add(counter(
+            "weir_calls_refused_total",
+            "Calls refused with RESOURCE_EXHAUSTED because too many were waiting, or for too long.",
+            refused,
+        ));
         let good = 1.0 - value(last_refused) as f64;
         families.add(gauge("weir_config_last_load_successful", "0 while the last configuration is a refused one.", good));
         let at = value(loaded_at_secs) as f64;

@@ -4,10 +4,12 @@
 //! call is answered on top of HTTP/2 itself; the generated service and a router's worth of other services stand beside it. Limits that
 //! HTTP/2 needs are all written out here.
 
+mod backlog;
 mod body;
 mod call;
 mod connection;
 mod dispatch;
+mod gate;
 mod reply;
 mod socket;
 mod worker;
@@ -39,6 +41,9 @@ pub struct Options {
     /// Calls of one worker that wait for something (the store, a shaper, the rest of a message) at a time, each for some KiB; beyond it, a
     /// call that would have to wait is refused at once. More than may wait for Redis and be held by shapers together.
     pub max_calls: usize,
+    /// A worker is behind when all that it reads may have waited for longer than this, for a tenth of a second; then calls are refused before
+    /// they cost anything. What Envoy waits for an answer by default: whoever waits longer for being read is answered in vain. Zero: never.
+    pub max_lag: Duration,
     /// Streams that were reset before they were accepted. When a service stalls, Envoy's 20 ms timeout resets many at once; the library's
     /// default of 20 answers that with the end of the connection.
     pub max_pending_resets: usize,
@@ -55,6 +60,7 @@ impl Default for Options {
             preface_timeout: Duration::from_secs(5),
             max_concurrent_streams: 1_024,
             max_calls: 16_384,
+            max_lag: Duration::from_millis(20),
             max_pending_resets: 1_024,
             max_connection_age: Duration::from_secs(24 * 3_600),
             max_connection_age_grace: Duration::from_secs(3_600),

@@ -162,7 +162,12 @@ impl Server {
         cpu_micros(self.child.id())
     }
 
-    /// The same of its Redis.
+    /// The same, with that of its Redis.
+    pub fn all_cpu_micros(&self) -> f64 {
+        self.cpu_micros() + self.redis_cpu_micros().unwrap_or_default()
+    }
+
+    /// The same of its Redis alone.
     pub fn redis_cpu_micros(&self) -> Option<f64> {
         self.redis.as_ref().map(|redis| cpu_micros(redis.process_id()))
     }

@@ -268,7 +268,7 @@ fn other_parts_of_the_process_add_their_samples() {
     metrics.register(Box::new(|| vec![Sample::gauge("weir_memory_keys", "Keys.", Vec::new(), 7.0)]));
     metrics.panicked();
     metrics.connection_refused();
-    metrics.call_refused();
+    metrics.calls_refused(1);
     metrics.config_refused();
     let text = metrics.encode();
     assert_eq!(value(&text, "weir_memory_keys"), Some(7.0));

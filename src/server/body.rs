@@ -15,6 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tonic::Status;
 
+use crate::rls::respond::PREFIX_BYTES;
+
 /// tonic's bound for a message, and what frames it.
 const MOST_BYTES: usize = (4 << 20) + 5;
 
@@ -89,6 +91,13 @@ impl Message {
         self.push(data);
         Ok(())
     }
+}
+
+/// The message of a body that is one message and no more, not compressed, of the length that it says.
+pub(super) fn single(body: &[u8]) -> Option<&[u8]> {
+    let (&[compressed, a, b, c, d], message) = body.split_first_chunk::<PREFIX_BYTES>()?;
+    let announced = u32::from_be_bytes([a, b, c, d]) as usize;
+    (compressed == 0 && announced == message.len()).then_some(message)
 }
 
 /// Takes what has arrived already, at most the two frames that need no look at the budget. True: that is all of it.

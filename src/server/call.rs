@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::RecvStream;
 use h2::server::SendResponse;
@@ -26,7 +26,7 @@ use super::dispatch::Services;
 use super::reply;
 use crate::proto;
 use crate::rls::ShouldRateLimit;
-use crate::rls::respond::{Framed, PREFIX_BYTES};
+use crate::rls::respond::Framed;
 use crate::rls::timeout::grpc_timeout;
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
@@ -63,10 +63,11 @@ where
         let mut message = Message::default();
         if is_usual(&request)
             && body::arrived(request.body_mut(), &mut message, context)
-            && let Some(single) = single(message.bytes())
+            && let bytes = message.bytes()
+            && let Some(single) = body::single(&bytes)
         {
             let timeout = grpc_timeout(request.headers());
-            match self.begin(single, timeout, context) {
+            match self.begin(bytes.slice_ref(single), timeout, context) {
                 // Who has gone needs no answer.
                 Poll::Ready(answer) => drop(reply::answer(&mut respond, answer)),
                 Poll::Pending => self.go_on(respond),
@@ -105,7 +106,7 @@ where
     fn wait(&self, respond: &mut SendResponse<Bytes>) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         if place.is_none() {
-            self.services.metrics.call_refused();
+            self.services.metrics.calls_refused(1);
             drop(reply::answer(respond, Err(Status::resource_exhausted("too many calls are waiting already"))));
         }
         place
@@ -146,17 +147,6 @@ fn panicked<T>(services: &Services<T>) -> Status {
 /// What a call is counted among before its message is read. Where the generated service answers the same, it is not asked.
 fn is_usual(request: &Request<RecvStream>) -> bool {
     request.uri().path() == proto::METHOD_PATH && request.method() == Method::POST && !request.headers().contains_key(GRPC_ENCODING)
-}
-
-/// The one message of a body that is just that: not compressed, and of the length that it says.
-fn single(mut body: Bytes) -> Option<Bytes> {
-    let (&[compressed, a, b, c, d], message) = body.split_first_chunk::<PREFIX_BYTES>()?;
-    let announced = u32::from_be_bytes([a, b, c, d]) as usize;
-    if compressed != 0 || announced != message.len() {
-        return None;
-    }
-    body.advance(PREFIX_BYTES);
-    Some(body)
 }
 
 /// What becomes of `work`; `None`, and it is dropped, when the client resets the stream before.

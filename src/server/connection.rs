@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::backlog::Backlog;
 use super::call::{Calls, begin};
 use super::socket::Socket;
 use super::{Job, Options, Services};
@@ -82,13 +83,23 @@ const MOST_UNREAD: u64 = 64 * 1_024;
 const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
     This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
 
-pub(super) async fn serve<T: ShouldRateLimit>(
-    job: Job,
+/// What the connections of one worker share.
+pub(super) struct House<T> {
     services: Arc<Services<T>>,
+    /// For calls that wait.
     places: Arc<Semaphore>,
+    backlog: Arc<Backlog>,
     options: Options,
-    mut phase: watch::Receiver<Phase>,
-) {
+}
+
+impl<T> House<T> {
+    pub(super) fn new(services: Services<T>, backlog: Arc<Backlog>, options: Options) -> Self {
+        Self { services: Arc::new(services), places: Arc::new(Semaphore::new(options.max_calls)), backlog, options }
+    }
+}
+
+pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mut phase: watch::Receiver<Phase>) {
+    let options = house.options;
     let Job { stream, permit: _permit } = job;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // A client that says nothing, hangs up, or speaks something else is not worth a line in the log; nor is it waited for at the end.
@@ -97,7 +108,8 @@ pub(super) async fn serve<T: ShouldRateLimit>(
         _ = ending(&mut phase) => return,
     };
     let Ok(Ok(Some(stream))) = greeted else { return };
-    let Ok(mut http2) = http2(options).handshake(Socket::new(PREFACE, stream)).await else { return };
+    let socket = Socket::new(PREFACE, stream, Arc::clone(&house.backlog), Arc::clone(&house.services.metrics));
+    let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
     // What has to do with time is no part of the task that serves, which is woken often, and only looks whether it was told to end.
     let mut ends = JoinSet::new();
@@ -106,7 +118,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(
     }
     ends.spawn(until_its_end(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(services, places, begin);
+    let mut calls = Calls::new(Arc::clone(&house.services), Arc::clone(&house.places), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
             let End::Within(grace) = end else { return Poll::Ready(()) };

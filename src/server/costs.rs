@@ -9,7 +9,8 @@ use allocation_counter::measure;
 use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 
-use super::connection::{Phase, serve};
+use super::backlog::Backlog;
+use super::connection::{House, Phase, serve};
 use super::{Budget, GrpcHealth, Job, Options, Services};
 use crate::metrics::Metrics;
 use crate::rls::ShouldRateLimit;
@@ -81,11 +82,12 @@ fn connection(calls: u32) -> u64 {
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_nonblocking(true).expect("a socket");
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("the only one");
-    let services = Arc::new(Services::new(Nothing, GrpcHealth::new(), Budget::default(), Metrics::new(1, 0.8)));
+    let services = Services::new(Nothing, GrpcHealth::new(), Budget::default(), Metrics::new(1, 0.8));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let serving = serve(Job { stream, permit }, services, Arc::new(Semaphore::new(1)), Options::default(), phase);
+    let house = Arc::new(House::new(services, Arc::new(Backlog::new(Options::default().max_lag)), Options::default()));
+    let serving = serve(Job { stream, permit }, house, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");
     counted

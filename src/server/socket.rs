@@ -1,43 +1,142 @@
-//! The socket of a connection whose first bytes were read already: it gives them again, and is a plain socket from then on.
+//! The socket of a connection: gives again the first bytes, which were read already, and lets the gate refuse calls while its worker is behind.
+//!
+//! Otherwise it is a plain socket, whose bytes go straight to HTTP/2; the gate only looks on, to know where a frame begins.
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::backlog::Backlog;
+use super::gate::Gate;
+use crate::metrics::Metrics;
+
+/// What is read at a time where calls may be refused.
+const READ_BYTES: usize = 64 << 10;
+
+/// So much is read without a call for HTTP/2 in it; then other connections have their turn.
+const MOST_READINGS: usize = 4;
 
 /// A socket with something in front of what it will receive.
 #[derive(Debug)]
 pub(super) struct Socket {
     first: &'static [u8],
     stream: TcpStream,
+    backlog: Arc<Backlog>,
+    metrics: Arc<Metrics>,
+    gate: Gate,
+    /// When nothing was left to read.
+    drained: Instant,
+    /// What was read while the worker was behind, and what of it is still to go on to HTTP/2. Empty in good times.
+    read: Vec<u8>,
+    kept: Range<usize>,
 }
 
 impl Socket {
-    pub(super) const fn new(first: &'static [u8], stream: TcpStream) -> Self {
-        Self { first, stream }
+    pub(super) fn new(first: &'static [u8], stream: TcpStream, backlog: Arc<Backlog>, metrics: Arc<Metrics>) -> Self {
+        let drained = Instant::now();
+        Self { first, stream, backlog, metrics, gate: Gate::default(), drained, read: Vec::new(), kept: 0..0 }
+    }
+
+    /// Reads as from any socket.
+    fn poll_plain(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        match polled {
+            Poll::Pending => self.drained = Instant::now(),
+            Poll::Ready(_) => {
+                if !self.backlog.is_behind() {
+                    self.backlog.read(self.drained);
+                    self.read = Vec::new();
+                }
+                self.gate.pass(&buffer.filled()[before..]);
+            }
+        }
+        polled
+    }
+
+    /// Reads what has waited too long, until something of it is not refused.
+    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.read.resize(READ_BYTES, 0);
+        for _ in 0..MOST_READINGS {
+            let mut room = ReadBuf::new(&mut self.read);
+            let polled = Pin::new(&mut self.stream).poll_read(context, &mut room);
+            if polled.is_pending() {
+                self.drained = Instant::now();
+            }
+            ready!(polled)?;
+            let count = room.filled().len();
+            let (kept, refused) = self.gate.refuse(&mut self.read[..count]);
+            self.metrics.calls_refused(refused);
+            self.kept = 0..kept;
+            if kept > 0 || count == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Gives what was kept.
+    fn give(&mut self, buffer: &mut ReadBuf<'_>) {
+        let count = self.kept.len().min(buffer.remaining());
+        buffer.put_slice(&self.read[self.kept.start..][..count]);
+        self.kept.start += count;
+        if self.kept.is_empty() {
+            self.kept = 0..0;
+        }
+    }
+
+    /// Writes the refusals. To be called between two frames.
+    fn poll_refuse(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.gate.unwritten().is_empty() {
+            let count = ready!(Pin::new(&mut self.stream).poll_write(context, self.gate.unwritten()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.gate.wrote(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Finishes a refusal that could be written only in part.
+    fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.gate.is_writing() { self.poll_refuse(context) } else { Poll::Ready(Ok(())) }
     }
 }
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        if !self.first.is_empty() {
+            let (now, later) = self.first.split_at(self.first.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            self.first = later;
+            return Poll::Ready(Ok(()));
         }
-        let (now, later) = self.first.split_at(self.first.len().min(buffer.remaining()));
-        buffer.put_slice(now);
-        self.first = later;
+        if self.kept.is_empty() {
+            if !(self.backlog.is_behind() && self.backlog.is_late(self.drained)) {
+                return self.poll_plain(context, buffer);
+            }
+            ready!(self.poll_late(context))?;
+        }
+        self.give(buffer);
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_finish(context))?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_finish(context))?;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -45,7 +144,9 @@ impl AsyncWrite for Socket {
         self.stream.is_write_vectored()
     }
 
+    /// Called by HTTP/2 when it has written whole frames and no part of one.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refuse(context))?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

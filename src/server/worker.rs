@@ -7,11 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
-use super::connection::{self, Phase};
+use super::backlog::Backlog;
+use super::connection::{self, House, Phase};
 use super::dispatch::Services;
 use crate::rls::ShouldRateLimit;
 
@@ -50,10 +51,11 @@ impl Workers {
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
         for index in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let backlog = Arc::new(Backlog::new(options.max_lag));
+            let runtime = watched(&backlog).build()?;
             let (queue, jobs) = mpsc::channel(WAITING);
             let (services, phase) = (services.clone(), phase.subscribe());
-            let run = move || runtime.block_on(async { work(jobs, Arc::new(services(index)), options, phase).await });
+            let run = move || runtime.block_on(async { work(jobs, House::new(services(index), backlog, options), phase).await });
             threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
             queues.push(queue);
         }
@@ -86,20 +88,22 @@ impl Workers {
     }
 }
 
-async fn work<T: ShouldRateLimit>(
-    mut jobs: mpsc::Receiver<Job>,
-    services: Arc<Services<T>>,
-    options: Options,
-    phase: watch::Receiver<Phase>,
-) {
-    let places = Arc::new(Semaphore::new(options.max_calls));
+/// A runtime that tells when it waits for something to do.
+fn watched(backlog: &Arc<Backlog>) -> Builder {
+    let (parks, unparks) = (Arc::clone(backlog), Arc::clone(backlog));
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().on_thread_park(move || parks.parks()).on_thread_unpark(move || unparks.unparks());
+    builder
+}
+
+async fn work<T: ShouldRateLimit>(mut jobs: mpsc::Receiver<Job>, house: House<T>, phase: watch::Receiver<Phase>) {
+    let house = Arc::new(house);
     let mut connections = JoinSet::new();
     let mut end = phase.clone();
     let patience = loop {
         tokio::select! {
             Some(job) = jobs.recv() => {
-                let serving = connection::serve(job, Arc::clone(&services), Arc::clone(&places), options, phase.clone());
-                drop(connections.spawn(serving));
+                drop(connections.spawn(connection::serve(job, Arc::clone(&house), phase.clone())));
             }
             Some(_) = connections.join_next() => {}
             patience = connection::ending(&mut end) => break patience,

@@ -50,6 +50,9 @@ pub struct Flags {
     /// Threads that answer requests [default: one per core]
     #[arg(long, env = "WORKERS")]
     pub(super) workers: Option<usize>,
+    /// When all calls of a thread wait for longer than this until it reads them, refuse those that do; 0 never refuses. Up to 1m
+    #[arg(long, env = "OVERLOAD_LAG", default_value = "20ms", value_parser = parse::overload_lag)]
+    pub(super) overload_lag: Duration,
     /// error, warn, info, debug or trace
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub(super) log_level: String,

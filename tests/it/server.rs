@@ -1,6 +1,7 @@
 //! The listener itself: a panic costs one request, silent and wrong clients cost nothing, and bursts of resets do not end a connection.
 
 mod calls;
+mod overload;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use weir::server::{self, Budget, GrpcHealth, Options, Services, Workers};
 use crate::support::{Client, descriptor, request};
 
 /// Panics when the message holds `panic` (`panic late`: after a moment), waits a second when it holds `wait` and for ever when it holds `hold`,
-/// stops its whole thread for a moment when it holds `stall`. Its answer is as long as the number behind `long`.
+/// stops its whole thread for a moment when it holds `stall` and for a millisecond when it holds `work`. Its answer is as long as the number behind `long`.
 struct Fragile {
     held: Arc<AtomicUsize>,
 }
@@ -42,6 +43,9 @@ impl ShouldRateLimit for Fragile {
         assert!(!message.contains("panic"), "asked to");
         if message.contains("stall") {
             std::thread::sleep(Duration::from_millis(300));
+        }
+        if message.contains("work") {
+            std::thread::sleep(Duration::from_millis(1));
         }
         if message.contains("wait") {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -85,6 +89,11 @@ impl Server {
 
     async fn client(&self) -> Client {
         Client::connect(format!("http://{}", self.address)).await.expect("a connection")
+    }
+
+    async fn health(&self) -> tonic_health::pb::health_client::HealthClient<tonic::transport::Channel> {
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", self.address)).expect("an address");
+        tonic_health::pb::health_client::HealthClient::new(channel.connect().await.expect("a connection"))
     }
 
     fn metric(&self, name: &str) -> Option<f64> {
