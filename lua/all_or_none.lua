@@ -1,18 +1,23 @@
 -- commit: all_or_none: all checks of a request, or none when it is refused. Any check over its limit refuses; of quotas only all together
 -- do; a shadow never does. The twin is src/plan/group.rs.
 local all_or_none
+-- The places of checks that were allowed, in a request that was not.
+local looks
 if uses[65] then
-  all_or_none = function(first, last, quotas)
+  looks = {}
+  all_or_none = function(first, last, quotas, check)
     local undo, results = {}, {}
     local quotas_over, is_over, err = 0, false, nil
     for place = first, last do
-      local result = { check(place, false, undo) }
+      local own = firsts and firsts[place] or place
+      local count = #undo
+      undo[count + 1], undo[count + 2], undo[count + 3] = own, states[own] or false, lives[own] or false
+      local result, role = check(place)
       results[place] = result
-      if result[1] == nil then
-        err = err or result[2]
+      if result == nil then
+        err = err or reply[#reply]
       end
-      local role = checks[place * 4 - 3] % 4
-      local is_quota, refuses = role % 2 == 1, not result[1] and role < 2
+      local is_quota, refuses = role % 2 == 1, not result and role < 2
       if is_quota then
         quotas = quotas + 1
         quotas_over = quotas_over + (refuses and 1 or 0)
@@ -20,25 +25,23 @@ if uses[65] then
         is_over = is_over or refuses
       end
     end
-    local is_refused = err or is_over or (quotas > 0 and quotas == quotas_over)
-    if is_refused then
-      for place = #undo - 2, 1, -3 do
-        states[undo[place]] = undo[place + 1]
-        expiries[undo[place]] = undo[place + 2]
-      end
+    if not (err or is_over or (quotas > 0 and quotas == quotas_over)) then
+      return
+    end
+    for place = #undo - 2, 1, -3 do
+      local own = undo[place]
+      -- What was not read before is as it was found.
+      states[own], lives[own] = undo[place + 1] or found[own], undo[place + 2]
     end
     for place = first, last do
-      local result = results[place]
       if err then
-        answer(place, nil, result[1] == nil and result[2] or err)
-      elseif not is_refused then
-        answer(place, result[1], result[2], result[3], result[4], result[5])
-      elseif result[1] then
+        if results[place] ~= nil then
+          check(place, nil, err)
+        end
+      elseif results[place] then
         -- It would have been allowed, and says what it has left: what a look says.
-        local _, used, reset = check(place, true)
-        answer(place, true, used, reset, 0)
-      else
-        answer(place, false, result[2], result[3], result[4])
+        check(place, 0)
+        looks[#looks + 1] = place
       end
     end
   end

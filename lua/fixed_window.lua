@@ -1,28 +1,34 @@
 -- fixed_window: the count of one window as a whole number, the same that INCRBY counts. The twin is src/algorithm/fixed_window.rs.
 -- The window is part of the key; its number and the times of the answer are the caller's business, who sends for how long to keep it.
 if uses[70] then
-  steps[70] = function(at, state, _, hits, keep)
-    local limit, count_denied = limits[at], limits[at + 1]
-    local count = 0
-    if state then
+  steps[70] = function(at, from, to, hits, keep)
+    local tick, limit, count_denied = limits[at - 1], limits[at], limits[at + 1]
+    local allowed
+    for place = from, to do
+      local own, state = read(place, 70)
       -- Redis counts to 19 digits.
-      count = tonumber(state)
-      if type(state) == 'string' and (#state > 19 or not string.match(state, '^%d+$')) then
-        return nil, NO_COUNTER
+      if state and (#state > 19 or not string.match(state, '^%d+$')) then
+        state = fail(place, 70, NO_COUNTER)
       end
-      -- INCRBY counts further than Lua; so far over every limit the difference means nothing.
-      count = min(count, MOST)
-    end
-    local after, allowed = max(0, min(count + hits, MOST)), true
-    if hits >= 0 then
-      allowed = after <= limit
-      if not allowed and count_denied == 0 then
-        after = count
+      allowed = nil
+      if state ~= nil then
+        -- INCRBY counts further than Lua; so far over every limit the difference means nothing.
+        local count = min(tonumber(state or 0), MOST)
+        local after = max(0, min(count + hits, MOST))
+        allowed = hits < 0 or after <= limit
+        if not allowed and count_denied == 0 then
+          after = count
+        end
+        if after ~= count then
+          states[own] = string.format('%.0f', after)
+          live(own, now_ms + keep * tick / 1000 + GRACE)
+          if kept then
+            kept[place] = keep
+          end
+        end
+        rows[place] = pack('<ddd', after, 0, allowed and 0 or -1)
       end
     end
-    if after == count then
-      return allowed, after, 0, 0
-    end
-    return allowed, after, 0, 0, keep, 0, after
+    return allowed
   end
 end

@@ -8,7 +8,7 @@
 -- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest` is the newest tick that anything happened
 -- at, `room` the cells that there is place for, `base` the total before the oldest entry. One cell may be `pushed` and not written yet:
 -- within a call the time stands still, so that there is never a second one.
-local log_of, log_step
+local log_of, log_step, log_run
 if uses[76] or uses[66] then
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
 
@@ -157,8 +157,8 @@ if uses[76] or uses[66] then
     return allowed, count, count > 0 and after.tip, retry, after ~= log and after
   end
 
-  -- A log's expiry is not stored, so that it is given each time.
-  log_write = function(key, log, expiry)
+  -- A log's expiry is not stored, so that its life is given each time.
+  log_write = function(key, log, life)
     local packing = packings[log.code]
     local pushed = log.pushed
     -- What was pushed may have been given back since.
@@ -172,7 +172,7 @@ if uses[76] or uses[66] then
       if pushed then
         call('SETRANGE', key, HEADER_SIZE + pushed[1] * packing[2], pack(packing[1], pushed[2], pushed[3]))
       end
-      call('PEXPIRE', key, life_until(expiry))
+      call('PEXPIRE', key, life)
       return
     end
     local cells, count = '', log.last - log.first
@@ -185,6 +185,32 @@ if uses[76] or uses[66] then
     end
     local room = count + floor(count / 8) + 2
     local header = pack(HEADER, VERSION, 0, count, room, log.newest, log.tip, log.base, log.total)
-    call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life_until(expiry))
+    call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life)
+  end
+
+  -- Steps the checks of a run: step(log, key, t) is that of one check. Returns what log_step does, with ticks until it has recovered and
+  -- the retry in the place of entries, and the ticks to keep it for.
+  log_run = function(code, tick, from, to, step)
+    local t, allowed = floor(now / tick), nil
+    for place = from, to do
+      local own, log = read(place, code)
+      if log and log.code ~= code then
+        log = fail(place, code, NO_COUNTER)
+      end
+      allowed = nil
+      if log ~= nil then
+        local used, reset, retry, after, keep
+        allowed, used, reset, retry, after, keep = step(log, keys[own], t)
+        if after then
+          states[own] = after
+          live(own, now_ms + keep * tick / 1000 + GRACE)
+          if kept then
+            kept[place] = keep
+          end
+        end
+        rows[place] = pack('<ddd', used, reset, allowed and 0 or retry)
+      end
+    end
+    return allowed
   end
 end

@@ -2,32 +2,24 @@
 -- place, and no lap can come back. The twin is src/algorithm/sliding_window_buckets.rs. The oldest bucket that overlaps the window
 -- counts whole.
 if uses[66] then
-  steps[66] = function(at, log, t, hits, _, key)
+  steps[66] = function(at, from, to, hits)
     local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
     local interval, buckets, life = limits[at + 3], limits[at + 4], limits[at + 5]
-    if log and log.code ~= 66 then
-      return nil, NO_COUNTER
-    end
-    local bucket = floor(t / interval)
-    if not log or log.newest - bucket > ceil(window / interval) then
-      log = log_of(66, 0, 0, log and log.room or 0, 0, 0, 0, 0)
-    end
-    local behind = 0
-    if log.newest > bucket then
-      -- The clock went back: on at the start of the bucket that it had seen, and all waits are longer by as much.
-      bucket, behind = log.newest, log.newest * interval - t
-      t = t + behind
-    end
-    local over = floor((t - window + 1) / interval) - 1
-    local allowed, used, newest, retry, after = log_step(log, key, bucket, over, bucket - buckets, hits, limit, count_denied)
-    local reset = newest and (newest + 1) * interval - t + window - 1 + behind or 0
-    local extra = 0
-    if not allowed then
-      extra = retry and (retry + 1) * interval - t + window - 1 + behind or -1
-    end
-    if not after then
-      return allowed, used, reset, extra
-    end
-    return allowed, used, reset, extra, max(1, reset, life), 0, after
+    return log_run(66, limits[at - 1], from, to, function(log, key, t)
+      local bucket = floor(t / interval)
+      if not log or log.newest - bucket > ceil(window / interval) then
+        log = log_of(66, 0, 0, log and log.room or 0, 0, 0, 0, 0)
+      end
+      local behind = 0
+      if log.newest > bucket then
+        -- The clock went back: on at the start of the bucket that it had seen, and all waits are longer by as much.
+        bucket, behind = log.newest, log.newest * interval - t
+        t = t + behind
+      end
+      local over = floor((t - window + 1) / interval) - 1
+      local allowed, used, newest, retry, after = log_step(log, key, bucket, over, bucket - buckets, hits, limit, count_denied)
+      local reset = newest and (newest + 1) * interval - t + window - 1 + behind or 0
+      return allowed, used, reset, retry and (retry + 1) * interval - t + window - 1 + behind or -1, after, max(1, reset, life)
+    end)
   end
 end

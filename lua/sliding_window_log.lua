@@ -1,25 +1,17 @@
 -- sliding_window_log: every tick that had hits, in a log (see log.lua). The twin is src/algorithm/sliding_window_log.rs.
 if uses[76] then
-  steps[76] = function(at, log, t, hits, _, key)
+  steps[76] = function(at, from, to, hits)
     local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
-    if log and log.code ~= 76 then
-      return nil, NO_COUNTER
-    end
-    if not log or log.tip - t > window then
-      log = log_of(76, 0, 0, log and log.room or 0, 0, 0, 0, 0)
-    end
-    -- The clock went back: on from where it was, and all waits are longer by as much.
-    local behind = max(0, log.tip - t)
-    t = t + behind
-    local allowed, used, newest, retry, after = log_step(log, key, t, t - window, t - window, hits, limit, count_denied)
-    local reset = newest and newest - t + window + behind or 0
-    local extra = 0
-    if not allowed then
-      extra = retry and retry - t + window + behind or -1
-    end
-    if not after then
-      return allowed, used, reset, extra
-    end
-    return allowed, used, reset, extra, max(1, reset), 0, after
+    return log_run(76, limits[at - 1], from, to, function(log, key, t)
+      if not log or log.tip - t > window then
+        log = log_of(76, 0, 0, log and log.room or 0, 0, 0, 0, 0)
+      end
+      -- The clock went back: on from where it was, and all waits are longer by as much.
+      local behind = max(0, log.tip - t)
+      t = t + behind
+      local allowed, used, newest, retry, after = log_step(log, key, t, t - window, t - window, hits, limit, count_denied)
+      local reset = newest and newest - t + window + behind or 0
+      return allowed, used, reset, retry and retry - t + window + behind or -1, after, max(1, reset)
+    end)
   end
 end

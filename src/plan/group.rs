@@ -1,6 +1,6 @@
 //! A request that counts as a whole or not at all: what each check says, and what is to be written.
 //!
-//! The twin of the `all_or_none` part of `lua/frame.lua`. Pure: a store brings the states and writes the outcome.
+//! The twin of `lua/all_or_none.lua`. Pure: a store brings the states and writes the outcome.
 
 use smallvec::SmallVec;
 

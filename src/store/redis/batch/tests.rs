@@ -22,12 +22,9 @@ fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
     Batch::new(work, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default())
 }
 
-/// The reply of a script: rows of what became of each check, hits that count, and two more numbers.
-fn script(rows: &[(u8, f64, f64, f64)]) -> Vec<u8> {
-    let packed: Vec<u8> = rows
-        .iter()
-        .flat_map(|&(kind, used, reset, extra)| std::iter::once(kind).chain([used, reset, extra].into_iter().flat_map(f64::to_le_bytes)))
-        .collect();
+/// The reply of a script: a row for each check, hits that count, and two more numbers.
+fn script(rows: &[[f64; 3]]) -> Vec<u8> {
+    let packed: Vec<u8> = rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
     let mut reply = format!("*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", packed.len()).into_bytes();
     reply.extend(packed);
     reply.extend(b"\r\n");
@@ -58,7 +55,7 @@ const TIME: &str = "*2 $10 1800000000 $1 0";
 fn a_whole_transaction_is_read() {
     let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|{TIME}|$1 9");
     assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)], "a look needs no transaction");
-    let script = script(&[(1, 7.0, 0.0, 0.0), (1, 4.0, 0.0, 0.0), (1, 4.0, 0.0, 0.0)]);
+    let script = script(&[[7.0, 0.0, 0.0], [4.0, 0.0, 0.0], [4.0, 0.0, 0.0]]);
     assert_eq!(read_bytes(&[1, -3, 0], &script), [Ok(7), Ok(4), Ok(4)], "with a give-back all goes by script, in its order");
 }
 
@@ -83,11 +80,11 @@ fn what_is_no_whole_answer_is_unknown_and_never_allowed() {
         assert_eq!(read(&[-1], replies), unknown, "{replies}");
     }
     for row in
-        [(3, 4.0, 0.0, 0.0), (1, -4.0, 0.0, 0.0), (1, 4.5, 0.0, 0.0), (1, f64::NAN, 0.0, 0.0), (1, 1e300, 0.0, 0.0), (2, 1.0, 0.0, 0.0)]
+        [[-4.0, 0.0, 0.0], [4.5, 0.0, 0.0], [f64::NAN, 0.0, 0.0], [1e300, 0.0, 0.0], [4.0, -1.0, 0.0], [4.0, 0.0, 0.5], [-1.0, 0.0, 0.0]]
     {
         assert_eq!(read_bytes(&[-1], &script(&[row])), unknown, "{row:?}");
     }
-    assert_eq!(read_bytes(&[-1], &script(&[(1, 4.0, 0.0, 0.0); 2])), unknown, "a row too many");
+    assert_eq!(read_bytes(&[-1], &script(&[[4.0, 0.0, 0.0]; 2])), unknown, "a row too many");
 }
 
 #[test]
@@ -123,7 +120,7 @@ fn requests_share_a_batch_and_each_has_its_own_answers() {
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9");
-    batch.read(Words::of(&[wire(&text), script(&[(1, 4.0, 0.0, 0.0)])].concat()), &mut replies);
+    batch.read(Words::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()), &mut replies);
     let used = |index: usize| replies[index].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect::<Vec<_>>();
     assert_eq!(used(0), [Ok(7), Ok(9)]);
     assert_eq!(used(1), [Ok(4)]);
@@ -306,9 +303,9 @@ fn a_batch_costs_a_few_allocations_however_many_requests_are_in_it() {
     }
     for (requests, expected) in [(64, 12), (96, 12)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(false))).collect();
-        let replies = script(&vec![(1, 4.0, 0.0, 0.0); requests]);
-        // The same four lists, that of the call's parts when it is packed and when it is read, of its keys; and room for a key, which grows
-        // once, for the limits, which grows for the requests, and for the checks.
+        let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
+        // The same four lists, that of the call's parts when it is packed and when it is read, of its keys and of where they
+        // stand first; and room for a key, which grows once, and for the limits, which grows for the requests.
         assert_eq!(allocations(&all, &replies), expected, "a call for {requests}");
     }
 }

@@ -1,7 +1,8 @@
 //! What the fake server knows and does: the few commands that Weir sends, the script as `lua/` means it, and a book of who was counted.
 //!
 //! Every check asks for a number of hits that no other check asks for, which is how the book tells them apart. The script is not run but
-//! replaced: fixed windows are decided as `lua/fixed_window.lua` does it; of all other algorithms only the calls are counted.
+//! replaced: fixed windows are decided as `lua/fixed_window.lua` does it; of all other algorithms only the calls are counted, and nothing is
+//! ever found.
 
 use std::collections::BTreeMap;
 
@@ -202,10 +203,10 @@ impl Counters {
                 match self.step(told) {
                     Ok((allowed, used)) => {
                         self.count(told.hits, told.key, used, Some(allowed));
-                        if self.values.get(told.key) != Some(&used) && told.hits != 0 {
+                        if told.code == b'F' && self.values.get(told.key) != Some(&used) && told.hits != 0 {
                             self.put(told.key, used);
                         }
-                        reply.decided(allowed, used);
+                        reply.decided(told.code, (allowed, used));
                     }
                     Err(line) => reply.failed(line),
                 }
@@ -242,7 +243,7 @@ impl Counters {
                         let value = after.get(told.key).copied().unwrap_or(0);
                         self.put(told.key, value);
                     }
-                    reply.decided(allowed, used);
+                    reply.decided(told.code, (allowed, used));
                 }
                 (None, Err(_)) => unreachable!("then there is an error"),
             }
@@ -254,10 +255,12 @@ impl Counters {
         if is_strange(told.key) {
             return Err(WRONG_TYPE);
         }
-        let before = self.values.get(told.key).copied().unwrap_or(0);
         if told.code != b'F' {
-            return Ok((true, before + 1));
+            // A bucket that is always found full: limit, window and burst are its numbers.
+            let allowed = told.hits <= told.numbers[2];
+            return Ok((allowed, if allowed { told.hits.max(0) } else { 0 }));
         }
+        let before = self.values.get(told.key).copied().unwrap_or(0);
         let after = (before + told.hits).clamp(0, MOST);
         let (limit, count_denied) = (told.numbers[0], told.numbers[1] == 1);
         let allowed = told.hits < 0 || after <= limit;
@@ -286,11 +289,14 @@ struct Group<'c> {
 fn groups(command: &Command) -> Vec<Group<'_>> {
     let count = whole(&command[2]) as usize;
     let (mut keys, arguments) = command[3..].split_at(count);
-    let [given, uses, limits, checks, requests] = arguments else { panic!("a call has five arguments") };
+    let ([given, uses, limits, runs, requests] | [given, uses, limits, runs, requests, _]) = arguments else {
+        panic!("a call has five arguments or six")
+    };
     assert!(given.is_empty(), "nobody gives the time");
     let short = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    let mut checks = checks.chunks_exact(20);
+    let mut checks = runs.chunks_exact(20).flat_map(|run| std::iter::repeat_n(run, short(&run[2..])));
     let mut groups = Vec::new();
+    let (earliest, requests) = requests.split_at(8);
     for request in requests.chunks_exact(13) {
         assert_eq!(short(&request[3..]), 0, "these plans have no free quotas");
         let (own, others) = keys.split_at(short(&request[1..]));
@@ -305,6 +311,7 @@ fn groups(command: &Command) -> Vec<Group<'_>> {
         keys = others;
     }
     assert!(keys.is_empty(), "every key belongs to a check");
+    assert_eq!(groups.iter().map(|group| group.deadline).min(), numbers(earliest).pop(), "the earliest deadline");
     groups
 }
 
@@ -324,18 +331,20 @@ struct Rows {
 }
 
 impl Rows {
-    fn decided(&mut self, allowed: bool, used: i64) {
-        self.row(allowed.into(), used);
+    fn decided(&mut self, code: u8, (allowed, used): (bool, i64)) {
+        match code {
+            b'F' => self.row(used, if allowed { 0 } else { -1 }),
+            _ => self.row(0, 0),
+        }
     }
 
     fn failed(&mut self, line: &'static str) {
         self.lines.push(line);
-        self.row(2, self.lines.len() as i64);
+        self.row(-(self.lines.len() as i64), 0);
     }
 
-    fn row(&mut self, kind: u8, used: i64) {
-        self.packed.push(kind);
-        self.packed.extend([used as f64, 0.0, 0.0].iter().flat_map(|number| number.to_le_bytes()));
+    fn row(&mut self, first: i64, retry: i64) {
+        self.packed.extend([first, 0, retry].iter().flat_map(|&number| (number as f64).to_le_bytes()));
     }
 
     fn of(self, now: u64) -> Reply {
