@@ -211,13 +211,15 @@ impl Measured {
         let _ = writeln!(
             text,
             "\nA plain INCR, sixteen to a round trip, cost redis-server {} µs. Rows 13 and 14: {} keys in one process, CPU time of {} ms for the \
-             longest sixteen insertions and {} ms for the longest sweep of a shard; {} ms for the longest sixteen look-ups of keys that are \
-             there, when nothing grows or is swept: the machine's own part. Row 16: {log:.1} bytes and {set:.1}.\n\n{machine}",
+             longest sixteen insertions and {} ms for the longest sweep of a shard, beside {} ms for the longest of as many pieces of arithmetic \
+             in between, which is the machine's own part of either; {} ms for the longest tending of memory, which no request waits for. Row \
+             16: {log:.1} bytes and {set:.1}.\n\n{machine}",
             spread(&self.incr, 2),
             self.fill_keys,
             fill(|fill| fill.longest_insertion_ms),
             fill(|fill| fill.longest_sweep_ms),
-            fill(|fill| fill.longest_look_up_ms),
+            fill(|fill| fill.longest_arithmetic_ms),
+            fill(|fill| fill.longest_tending_ms),
         );
         text
     }

@@ -130,6 +130,7 @@ async fn sweep(memory: &Memory) {
         for _ in 0..memory.shards() / turns {
             memory.sweep(memory::now());
         }
+        memory.tend();
     }
 }
 

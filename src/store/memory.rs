@@ -5,8 +5,10 @@
 //! store is bounded; when it is full it forgets, it never refuses. Nothing here survives a restart.
 //!
 //! No shard holds many keys, whatever the store holds: to grow, to shrink and to be swept takes a shard a few microseconds, and nobody waits
-//! for longer.
+//! for longer. What that takes or leaves of memory comes from a pool, which the thread that sweeps fills and empties: a request hardly ever
+//! asks the allocator, and never gives anything back to it but logs and rings.
 
+mod blocks;
 mod others;
 mod packed;
 mod shard;
@@ -21,6 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
+use self::blocks::{Left, Pool};
 use self::shard::{Change, Shard};
 use self::table::Fingerprint;
 use super::{Store, Within};
@@ -43,11 +46,11 @@ impl Default for Options {
     }
 }
 
-/// Keys per shard of a full store. A shard of so many is a block of some 20 KiB: short to copy, and small enough for an allocator to reuse
-/// it rather than to ask the system for each one.
-const KEYS_PER_SHARD: usize = 512;
+/// Keys per shard of a full store. A shard of so many is some 40 KiB in ten blocks: short to move, and long beside the last block, which
+/// is half empty.
+const KEYS_PER_SHARD: usize = 1_024;
 
-/// An empty shard costs 64 bytes. Beyond 134 million keys they hold more keys each.
+/// An empty shard costs 128 bytes. Beyond 268 million keys they hold more keys each.
 const MOST_SHARDS: usize = 1 << 18;
 
 /// Keys that are looked at when one has to go.
@@ -60,6 +63,7 @@ pub struct Memory(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     shards: Box<[Alone]>,
+    pool: Pool,
     max_keys: usize,
     secret: (u64, u64),
     next_sweep: AtomicUsize,
@@ -67,9 +71,9 @@ struct Inner {
     evicted: AtomicU64,
 }
 
-/// In a cache line of its own: to find a key's shard costs one, and neighbours do not disturb each other.
+/// In two cache lines of its own: to find a key's block costs no more, and neighbours do not disturb each other.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 struct Alone(Mutex<Shard>);
 
 /// What the store holds, for metrics.
@@ -89,6 +93,7 @@ impl Memory {
         let secret = RandomState::new();
         Self(Arc::new(Inner {
             shards: (0..shards).map(|_| Alone::default()).collect(),
+            pool: Pool::default(),
             max_keys: options.max_keys,
             secret: (secret.hash_one(0), secret.hash_one(1)),
             next_sweep: AtomicUsize::new(0),
@@ -137,7 +142,7 @@ impl Memory {
                 self.0.evicted.fetch_add(1, Ordering::Relaxed);
             }
         }
-        shard.add(key, change);
+        shard.add(key, change, &self.0.pool);
         self.0.keys.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -165,12 +170,21 @@ impl Memory {
         group.verdicts
     }
 
-    /// Removes what has recovered from the next shard in turn; to be called now and then. Returns how many keys went.
+    /// Removes what has recovered from the next shard in turn; to be called now and then. Returns how many keys went. Their memory is kept for
+    /// other keys until [`Memory::tend`] gives it back.
     pub fn sweep(&self, now: Micros) -> usize {
         let place = self.0.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards() - 1);
-        let gone = self.lock(place).sweep(now);
+        let mut left = Left::new();
+        let gone = self.lock(place).sweep(now, &mut left);
+        self.0.pool.give(left);
         self.0.keys.fetch_sub(gone, Ordering::Relaxed);
         gone
+    }
+
+    /// Gets some memory ready for keys to come, or gives back some that no key needs; to be called after sweeping. It may take long when the
+    /// allocator does, but no request waits for it.
+    pub fn tend(&self) {
+        self.0.pool.tend();
     }
 
     /// How many calls of [`Memory::sweep`] visit every key once.

@@ -2,6 +2,7 @@
 //!
 //! Everything here is done under the shard's lock, and takes no longer than its few keys.
 
+use super::blocks::{Left, Pool};
 use super::others::Others;
 use super::packed::Packed;
 use super::table::{Entry, Fingerprint, Table};
@@ -76,9 +77,9 @@ impl Shard {
     }
 
     /// Adds a key that is not there.
-    pub(super) fn add(&mut self, key: Fingerprint, change: Change<'_>) {
+    pub(super) fn add(&mut self, key: Fingerprint, change: Change<'_>, pool: &Pool) {
         let packed = self.pack(change);
-        self.table.insert(Entry { key, packed });
+        self.table.insert(Entry { key, packed }, pool);
     }
 
     fn pack(&mut self, change: Change<'_>) -> Packed {
@@ -96,10 +97,10 @@ impl Shard {
         removed.is_some()
     }
 
-    /// Removes what has recovered, and returns how many keys that were.
-    pub(super) fn sweep(&mut self, now: Micros) -> usize {
+    /// Removes what has recovered, and returns how many keys that were. Blocks that are left over go to `left`.
+    pub(super) fn sweep(&mut self, now: Micros, left: &mut Left) -> usize {
         let before = self.table.len();
-        self.table.sweep(now, |packed| forget(&mut self.others, Some(packed)));
+        self.table.sweep(now, left, |packed| forget(&mut self.others, Some(packed)));
         if self.others.as_ref().is_some_and(|others| others.is_sparse()) {
             self.compact();
         }

@@ -79,6 +79,37 @@ fn a_sweep_takes_a_small_part_at_a_time() {
     assert_eq!(memory.size().keys, 0);
 }
 
+#[test]
+fn what_was_swept_is_given_back_and_nothing_is_kept_ready_for_nobody() {
+    let memory = Memory::new(Options { max_keys: 100_000 });
+    let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
+    let sweep = || {
+        for _ in 0..memory.shards() {
+            memory.sweep(Micros(u64::MAX));
+            memory.tend();
+        }
+        (0..20).for_each(|_| memory.tend());
+    };
+    let info = measure(|| {
+        fill();
+        sweep();
+    });
+    assert!(info.bytes_current < 100_000, "{} bytes", info.bytes_current);
+}
+
+/// What makes a request wait is the allocator: it is asked for what had not been ready, and not to take anything back.
+#[test]
+fn what_was_swept_is_used_again() {
+    let memory = Memory::new(Options { max_keys: 100_000 });
+    let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
+    let first = measure(fill).count_total;
+    for _ in 0..memory.shards() {
+        memory.sweep(Micros(u64::MAX));
+    }
+    let second = measure(fill).count_total;
+    assert!(first > 500 && second < 100, "{first} allocations, then {second}");
+}
+
 /// Bytes that are allocated and not freed for so many keys with a hit each, those of the empty store left out.
 fn bytes_per_key(check: &Check, keys: u32) -> f64 {
     let memory = Memory::new(Options::default());
@@ -94,7 +125,9 @@ fn bytes_per_key(check: &Check, keys: u32) -> f64 {
 fn a_key_takes_few_bytes_however_many_there_are() {
     for keys in [50_000, 100_000, 150_000, 300_000, 500_000, 700_000, 1_000_000] {
         let bytes = bytes_per_key(&check(1, 60), keys);
-        assert!((32.0..50.0).contains(&bytes), "{bytes} bytes each of {keys}");
+        // A nearly empty store has nearly empty blocks, a few megabytes of them at most.
+        let most = if keys < 200_000 { 90.0 } else { 50.0 };
+        assert!((32.0..most).contains(&bytes), "{bytes} bytes each of {keys}");
     }
 }
 
