@@ -67,7 +67,7 @@ pub fn measure(times: Times) -> String {
     if !can_pin() {
         return String::new();
     }
-    let stores = [("memory", Kind::Memory { algorithm: "fixed_window" }, 1), ("Redis", Kind::Redis { algorithm: "fixed_window" }, 0)];
+    let stores = [("memory", Kind::Memory { algorithm: "fixed_window" }, 2), ("Redis", Kind::Redis { algorithm: "fixed_window" }, 0)];
     for (store, kind, spinners) in stores {
         for shape in [FEW, MANY] {
             let name = format!("{store}, {} connections", shape.connections);

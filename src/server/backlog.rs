@@ -1,10 +1,11 @@
 //! Whether a worker keeps up with what is sent to it.
 //!
-//! Nobody says when a byte arrived, but since a socket was last found empty, or since the worker last had nothing to do, it cannot have waited
-//! longer than that. A worker is behind when all that it reads may have waited too long, for a while without a break; then what waited is
+//! Nobody says when a byte arrived, but it came after all that its connection had sent was last taken up, and after the worker last had
+//! nothing to do. A worker is behind when all that it reads may have waited too long, for a while without a break; then what waited is
 //! refused where it is read (see `gate`), and what comes in time is served as ever. So the queue before a worker stays short, and its work
 //! goes into answers that somebody still waits for.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -53,32 +54,26 @@ impl Backlog {
         }
     }
 
-    fn micros(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.start).as_micros()).unwrap_or(NEVER)
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(NEVER)
     }
 
     /// The worker has nothing to do.
     pub(super) fn parks(&self) {
-        self.parked.store(self.micros(Instant::now()), Ordering::Relaxed);
+        self.parked.store(self.now(), Ordering::Relaxed);
     }
 
     /// The worker has something to do again.
     pub(super) fn unparks(&self) {
-        let now = self.micros(Instant::now());
+        let now = self.now();
         if now - self.parked.load(Ordering::Relaxed) >= IDLE_MICROS {
             self.idle.store(now, Ordering::Relaxed);
         }
     }
 
-    /// Whether what is read now has to be looked at with [`Backlog::is_late`] before it is served.
-    pub(super) fn is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Relaxed)
-    }
-
-    /// Takes in that something was read from a socket that was empty at `drained`.
-    pub(super) fn read(&self, drained: Instant) {
-        let now = self.micros(Instant::now());
-        let waited = self.waited(drained, now);
+    /// Takes in that something was read that came after `empty`.
+    fn came(&self, empty: u64) {
+        let (now, waited) = self.waited(empty);
         if self.max_lag.is_zero() || waited <= self.max_lag {
             return self.late_since.store(NEVER, Ordering::Relaxed);
         }
@@ -92,10 +87,10 @@ impl Backlog {
         }
     }
 
-    /// Of a worker that is behind: whether what is read now from a socket that was empty at `drained` may have waited too long.
-    pub(super) fn is_late(&self, drained: Instant) -> bool {
-        let now = self.micros(Instant::now());
-        if self.waited(drained, now) > self.max_lag / STRICTER {
+    /// Of a worker that is behind: whether what came after `empty` may have waited too long.
+    fn is_late(&self, empty: u64) -> bool {
+        let (now, waited) = self.waited(empty);
+        if waited > self.max_lag / STRICTER {
             self.late.store(now, Ordering::Relaxed);
             return true;
         }
@@ -107,9 +102,43 @@ impl Backlog {
         false
     }
 
-    /// The longest that anything may have waited in a socket that was empty at `drained`.
-    fn waited(&self, drained: Instant, now: u64) -> Duration {
-        let empty = self.micros(drained).max(self.idle.load(Ordering::Relaxed));
-        Duration::from_micros(now.saturating_sub(empty))
+    /// The time, and the longest that anything may have waited that came after `empty`.
+    fn waited(&self, empty: u64) -> (u64, Duration) {
+        let now = self.now();
+        (now, Duration::from_micros(now.saturating_sub(empty.max(self.idle.load(Ordering::Relaxed)))))
+    }
+}
+
+/// What one connection sends to a worker.
+#[derive(Debug)]
+pub(super) struct Intake {
+    backlog: Arc<Backlog>,
+    /// When all that had come was taken up, in microseconds since the start.
+    empty: AtomicU64,
+}
+
+impl Intake {
+    pub(super) fn new(backlog: &Arc<Backlog>) -> Arc<Self> {
+        Arc::new(Self { backlog: Arc::clone(backlog), empty: AtomicU64::new(backlog.now()) })
+    }
+
+    /// All that has come is taken up.
+    pub(super) fn emptied(&self) {
+        self.empty.store(self.backlog.now(), Ordering::Relaxed);
+    }
+
+    /// Something was read, to be served whenever it came.
+    pub(super) fn came(&self) {
+        self.backlog.came(self.empty.load(Ordering::Relaxed));
+    }
+
+    /// Whether the worker is behind.
+    pub(super) fn is_behind(&self) -> bool {
+        self.backlog.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Whether the worker is behind, and what is read now may have waited too long.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_behind() && self.backlog.is_late(self.empty.load(Ordering::Relaxed))
     }
 }

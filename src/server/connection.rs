@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Intake};
 use super::call::{Calls, begin};
 use super::socket::Socket;
 use super::{Job, Options, Services};
@@ -108,7 +108,8 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mu
         _ = ending(&mut phase) => return,
     };
     let Ok(Ok(Some(stream))) = greeted else { return };
-    let socket = Socket::new(PREFACE, stream, Arc::clone(&house.backlog), Arc::clone(&house.services.metrics));
+    let intake = Intake::new(&house.backlog);
+    let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&house.services.metrics));
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
     // What has to do with time is no part of the task that serves, which is woken often, and only looks whether it was told to end.
@@ -125,7 +126,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mu
             http2.graceful_shutdown();
             ends.spawn(after(grace));
         }
-        if accept(&mut http2, &mut accepted, context).is_ready() {
+        if accept(&mut http2, &mut accepted, &intake, context).is_ready() {
             return Poll::Ready(());
         }
         for (request, respond) in accepted.drain(..) {
@@ -139,13 +140,16 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mu
 /// Takes all requests that have arrived, before any is served: their answers then leave together. Ready: the connection is closed.
 ///
 /// What is sent wakes the connection, so that the answers are written when the tasks that are ready have had their turn.
-fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, context: &mut Context<'_>) -> Poll<()> {
+fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, intake: &Intake, context: &mut Context<'_>) -> Poll<()> {
     while accepted.len() < ACCEPTED_AT_A_TIME {
         match http2.poll_accept(context) {
             Poll::Ready(Some(Ok(call))) => accepted.push(call),
             // A client that breaks off is not worth a line in the log.
             Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-            Poll::Pending => return Poll::Pending,
+            Poll::Pending => {
+                intake.emptied();
+                return Poll::Pending;
+            }
         }
     }
     context.waker().wake_by_ref();

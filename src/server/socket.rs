@@ -10,9 +10,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
-use super::backlog::Backlog;
+use super::backlog::Intake;
 use super::gate::Gate;
 use crate::metrics::Metrics;
 
@@ -27,37 +26,29 @@ const MOST_READINGS: usize = 4;
 pub(super) struct Socket {
     first: &'static [u8],
     stream: TcpStream,
-    backlog: Arc<Backlog>,
+    intake: Arc<Intake>,
     metrics: Arc<Metrics>,
     gate: Gate,
-    /// When nothing was left to read.
-    drained: Instant,
     /// What was read while the worker was behind, and what of it is still to go on to HTTP/2. Empty in good times.
     read: Vec<u8>,
     kept: Range<usize>,
 }
 
 impl Socket {
-    pub(super) fn new(first: &'static [u8], stream: TcpStream, backlog: Arc<Backlog>, metrics: Arc<Metrics>) -> Self {
-        let drained = Instant::now();
-        Self { first, stream, backlog, metrics, gate: Gate::default(), drained, read: Vec::new(), kept: 0..0 }
+    pub(super) fn new(first: &'static [u8], stream: TcpStream, intake: Arc<Intake>, metrics: Arc<Metrics>) -> Self {
+        Self { first, stream, intake, metrics, gate: Gate::default(), read: Vec::new(), kept: 0..0 }
     }
 
     /// Reads as from any socket.
     fn poll_plain(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        match polled {
-            Poll::Pending => self.drained = Instant::now(),
-            Poll::Ready(_) => {
-                if !self.backlog.is_behind() {
-                    self.backlog.read(self.drained);
-                    self.read = Vec::new();
-                }
-                self.gate.pass(&buffer.filled()[before..]);
-            }
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if !self.intake.is_behind() {
+            self.intake.came();
+            self.read = Vec::new();
         }
-        polled
+        self.gate.pass(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
     }
 
     /// Reads what has waited too long, until something of it is not refused.
@@ -65,11 +56,7 @@ impl Socket {
         self.read.resize(READ_BYTES, 0);
         for _ in 0..MOST_READINGS {
             let mut room = ReadBuf::new(&mut self.read);
-            let polled = Pin::new(&mut self.stream).poll_read(context, &mut room);
-            if polled.is_pending() {
-                self.drained = Instant::now();
-            }
-            ready!(polled)?;
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut room))?;
             let count = room.filled().len();
             let (kept, refused) = self.gate.refuse(&mut self.read[..count]);
             self.metrics.calls_refused(refused);
@@ -119,7 +106,7 @@ impl AsyncRead for Socket {
             return Poll::Ready(Ok(()));
         }
         if self.kept.is_empty() {
-            if !(self.backlog.is_behind() && self.backlog.is_late(self.drained)) {
+            if !self.intake.is_late() {
                 return self.poll_plain(context, buffer);
             }
             ready!(self.poll_late(context))?;
