@@ -41,11 +41,11 @@ pub struct Options {
     /// Calls of one worker that wait for something (the store, a shaper, the rest of a message) at a time, each for some KiB; beyond it, a
     /// call that would have to wait is refused at once. More than may wait for Redis and be held by shapers together.
     pub max_calls: usize,
-    /// A worker is behind when all that it reads may have waited for longer than this, for a tenth of a second; then calls are refused before
-    /// they cost anything. What Envoy waits for an answer by default: whoever waits longer for being read is answered in vain. Zero: never.
-    pub max_lag: Duration,
-    /// Streams that were reset before they were accepted. When a service stalls, Envoy's 20 ms timeout resets many at once; the library's
-    /// default of 20 answers that with the end of the connection.
+    /// Calls are refused, before they cost anything, while all that comes on their connection waits longer to be read than those who call
+    /// wait for an answer. Else a worker that cannot keep up answers only those who have left.
+    pub sheds_load: bool,
+    /// Streams that were reset before they were accepted. When a service stalls, Envoy's 20 ms timeout resets as many as it may have under way
+    /// again and again, 1,024 by default; the library's default of 20 answers that with the end of the connection.
     pub max_pending_resets: usize,
     /// Age at which a connection is asked to end, so that clients spread over new replicas; varied by a tenth. From the reference.
     pub max_connection_age: Duration,
@@ -60,8 +60,8 @@ impl Default for Options {
             preface_timeout: Duration::from_secs(5),
             max_concurrent_streams: 1_024,
             max_calls: 16_384,
-            max_lag: Duration::from_millis(20),
-            max_pending_resets: 1_024,
+            sheds_load: true,
+            max_pending_resets: 8_192,
             max_connection_age: Duration::from_secs(24 * 3_600),
             max_connection_age_grace: Duration::from_secs(3_600),
         }

@@ -135,7 +135,7 @@ impl Settings {
                 },
             },
             server: server::Options {
-                max_lag: flags.overload_lag,
+                sheds_load: flags.load_shedding_enabled,
                 max_connection_age: answers.grpc_max_connection_age,
                 max_connection_age_grace: answers.grpc_max_connection_age_grace,
                 ..Default::default()

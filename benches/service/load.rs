@@ -131,7 +131,9 @@ fn quantiles<const N: usize>(micros: &mut [f64], shares: [f64; N]) -> [f64; N] {
     shares.map(|share| micros.get((last * share) as usize).copied().unwrap_or(f64::NAN))
 }
 
-fn send_little_ahead(line: &mut Line) {
+/// Says how long its calls wait, and sends little ahead.
+fn be_impatient(line: &mut Line, patience: Duration) {
+    line.patience = format!("{}m", patience.as_millis());
     line.needs = SHORT_MESSAGE;
     socket2::SockRef::from(&line.stream).set_send_buffer_size(SEND_BUFFER).expect("a TCP socket");
 }
@@ -173,16 +175,16 @@ impl Client {
     /// Gives up calls of open loops after `deadline`, sends no more ahead than a network would take, and connects anew where the server ends
     /// a connection.
     pub fn impatient(mut self, deadline: Duration) -> Self {
-        self.lines.iter_mut().for_each(send_little_ahead);
+        self.lines.iter_mut().for_each(|line| be_impatient(line, deadline));
         self.deadline = Some(deadline);
         self
     }
 
     /// Connects anew where the server has said goodbye; what was under way there is lost, and has failed.
     fn connect_anew(&mut self, place: usize, now: Instant, tally: &mut Tally) {
-        assert!(self.deadline.is_some(), "the server closed a connection");
+        let deadline = self.deadline.expect("the server closed a connection");
         let mut line = Line::connect(self.address, self.shape.streams);
-        send_little_ahead(&mut line);
+        be_impatient(&mut line, deadline);
         watch(&self.epoll, &line, place);
         let lost = std::mem::replace(&mut self.lines[place], line);
         lost.waiting().for_each(|since| tally.take(Answer::Failed, now.saturating_duration_since(since)));

@@ -49,12 +49,12 @@ const MOST_UNSENT: usize = 16 * 1_024;
 /// What a server lets a client send before it says more (RFC 9113, 6.9.2).
 const FIRST_WINDOW: i64 = 65_535;
 
-/// What Envoy sends with each call, but for the patience: whoever is slow is to be measured and not cut off.
+/// What Envoy sends with each call; its patience is told by [`Line::patience`].
 const HEADER_FIELDS: [(&str, &str); 8] = [
     (":path", PATH),
     (":authority", "ratelimit"),
     ("te", "trailers"),
-    ("grpc-timeout", "10S"),
+    ("grpc-timeout", ""),
     ("content-type", "application/grpc"),
     ("x-envoy-internal", "true"),
     ("x-forwarded-for", "10.0.0.1"),
@@ -118,6 +118,8 @@ struct Slot {
 /// One connection.
 pub struct Line {
     pub stream: TcpStream,
+    /// What its calls say that they wait for, as `grpc-timeout` has it.
+    pub patience: String,
     out: Vec<u8>,
     input: Box<[u8]>,
     filled: usize,
@@ -154,6 +156,8 @@ impl Line {
         let again = METHOD_AND_SCHEME.into_iter().chain((0..fields).rev().map(|place| 0x80 | (DYNAMIC + place) as u8)).collect();
         Self {
             stream,
+            // Whoever is slow is to be measured, and not cut off.
+            patience: "10S".to_owned(),
             out,
             input: vec![0; INPUT].into(),
             filled: 0,
@@ -179,7 +183,7 @@ impl Line {
         let id = self.next_id;
         self.next_id += 2;
         if id == 1 {
-            let block = first_block();
+            let block = first_block(&self.patience);
             put_head(&mut self.out, block.len(), HEADERS, END_HEADERS, id);
             self.out.extend_from_slice(&block);
         } else {
@@ -327,9 +331,10 @@ fn put_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, id: u32) {
 }
 
 /// All fields in full, each to be kept in the table (RFC 7541, 6.2.1).
-fn first_block() -> Vec<u8> {
+fn first_block(patience: &str) -> Vec<u8> {
     let mut block = METHOD_AND_SCHEME.to_vec();
     for (name, value) in HEADER_FIELDS {
+        let value = if name == "grpc-timeout" { patience } else { value };
         match name {
             ":authority" => block.push(0x41),
             ":path" => block.push(0x44),

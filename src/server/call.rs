@@ -21,6 +21,7 @@ use http::{HeaderName, Method, Request};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use super::backlog::Intake;
 use super::body::{self, Message};
 use super::dispatch::Services;
 use super::reply;
@@ -38,6 +39,7 @@ pub(super) struct Calls<T, B, F> {
     services: Arc<Services<T>>,
     /// For calls that wait, in the whole worker.
     places: Arc<Semaphore>,
+    intake: Arc<Intake>,
     begin: B,
     /// Where futures are polled for the first time. Most are ready then, and leave their place to the next one.
     place: Pin<Box<Option<F>>>,
@@ -54,12 +56,16 @@ where
     B: Fn(Arc<T>, Bytes, Option<Duration>) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
-    pub(super) fn new(services: Arc<Services<T>>, places: Arc<Semaphore>, begin: B) -> Self {
-        Self { services, places, begin, place: Box::pin(None) }
+    pub(super) fn new(services: Arc<Services<T>>, places: Arc<Semaphore>, intake: Arc<Intake>, begin: B) -> Self {
+        Self { services, places, intake, begin, place: Box::pin(None) }
     }
 
     /// Answers a request, or starts the task that will.
     pub(super) fn serve(&mut self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>, context: &mut Context<'_>) {
+        // Where calls wait for long, some are given up before they are begun.
+        if self.intake.is_behind() && respond.poll_reset(context).is_ready() {
+            return;
+        }
         let mut message = Message::default();
         if is_usual(&request)
             && body::arrived(request.body_mut(), &mut message, context)
@@ -67,6 +73,7 @@ where
             && let Some(single) = body::single(&bytes)
         {
             let timeout = grpc_timeout(request.headers());
+            self.intake.waits(timeout);
             match self.begin(bytes.slice_ref(single), timeout, context) {
                 // Who has gone needs no answer.
                 Poll::Ready(answer) => drop(reply::answer(&mut respond, answer)),

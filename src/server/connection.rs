@@ -119,7 +119,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mu
     }
     ends.spawn(until_its_end(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(Arc::clone(&house.services), Arc::clone(&house.places), begin);
+    let mut calls = Calls::new(Arc::clone(&house.services), Arc::clone(&house.places), Arc::clone(&intake), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
             let End::Within(grace) = end else { return Poll::Ready(()) };

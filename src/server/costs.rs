@@ -86,7 +86,7 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let house = Arc::new(House::new(services, Arc::new(Backlog::new(Options::default().max_lag)), Options::default()));
+    let house = Arc::new(House::new(services, Arc::new(Backlog::new(true)), Options::default()));
     let serving = serve(Job { stream, permit }, house, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");

@@ -51,7 +51,7 @@ impl Workers {
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
         for index in 0..count {
-            let backlog = Arc::new(Backlog::new(options.max_lag));
+            let backlog = Arc::new(Backlog::new(options.sheds_load));
             let runtime = watched(&backlog).build()?;
             let (queue, jobs) = mpsc::channel(WAITING);
             let (services, phase) = (services.clone(), phase.subscribe());

@@ -50,9 +50,10 @@ pub struct Flags {
     /// Threads that answer requests [default: one per core]
     #[arg(long, env = "WORKERS")]
     pub(super) workers: Option<usize>,
-    /// When all calls of a thread wait for longer than this until it reads them, refuse those that do; 0 never refuses. Up to 1m
-    #[arg(long, env = "OVERLOAD_LAG", default_value = "20ms", value_parser = parse::overload_lag)]
-    pub(super) overload_lag: Duration,
+    /// Refuse calls that waited too long to be read, while all of a connection do: too long for the `grpc-timeout` that its calls tell
+    #[arg(long, env = "LOAD_SHEDDING_ENABLED", default_value = "true", value_parser = parse::boolean)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub(super) load_shedding_enabled: bool,
     /// error, warn, info, debug or trace
     #[arg(long, env = "LOG_LEVEL", default_value = "info")]
     pub(super) log_level: String,

@@ -68,11 +68,6 @@ pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|bytes| *bytes <= MOST).ok_or_else(|| format!("write 0 for none, or bytes up to {MOST}"))
 }
 
-/// `OVERLOAD_LAG`.
-pub(super) fn overload_lag(text: &str) -> Result<Duration, String> {
-    within(text, Duration::ZERO, Duration::from_secs(60), "write 0 for never, or up to 1m")
-}
-
 /// `DRAIN_DELAY`.
 pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, HOUR, "write 0 to 1h")

@@ -91,11 +91,6 @@ impl Server {
         Client::connect(format!("http://{}", self.address)).await.expect("a connection")
     }
 
-    async fn health(&self) -> tonic_health::pb::health_client::HealthClient<tonic::transport::Channel> {
-        let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", self.address)).expect("an address");
-        tonic_health::pb::health_client::HealthClient::new(channel.connect().await.expect("a connection"))
-    }
-
     fn metric(&self, name: &str) -> Option<f64> {
         let text = self.metrics.encode();
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())

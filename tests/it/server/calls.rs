@@ -14,10 +14,10 @@ use tonic::Code;
 use super::{Options, Server, ask};
 use crate::support::ports::eventually_async;
 
-const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(super) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A connection with such windows for each stream, and for all together.
-async fn connect(server: &Server, window_bytes: u32) -> SendRequest<Bytes> {
+pub(super) async fn connect(server: &Server, window_bytes: u32) -> SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(server.address).await.expect("a connection");
     stream.set_nodelay(true).expect("a socket");
     let mut builder = h2::client::Builder::new();
@@ -27,7 +27,7 @@ async fn connect(server: &Server, window_bytes: u32) -> SendRequest<Bytes> {
     client
 }
 
-fn head(path: &str, headers: &[(&'static str, &'static str)]) -> Request<()> {
+pub(super) fn head(path: &str, headers: &[(&'static str, &'static str)]) -> Request<()> {
     let mut request = Request::post(format!("http://weir{path}")).header("content-type", "application/grpc").header("te", "trailers");
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -35,12 +35,12 @@ fn head(path: &str, headers: &[(&'static str, &'static str)]) -> Request<()> {
     request.body(()).expect("a request")
 }
 
-async fn begin(client: &mut SendRequest<Bytes>, head: Request<()>, whole: bool) -> (ResponseFuture, SendStream<Bytes>) {
+pub(super) async fn begin(client: &mut SendRequest<Bytes>, head: Request<()>, whole: bool) -> (ResponseFuture, SendStream<Bytes>) {
     poll_fn(|context| client.poll_ready(context)).await.expect("an open connection");
     client.send_request(head, whole).expect("an open connection")
 }
 
-fn framed(message: &[u8]) -> Bytes {
+pub(super) fn framed(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::from(&[0][..]);
     frame.extend_from_slice(&u32::try_from(message.len()).expect("short").to_be_bytes());
     frame.extend_from_slice(message);
@@ -48,7 +48,7 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 /// The headers, the body and the status of an answer.
-async fn read(answer: ResponseFuture) -> (HeaderMap, Vec<u8>, Code) {
+pub(super) async fn read(answer: ResponseFuture) -> (HeaderMap, Vec<u8>, Code) {
     let (head, mut body): (_, RecvStream) = answer.await.expect("an answer").into_parts();
     assert_eq!(head.status, 200);
     assert_eq!(head.headers["content-type"], "application/grpc");
@@ -65,7 +65,7 @@ async fn read(answer: ResponseFuture) -> (HeaderMap, Vec<u8>, Code) {
 }
 
 /// Sends these pieces, each in a frame of its own, and reads what comes.
-async fn call(client: &mut SendRequest<Bytes>, head: Request<()>, pieces: &[&[u8]]) -> (HeaderMap, Vec<u8>, Code) {
+pub(super) async fn call(client: &mut SendRequest<Bytes>, head: Request<()>, pieces: &[&[u8]]) -> (HeaderMap, Vec<u8>, Code) {
     let (answer, mut stream) = begin(client, head, pieces.is_empty()).await;
     for (index, piece) in pieces.iter().enumerate() {
         stream.send_data(Bytes::copy_from_slice(piece), index + 1 == pieces.len()).expect("an open stream");

@@ -4,19 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use h2::client::SendRequest;
+use prost::Message;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::{Server, ask};
-use crate::support::Client;
-use weir::server::Options;
+use super::calls::{METHOD, begin, call, connect, framed, head, read};
+use super::{Options, Server, ask};
 
-/// Calls of one connection at a time.
-const AT_A_TIME: usize = 40;
 const CONNECTIONS: usize = 4;
+/// Calls of one connection at a time. The worker needs 160 ms for a round of all callers.
+const AT_A_TIME: usize = 40;
 
-/// No more than this lasts an overload here.
+/// No overload here lasts for longer.
 const LONG: Duration = Duration::from_secs(20);
+
+/// What Envoy says with each call, and what somebody says who has time.
+const ENVOYS: &str = "20m";
+const PATIENT: &str = "10S";
 
 /// What became of calls.
 #[derive(Debug, Default)]
@@ -27,16 +33,25 @@ struct Tally {
 }
 
 impl Tally {
-    /// Calls again and again, each for a millisecond of the worker's time.
-    async fn call(self: Arc<Self>, mut client: Client) {
+    /// Calls again and again, each for a millisecond of the worker's time. Some end a call with its message, as Envoy does, and some after it,
+    /// as tonic does.
+    async fn call(self: Arc<Self>, mut client: SendRequest<Bytes>, patience: &'static str, ends_after: bool) {
+        let message = framed(&ask("work").encode_to_vec());
         while !self.stop.load(Ordering::Relaxed) {
-            match client.should_rate_limit(ask("work")).await {
-                Ok(_) => self.served.fetch_add(1, Ordering::Relaxed),
-                Err(status) => {
-                    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "overloaded"));
-                    self.refused.fetch_add(1, Ordering::Relaxed)
+            let (answer, mut stream) = begin(&mut client, head(METHOD, &[("grpc-timeout", patience)]), false).await;
+            stream.send_data(message.clone(), !ends_after).expect("an open stream");
+            if ends_after {
+                stream.send_data(Bytes::new(), true).expect("an open stream");
+            }
+            let (headers, _, code) = read(answer).await;
+            let count = match code {
+                Code::Ok => &self.served,
+                _ => {
+                    assert_eq!((code, &headers["grpc-message"]), (Code::ResourceExhausted, &"overloaded".parse().expect("a text")));
+                    &self.refused
                 }
             };
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -45,66 +60,75 @@ impl Tally {
     }
 }
 
-/// Many callers on a few connections, until `enough` has seen enough of what became of their calls.
-async fn overload(server: &Server, enough: impl Fn(u64, u64) -> bool) -> Arc<Tally> {
+/// Many callers on a few connections, until `enough` has seen enough of what became of their calls. The connections go on.
+async fn overload(
+    server: &Server,
+    patience: &'static str,
+    enough: impl AsyncFn(&mut SendRequest<Bytes>, u64, u64) -> bool,
+) -> (u64, u64, Vec<SendRequest<Bytes>>) {
     let tally = Arc::<Tally>::default();
-    let mut callers = JoinSet::new();
+    let (mut callers, mut clients) = (JoinSet::new(), Vec::new());
     for _ in 0..CONNECTIONS {
-        let client = server.client().await;
-        for _ in 0..AT_A_TIME {
-            callers.spawn(Arc::clone(&tally).call(client.clone()));
+        let client = connect(server, 65_535).await;
+        for index in 0..AT_A_TIME {
+            callers.spawn(Arc::clone(&tally).call(client.clone(), patience, index % 2 == 0));
         }
+        clients.push(client);
     }
     let began = Instant::now();
-    while !enough(tally.counts().0, tally.counts().1) && began.elapsed() < LONG {
+    while !enough(&mut clients[0], tally.counts().0, tally.counts().1).await && began.elapsed() < LONG {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tally.stop.store(true, Ordering::Relaxed);
     callers.join_all().await;
-    tally
+    let (served, refused) = tally.counts();
+    (served, refused, clients)
 }
 
-/// The worker needs 160 ms for a round of all callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waited_too_long_is_refused_and_all_connections_go_on() {
-    let server = Server::start(Options { max_lag: Duration::from_millis(10), ..Options::default() });
-    let mut health = server.health().await;
-    let tally = overload(&server, |served, refused| served > 500 && refused > 2_000).await;
-    let (served, refused) = tally.counts();
+    let server = Server::start(Options::default());
+    let (served, refused, mut clients) = overload(&server, ENVOYS, async |_, served, refused| served > 500 && refused > 2_000).await;
     assert!(served > 500 && refused > 2_000, "{served} were served and {refused} refused");
     assert_eq!(server.metric("weir_calls_refused_total"), Some(refused as f64), "each refusal is counted");
-    assert_eq!(server.metric("weir_connections_refused_total"), Some(0.0));
 
-    // Health has no part in it, and in better times nobody is refused.
-    let check = || tonic_health::pb::HealthCheckRequest { service: String::new() };
-    health.check(check()).await.expect("the connection is as good as new");
+    // In better times nobody is refused.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut client = server.client().await;
-    for _ in 0..100 {
-        client.should_rate_limit(ask("x")).await.expect("it keeps up");
+    let message = framed(&ask("x").encode_to_vec());
+    for client in &mut clients {
+        for _ in 0..30 {
+            let (_, _, code) = call(client, head(METHOD, &[("grpc-timeout", ENVOYS)]), &[&message]).await;
+            assert_eq!(code, Code::Ok, "it keeps up");
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_lag_of_zero_nobody_is_refused() {
-    let server = Server::start(Options { max_lag: Duration::ZERO, ..Options::default() });
-    let (served, refused) = overload(&server, |served, _| served > 1_000).await.counts();
+async fn who_has_time_is_answered() {
+    let server = Server::start(Options::default());
+    let (served, refused, _) = overload(&server, PATIENT, async |_, served, _| served > 1_000).await;
     assert!(served > 1_000);
     assert_eq!(refused, 0);
 }
 
-/// Health and reflection beside an overload, on connections of their own and on those that are overloaded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_it_is_off_nobody_is_refused() {
+    let server = Server::start(Options { sheds_load: false, ..Options::default() });
+    let (served, refused, _) = overload(&server, ENVOYS, async |_, served, _| served > 1_000).await;
+    assert!(served > 1_000);
+    assert_eq!(refused, 0);
+}
+
+/// On a connection whose calls are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_answered_meanwhile() {
-    let server = Server::start(Options { max_lag: Duration::from_millis(10), ..Options::default() });
-    let mut health = server.health().await;
-    let asking = tokio::spawn(async move {
-        for _ in 0..20 {
-            let check = tonic_health::pb::HealthCheckRequest { service: String::new() };
-            health.check(check).await.expect("health is answered");
-        }
-    });
-    let (_, refused) = overload(&server, |_, refused| refused > 1_000 && asking.is_finished()).await.counts();
-    assert!(refused > 1_000, "{refused} were refused");
-    asking.await.expect("all were answered");
+    let server = Server::start(Options::default());
+    let answered = AtomicU64::new(0);
+    let health = async |client: &mut SendRequest<Bytes>, _: u64, refused: u64| {
+        let (_, _, code) = call(client, head("/grpc.health.v1.Health/Check", &[]), &[&framed(b"")]).await;
+        assert_eq!(code, Code::Ok);
+        refused > 0 && answered.fetch_add(1, Ordering::Relaxed) > 10
+    };
+    let (_, refused, _) = overload(&server, ENVOYS, health).await;
+    assert!(refused > 0 && answered.load(Ordering::Relaxed) > 10, "{answered:?} beside {refused}");
 }
