@@ -1,8 +1,8 @@
 //! Whether calls are read while those who made them still wait.
 //!
 //! Nobody says when a byte arrived, but it came after all that its connection had sent was last taken up, and after the worker last had
-//! nothing to do. Calls do say for how long they are waited for. A connection is behind when all that is read from it may be older than that,
-//! for a while without a break; then what waited is refused where it is read (see `gate`), and what comes in time is served as ever. So the
+//! nothing to do. Calls do say for how long they are waited for. A connection is behind when all that is read from it may be older than a
+//! quarter of that, for a while without a break; then what waited is refused where it is read (see `gate`), and what comes in time is served as ever. So the
 //! queue before a worker stays short, and its work goes into answers that somebody still waits for.
 
 use std::sync::Arc;
@@ -17,8 +17,12 @@ const PERSISTS_MICROS: u64 = 100_000;
 /// For so long nothing has to be late before it is believed that the worker keeps up again.
 const CALMS_MICROS: u64 = 500_000;
 
-/// Then what waited for this part of a caller's patience is refused, so that what is served has an answer well within it.
-const STRICTER: u64 = 2;
+/// Late is what waited for more than one such part of its caller's patience: a call waits elsewhere too, and work comes in several times as
+/// fast as it can be done, and all has to be done within the rest.
+const PARTS: u64 = 8;
+
+/// It begins when all waited for more than one of these, so that nobody is refused who is served well.
+const PARTS_TO_BEGIN: u64 = 4;
 
 /// Callers may have more patience than the last one had: what is known of it shrinks by this part of the difference with each call.
 const FORGETS: u64 = 256;
@@ -118,7 +122,7 @@ impl Intake {
     /// Something was read, to be served whenever it came.
     pub(super) fn came(&self) {
         let (now, waited, patience) = self.waited();
-        if !self.backlog.sheds_load || patience == 0 || waited <= patience {
+        if !self.backlog.sheds_load || patience == 0 || waited <= patience / PARTS_TO_BEGIN {
             return self.late_since.store(NEVER, Ordering::Relaxed);
         }
         let since = self.late_since.load(Ordering::Relaxed);
@@ -126,8 +130,8 @@ impl Intake {
             self.late_since.store(now, Ordering::Relaxed);
         } else if now - since >= PERSISTS_MICROS {
             self.late.store(now, Ordering::Relaxed);
-            self.is_behind.store(true, Ordering::Relaxed);
-            if self.backlog.behind.fetch_add(1, Ordering::Relaxed) == 0 {
+            let was_behind = self.is_behind.swap(true, Ordering::Relaxed);
+            if !was_behind && self.backlog.behind.fetch_add(1, Ordering::Relaxed) == 0 {
                 let (waited_ms, patience_ms) = (waited / 1_000, patience / 1_000);
                 tracing::warn!(waited_ms, patience_ms, "a worker cannot keep up; calls that waited too long are refused");
             }
@@ -140,7 +144,7 @@ impl Intake {
             return false;
         }
         let (now, waited, patience) = self.waited();
-        if waited > patience / STRICTER {
+        if waited > patience / PARTS {
             self.late.store(now, Ordering::Relaxed);
             return true;
         }
@@ -183,11 +187,13 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    /// A worker with two connections, whose callers wait for 20 ms.
+    /// A worker with two connections, whose callers wait for 80 ms: 20 are too many, and then 10.
     fn worker() -> (Arc<Backlog>, [Arc<Intake>; 2]) {
         let backlog = Arc::new(Backlog::new(true));
         let connections = [Intake::new(&backlog), Intake::new(&backlog)];
-        connections.iter().for_each(|connection| connection.waits(Some(ms(20))));
+        for connection in &connections {
+            connection.waits(Some(ms(80)));
+        }
         (backlog, connections)
     }
 
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waited_for_half_as_long_is_late_until_nothing_was_for_a_while() {
+    async fn what_waited_for_an_eighth_is_late_until_nothing_was_for_a_while() {
         let (_, connections) = worker();
         busy(&connections, ms(30), 5).await;
         let [connection, _] = &connections;
@@ -270,11 +276,11 @@ mod tests {
         busy(&connections, ms(1_000), 10).await;
         assert_eq!(connections.each_ref().map(|connection| connection.is_behind()), [true, false], "one says nothing of a deadline");
         // A few who are patient are enough, and for a while.
-        connections[0].waits(Some(ms(20_000)));
+        connections[0].waits(Some(ms(200_000)));
         (0..100).for_each(|_| connections[0].waits(Some(ms(20))));
         busy(&connections, ms(1_000), 10).await;
         assert!(!connections[0].is_late());
-        (0..2_000).for_each(|_| connections[0].waits(Some(ms(20))));
+        (0..5_000).for_each(|_| connections[0].waits(Some(ms(20))));
         busy(&connections, ms(1_000), 10).await;
         assert!(connections[0].is_late());
         drop(connections);

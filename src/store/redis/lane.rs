@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::batch::{Batch, Manner, Now, Reply, Work};
 use super::error;
@@ -17,8 +17,9 @@ use super::node::{Node, Outcome};
 use super::pool::Pool;
 use crate::verdict::StoreError;
 
-/// So many lanes are used before a batch has to be worth another one: one on its way while the next is filled costs least of all (measured).
-const EAGER: u32 = 2;
+/// A server whose answer takes less is near: while it is awaited, what comes waits for the next batch, which costs least of all (measured).
+/// Of one that is farther away a second lane does not wait for the first.
+const NEAR: Duration = Duration::from_millis(1);
 
 /// So many checks are worth a further lane, where a round trip is long and many requests wait for it.
 const WORTH_A_LANE: usize = 16;
@@ -86,7 +87,7 @@ impl Lanes {
         // Whoever would be too late behind the batches under way is worth a lane of his own.
         let worth = if self.0.node.is_far(work.within, since) { 1 } else { WORTH_A_LANE };
         queue.jobs.push_back(Job { work, since, reply });
-        if queue.has_work_for_another(self.0.node.options().pool_size.get(), worth) {
+        if queue.has_work_for_another(self.0.eager(), self.0.node.options().pool_size.get(), worth) {
             queue.busy += 1;
             drop(queue);
             // The task begins after those that are ready now, so that what they ask goes along.
@@ -106,8 +107,8 @@ impl Lanes {
 }
 
 impl Queue {
-    fn has_work_for_another(&self, lanes: u32, worth: usize) -> bool {
-        self.checks > 0 && (self.busy < EAGER.min(lanes) || (self.checks >= worth && self.busy < lanes))
+    fn has_work_for_another(&self, eager: u32, lanes: u32, worth: usize) -> bool {
+        self.checks > 0 && (self.busy < eager.min(lanes) || (self.checks >= worth && self.busy < lanes))
     }
 
     fn take_all(&mut self) -> VecDeque<Job> {
@@ -141,6 +142,11 @@ impl Inner {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // Nothing that changes it can panic half way.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many lanes are used before a batch has to be worth another one.
+    fn eager(&self) -> u32 {
+        if self.node.round_trip() < NEAR { 1 } else { 2 }
     }
 
     async fn exchange(&self, link: &mut Link, jobs: &mut Vec<Job>) {
@@ -246,7 +252,7 @@ impl Busy {
             // Under one lock, so that who comes next sees that a lane is free.
             let mut queue = inner.queue();
             queue.linked -= u32::from(std::mem::take(&mut self.is_linked));
-            if queue.checks == 0 || !is_needed || (queue.busy > EAGER && queue.checks < WORTH_A_LANE) {
+            if queue.checks == 0 || !is_needed || (queue.busy > inner.eager() && queue.checks < WORTH_A_LANE) {
                 queue.busy -= 1;
                 self.is_counted = false;
                 return;

@@ -214,6 +214,11 @@ impl Node {
         self.round_trip_micros.store(mean, Ordering::Relaxed);
     }
 
+    /// How long a batch takes to be answered, by estimate; zero before there was one.
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_micros.load(Ordering::Relaxed))
+    }
+
     /// Whether so little time is left that waiting for a batch under way to come back would be too much.
     pub(super) fn is_far(&self, within: Within, now: Instant) -> bool {
         let left = u64::try_from(within.deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX);
