@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use super::*;
 use crate::support::load::{Record, Report};
-use crate::support::ports::eventually;
 use crate::support::sentinel::SentinelSet;
 
 /// What the counter is called before, and behind each of the failovers.
@@ -50,8 +49,7 @@ fn g8_sentinel_fails_over() {
         set.wait_until_replica(old);
         switches.push((index, new, failed, switched));
         // The next failover needs a replica that is in sync.
-        let in_sync = eventually(|| set.server(old).run::<String>(&["INFO", "replication"]).contains("link_status:up").then_some(()));
-        assert!(in_sync.is_some(), "{old} does not follow {new}");
+        set.wait_until_in_sync(old);
         if index == 1 {
             sleep(Duration::from_secs(2));
         }

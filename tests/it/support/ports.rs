@@ -33,12 +33,17 @@ pub fn free() -> SocketAddr {
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Asks until there is an answer, for at most [`PATIENCE`]; `None` when time is up.
+pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
+    eventually_within(PATIENCE, ask)
+}
+
+/// The same for at most `patience`.
 #[expect(clippy::disallowed_methods, reason = "for tests without a runtime")]
-pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn eventually_within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
         let answer = ask();
-        if answer.is_some() || begin.elapsed() > PATIENCE {
+        if answer.is_some() || begin.elapsed() > patience {
             return answer;
         }
         std::thread::sleep(PAUSE);

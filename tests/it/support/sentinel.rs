@@ -7,10 +7,13 @@ use bb8_redis::redis::{self, Connection, RedisError};
 use tempfile::TempDir;
 
 use super::RedisServer;
-use super::ports::{self, eventually};
+use super::ports::{self, eventually, eventually_within};
 
 /// What the sentinels call the primary.
 pub const MASTER: &str = "mymaster";
+
+/// A Sentinel that sees its clock jump, as on a machine that pauses for two seconds, does nothing for thirty.
+const SWITCHES_WITHIN: Duration = Duration::from_secs(90);
 
 /// Of them, two have to agree that the primary is gone.
 const SENTINELS: usize = 3;
@@ -118,7 +121,7 @@ impl SentinelSet {
 
     /// Waits until the sentinels announce another primary than this one; when the first of them did.
     pub fn wait_for_switch_from(&self, old: u16) -> (u16, Instant) {
-        let switched = eventually(|| {
+        let switched = eventually_within(SWITCHES_WITHIN, || {
             let found = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).find(|&port| port != old);
             found.map(|port| (port, Instant::now()))
         });
@@ -149,6 +152,13 @@ impl SentinelSet {
     fn says_primary(&self, port: u16) -> Option<bool> {
         let said = self.server(port).try_run::<String>(&["INFO", "replication"]).ok()?;
         Some(said.contains("role:master"))
+    }
+
+    /// Waits until the server on this port has all that its primary has.
+    pub fn wait_until_in_sync(&self, port: u16) {
+        let is_in_sync = || Some(self.server(port).try_run::<String>(&["INFO", "replication"]).ok()?.contains("link_status:up"));
+        let in_sync = eventually(|| is_in_sync()?.then_some(()));
+        assert!(in_sync.is_some(), "{port} does not get in sync");
     }
 
     /// Waits until the server on this port follows another one.
