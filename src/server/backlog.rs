@@ -2,8 +2,8 @@
 //!
 //! Nobody says when a byte arrived, but it came after all that its connection had sent was last taken up, and after the worker last had
 //! nothing to do. Calls do say for how long they are waited for. A connection is behind when all that is read from it may be older than a
-//! quarter of that, for a while without a break; then what waited is refused where it is read (see `gate`), and what comes in time is served as ever. So the
-//! queue before a worker stays short, and its work goes into answers that somebody still waits for.
+//! quarter of that, for a while without a break; then what waited is refused where it is read (see `gate`), and what comes in time is served
+//! as ever. So the queue before a worker stays short, and its work goes into answers that somebody still waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -121,8 +121,11 @@ impl Intake {
 
     /// Something was read, to be served whenever it came.
     pub(super) fn came(&self) {
+        if !self.backlog.sheds_load {
+            return;
+        }
         let (now, waited, patience) = self.waited();
-        if !self.backlog.sheds_load || patience == 0 || waited <= patience / PARTS_TO_BEGIN {
+        if patience == 0 || waited <= patience / PARTS_TO_BEGIN {
             return self.late_since.store(NEVER, Ordering::Relaxed);
         }
         let since = self.late_since.load(Ordering::Relaxed);

@@ -18,7 +18,7 @@ use tonic::Status;
 use crate::rls::respond::PREFIX_BYTES;
 
 /// tonic's bound for a message, and what frames it.
-const MOST_BYTES: usize = (4 << 20) + 5;
+const MOST_BYTES: usize = (4 << 20) + PREFIX_BYTES;
 
 /// Messages up to this size are read at once and counted nowhere; Envoy's are smaller, as its headers are.
 const SMALL_BYTES: usize = 64 << 10;

@@ -84,7 +84,7 @@ const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/p
     This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
 
 /// What the connections of one worker share.
-pub(super) struct House<T> {
+pub(super) struct Shared<T> {
     services: Arc<Services<T>>,
     /// For calls that wait.
     places: Arc<Semaphore>,
@@ -92,14 +92,14 @@ pub(super) struct House<T> {
     options: Options,
 }
 
-impl<T> House<T> {
+impl<T> Shared<T> {
     pub(super) fn new(services: Services<T>, backlog: Arc<Backlog>, options: Options) -> Self {
         Self { services: Arc::new(services), places: Arc::new(Semaphore::new(options.max_calls)), backlog, options }
     }
 }
 
-pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mut phase: watch::Receiver<Phase>) {
-    let options = house.options;
+pub(super) async fn serve<T: ShouldRateLimit>(job: Job, shared: Arc<Shared<T>>, mut phase: watch::Receiver<Phase>) {
+    let options = shared.options;
     let Job { stream, permit: _permit } = job;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // A client that says nothing, hangs up, or speaks something else is not worth a line in the log; nor is it waited for at the end.
@@ -108,8 +108,8 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mu
         _ = ending(&mut phase) => return,
     };
     let Ok(Ok(Some(stream))) = greeted else { return };
-    let intake = Intake::new(&house.backlog);
-    let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&house.services.metrics));
+    let intake = Intake::new(&shared.backlog);
+    let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&shared.services.metrics));
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
     // What has to do with time is no part of the task that serves, which is woken often, and only looks whether it was told to end.
@@ -119,7 +119,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, house: Arc<House<T>>, mu
     }
     ends.spawn(until_its_end(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(Arc::clone(&house.services), Arc::clone(&house.places), Arc::clone(&intake), begin);
+    let mut calls = Calls::new(Arc::clone(&shared.services), Arc::clone(&shared.places), Arc::clone(&intake), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
             let End::Within(grace) = end else { return Poll::Ready(()) };

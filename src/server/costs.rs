@@ -10,7 +10,8 @@ use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 
 use super::backlog::Backlog;
-use super::connection::{House, Phase, serve};
+use super::connection::{Phase, Shared, serve};
+use super::gate::frame;
 use super::{Budget, GrpcHealth, Job, Options, Services};
 use crate::metrics::Metrics;
 use crate::rls::ShouldRateLimit;
@@ -23,12 +24,6 @@ impl ShouldRateLimit for Nothing {
     async fn should_rate_limit(&self, _: &[u8], _: Option<Duration>) -> Result<Framed, Status> {
         Ok(Framed::new(&[8, 1]))
     }
-}
-
-/// A frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A header that no table knows, and that none shall remember.
@@ -86,8 +81,8 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let house = Arc::new(House::new(services, Arc::new(Backlog::new(true)), Options::default()));
-    let serving = serve(Job { stream, permit }, house, phase);
+    let shared = Arc::new(Shared::new(services, Arc::new(Backlog::new(true)), Options::default()));
+    let serving = serve(Job { stream, permit }, shared, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");
     counted

@@ -36,8 +36,7 @@ static REFUSAL: LazyLock<Vec<u8>> = LazyLock::new(|| {
         write_text(name, &mut block);
         write_text(value, &mut block);
     }
-    let head = head(block.len(), HEADERS, END_HEADERS | END_STREAM, 0);
-    [&head[..], &block].concat()
+    frame(HEADERS, END_HEADERS | END_STREAM, 0, &block)
 });
 
 fn write_text(text: &str, block: &mut Vec<u8>) {
@@ -45,11 +44,10 @@ fn write_text(text: &str, block: &mut Vec<u8>) {
     block.extend_from_slice(text.as_bytes());
 }
 
-fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD] {
-    let mut head = [0, 0, 0, kind, flags, 0, 0, 0, 0];
-    head[..3].copy_from_slice(&u32::try_from(length).unwrap_or_default().to_be_bytes()[1..]);
-    head[5..].copy_from_slice(&stream.to_be_bytes());
-    head
+/// A frame; what it holds is shorter than 16 MiB.
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, held: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(held.len()).unwrap_or_default().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), held].concat()
 }
 
 /// How a frame begins.
@@ -170,8 +168,8 @@ impl Gate {
         }
         if data > 0 {
             // What the connection may send is given back, as HTTP/2 would have done.
-            self.refusals.extend_from_slice(&head(4, WINDOW_UPDATE, 0, 0));
-            self.refusals.extend_from_slice(&u32::try_from(data).unwrap_or_default().to_be_bytes());
+            let given_back = u32::try_from(data).unwrap_or_default().to_be_bytes();
+            self.refusals.extend(frame(WINDOW_UPDATE, 0, 0, &given_back));
         }
         self.calls.clear();
         (kept, calls)

@@ -74,9 +74,6 @@ impl Socket {
         let count = self.kept.len().min(buffer.remaining());
         buffer.put_slice(&self.read[self.kept.start..][..count]);
         self.kept.start += count;
-        if self.kept.is_empty() {
-            self.kept = 0..0;
-        }
     }
 
     /// Writes the refusals. To be called between two frames.

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::Options;
 use super::backlog::Backlog;
-use super::connection::{self, House, Phase};
+use super::connection::{self, Phase, Shared};
 use super::dispatch::Services;
 use crate::rls::ShouldRateLimit;
 
@@ -55,7 +55,7 @@ impl Workers {
             let runtime = watched(&backlog).build()?;
             let (queue, jobs) = mpsc::channel(WAITING);
             let (services, phase) = (services.clone(), phase.subscribe());
-            let run = move || runtime.block_on(async { work(jobs, House::new(services(index), backlog, options), phase).await });
+            let run = move || runtime.block_on(async { work(jobs, Shared::new(services(index), backlog, options), phase).await });
             threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
             queues.push(queue);
         }
@@ -96,14 +96,14 @@ fn watched(backlog: &Arc<Backlog>) -> Builder {
     builder
 }
 
-async fn work<T: ShouldRateLimit>(mut jobs: mpsc::Receiver<Job>, house: House<T>, phase: watch::Receiver<Phase>) {
-    let house = Arc::new(house);
+async fn work<T: ShouldRateLimit>(mut jobs: mpsc::Receiver<Job>, shared: Shared<T>, phase: watch::Receiver<Phase>) {
+    let shared = Arc::new(shared);
     let mut connections = JoinSet::new();
     let mut end = phase.clone();
     let patience = loop {
         tokio::select! {
             Some(job) = jobs.recv() => {
-                drop(connections.spawn(connection::serve(job, Arc::clone(&house), phase.clone())));
+                drop(connections.spawn(connection::serve(job, Arc::clone(&shared), phase.clone())));
             }
             Some(_) = connections.join_next() => {}
             patience = connection::ending(&mut end) => break patience,

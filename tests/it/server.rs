@@ -20,7 +20,8 @@ use weir::server::{self, Budget, GrpcHealth, Options, Services, Workers};
 use crate::support::{Client, descriptor, request};
 
 /// Panics when the message holds `panic` (`panic late`: after a moment), waits a second when it holds `wait` and for ever when it holds `hold`,
-/// stops its whole thread for a moment when it holds `stall` and for a millisecond when it holds `work`. Its answer is as long as the number behind `long`.
+/// stops its whole thread for a moment when it holds `stall` and for a millisecond when it holds `work`. Its answer is as
+/// long as the number behind `long`.
 struct Fragile {
     held: Arc<AtomicUsize>,
 }

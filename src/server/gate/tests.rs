@@ -11,10 +11,6 @@ const REMEMBERED: &[u8] = b"\x83\x40\x02te\x08trailers";
 /// A domain, and a descriptor.
 const MESSAGE: &[u8] = b"\0\0\0\0\x05\x0a\x01d\x12\x00";
 
-fn frame(kind: u8, flags: u8, stream: u32, held: &[u8]) -> Vec<u8> {
-    [&head(held.len(), kind, flags, stream)[..], held].concat()
-}
-
 fn usual(stream: u32) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS, stream, QUIET), frame(DATA, END_STREAM, stream, MESSAGE)].concat()
 }

@@ -221,8 +221,7 @@ impl Node {
 
     /// Whether so little time is left that waiting for a batch under way to come back would be too much.
     pub(super) fn is_far(&self, within: Within, now: Instant) -> bool {
-        let left = u64::try_from(within.deadline.saturating_duration_since(now).as_micros()).unwrap_or(u64::MAX);
-        left < self.round_trip_micros.load(Ordering::Relaxed).saturating_mul(5) / 2
+        within.deadline.saturating_duration_since(now) < self.round_trip().saturating_mul(5) / 2
     }
 
     /// Links, opened since the start and open now.

@@ -38,8 +38,8 @@ fn g4_latency_is_waited_for_or_answered() {
     for Phase { added, report } in phases {
         let (failed, all, added) = (report.count(Record::is_failed), report.len(), added.as_millis());
         if added == 5 {
-            // Beside other tests, a few come too late for reasons of their own.
-            goal.must(failed <= pace.pick(all / 20, 0), format!("+{added} ms: {failed} of {all} by policy"));
+            // Beside other tests some come too late for reasons of their own, and enough of these in a row end what is asked for a moment.
+            goal.must(failed <= pace.pick(all / 2, 0), format!("+{added} ms: {failed} of {all} by policy"));
         } else {
             // What was on its way when it began may still arrive.
             goal.must(failed >= all * 9 / 10, format!("+{added} ms: only {failed} of {all} by policy"));

@@ -196,10 +196,10 @@ async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture
     answer
 }
 
-/// Of the calls that wait, so many have a place; who needs none is answered all the same.
 /// Longer than any machine takes to refuse a call.
 const LONG: Duration = Duration::from_secs(10);
 
+/// Of the calls that wait, so many have a place; who needs none is answered all the same.
 #[tokio::test]
 async fn too_many_waiting_calls_are_refused_at_once() {
     let server = Server::start(Options { max_calls: 3, ..Options::default() });

@@ -75,6 +75,16 @@ impl Drop for Watcher {
     }
 }
 
+/// Whether a server says this of its replication; `None` when it does not answer.
+fn replication_says(server: &RedisServer, what: &str) -> Option<bool> {
+    Some(server.try_run::<String>(&["INFO", "replication"]).ok()?.contains(what))
+}
+
+fn wait_until_in_sync(server: &RedisServer) {
+    let in_sync = eventually(|| replication_says(server, "master_link_status:up")?.then_some(()));
+    assert!(in_sync.is_some(), "{} does not get in sync", server.port());
+}
+
 /// A watched set of servers.
 pub struct SentinelSet {
     servers: Vec<RedisServer>,
@@ -89,9 +99,7 @@ impl SentinelSet {
         let arguments = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(|_| RedisServer::start_with(&arguments)));
-        let in_sync = |server: &RedisServer| server.run::<String>(&["INFO", "replication"]).contains("master_link_status:up");
-        let synced = eventually(|| servers[1..].iter().all(in_sync).then_some(()));
-        assert!(synced.is_some(), "the replicas do not get in sync");
+        servers[1..].iter().for_each(wait_until_in_sync);
         let watchers: Vec<_> = (0..SENTINELS).map(|_| Watcher::start(servers[0].port())).collect();
         let ready = eventually(|| watchers.iter().all(|watcher| watcher.is_ready(replicas)).then_some(()));
         assert!(ready.is_some(), "the sentinels do not find each other");
@@ -150,15 +158,12 @@ impl SentinelSet {
     /// Whether the server on this port answers as a primary; `None` when it does not answer: a Sentinel that tells a server whom to follow
     /// also cuts off all its clients.
     fn says_primary(&self, port: u16) -> Option<bool> {
-        let said = self.server(port).try_run::<String>(&["INFO", "replication"]).ok()?;
-        Some(said.contains("role:master"))
+        replication_says(self.server(port), "role:master")
     }
 
     /// Waits until the server on this port has all that its primary has.
     pub fn wait_until_in_sync(&self, port: u16) {
-        let is_in_sync = || Some(self.server(port).try_run::<String>(&["INFO", "replication"]).ok()?.contains("link_status:up"));
-        let in_sync = eventually(|| is_in_sync()?.then_some(()));
-        assert!(in_sync.is_some(), "{port} does not get in sync");
+        wait_until_in_sync(self.server(port));
     }
 
     /// Waits until the server on this port follows another one.
