@@ -5,8 +5,6 @@ if ARGV[1] ~= '' then
   reply[1], reply[2] = string.format('%.0f', floor(now / 1000000)), string.format('%.0f', now % 1000000)
 end
 now_ms = floor(now / 1000)
-limits = { unpack(#ARGV[3] == 57 and '<Bddddddd' or '<' .. rep('Bddddddd', #ARGV[3] / 57), ARGV[3]) }
-runs = { unpack(#ARGV[4] == 20 and '<HHdd' or '<' .. rep('HHdd', #ARGV[4] / 20), ARGV[4]) }
 if firsts then
   firsts = { unpack('<' .. rep('H', #keys), firsts) }
 end
@@ -17,30 +15,34 @@ else
   found = call('MGET', list(keys))
   states = { list(found) }
 end
+-- A limit, and a run.
+local LIMIT, LIMIT_SIZE, RUN, RUN_SIZE = '<Bddddddd', 57, '<HHdd', 20
 if not all_or_none and now <= unpack('<d', ARGV[5]) then
-  local from = 1
-  for row = 1, #runs - 1, 4 do
-    local at, to = runs[row] * 2 + 3, from + runs[row + 1] - 1
-    steps[limits[at - 2]](at, from, to, runs[row + 2], runs[row + 3])
-    from = to + 1
+  local from, at, told = 1, 1, ARGV[4]
+  while at < #told do
+    local limit, count, hits, own, behind = unpack(RUN, told, at)
+    local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], limit / 4 * LIMIT_SIZE + 1)
+    steps[code](from, from + count - 1, hits, own, tick, a, b, c, d, e, f)
+    from, at = from + count, behind
   end
 else
-  local run_of = {}
-  for row = 1, #runs - 1, 4 do
-    for _ = 1, runs[row + 1] do
-      run_of[#run_of + 1] = row
+  -- By place: where its run is told.
+  local told_at = {}
+  for at = 1, #ARGV[4], RUN_SIZE do
+    local _, count = unpack(RUN, ARGV[4], at)
+    for _ = 1, count do
+      told_at[#told_at + 1] = at
     end
   end
   -- Steps the check at a place, for other hits than its own if there are any, or lets it fail. Returns also its role.
-  local function check(place, hits, line)
-    local row = run_of[place]
-    local role = runs[row] % 4
-    local at = (runs[row] - role) * 2 + 3
-    local code = limits[at - 2]
+  local function check(place, other, line)
+    local limit, _, hits, own = unpack(RUN, ARGV[4], told_at[place])
+    local role = limit % 4
+    local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], (limit - role) / 4 * LIMIT_SIZE + 1)
     if line then
       return fail(place, code, line)
     end
-    return steps[code](at, place, place, hits or runs[row + 2], runs[row + 3]), role
+    return steps[code](place, place, other or hits, own, tick, a, b, c, d, e, f), role
   end
   local requests = { unpack('<' .. rep('BHHd', (#ARGV[5] - 8) / 13), ARGV[5], 9) }
   local first = 1
@@ -61,12 +63,16 @@ for place = 1, #keys do
   local state = states[place]
   if state ~= found[place] then
     local life = lives[place]
-    if log_write and type(state) == 'table' then
-      log_write(keys[place], state, life)
-    elseif life then
-      call('SET', keys[place], state, 'PX', life)
-    else
+    if not life then
       call('SETRANGE', keys[place], '0', state)
+    else
+      -- At a given time nothing expires.
+      life = string.format('%.0f', kept and LONGEST or min(ceil(life) - now_ms, LONGEST))
+      if log_write and type(state) == 'table' then
+        log_write(keys[place], state, life)
+      else
+        call('SET', keys[place], state, 'PX', life)
+      end
     end
   end
 end

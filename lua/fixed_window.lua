@@ -1,17 +1,16 @@
 -- fixed_window: the count of one window as a whole number, the same that INCRBY counts. The twin is src/algorithm/fixed_window.rs.
 -- The window is part of the key; its number and the times of the answer are the caller's business, who sends for how long to keep it.
 if uses[70] then
-  steps[70] = function(at, from, to, hits, keep)
-    local tick, limit, count_denied = limits[at - 1], limits[at], limits[at + 1]
+  steps[70] = function(from, to, hits, keep, tick, limit, count_denied)
     local allowed
     for place = from, to do
-      local own, state = read(place, 70)
+      local own, state, readable = read(place, 70)
       -- Redis counts to 19 digits.
       if state and (#state > 19 or not string.match(state, '^%d+$')) then
-        state = fail(place, 70, NO_COUNTER)
+        readable = fail(place, 70, NO_COUNTER)
       end
       allowed = nil
-      if state ~= nil then
+      if readable == 1 then
         -- INCRBY counts further than Lua; so far over every limit the difference means nothing.
         local count = min(tonumber(state or 0), MOST)
         local after = max(0, min(count + hits, MOST))
@@ -21,7 +20,7 @@ if uses[70] then
         end
         if after ~= count then
           states[own] = string.format('%.0f', after)
-          live(own, now_ms + keep * tick / 1000 + GRACE)
+          lives[own] = now_ms + keep * tick / 1000 + GRACE
           if kept then
             kept[place] = keep
           end

@@ -30,6 +30,9 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local MOST = 9007199254740991
 local NO_COUNTER = 'ERR value is not an integer or out of range'
 
+-- What no algorithm keeps, in the place of what is none of its states.
+local STRANGE = rep('\255', 32)
+
 -- Keys outlive what they mean by so many milliseconds, and none is given a longer life than Redis can count.
 local GRACE, LONGEST = 5000, 10000000000000
 
@@ -37,20 +40,20 @@ local GRACE, LONGEST = 5000, 10000000000000
 -- again as it has to be, and so many milliseconds at least. Until then the key is written in its place.
 local ADVANCE = 10000
 
--- By the code of the algorithm: step(at, from, to, hits, own) steps the checks of a run, where the six numbers of the limit begin at
--- limits[at]. Returns of the last check whether it is allowed; nil when it failed.
+-- By the code of the algorithm: step(from, to, hits, own, tick, ...) steps the checks of a run; behind the tick stand the six numbers of the
+-- limit. Returns of the last check whether it is allowed; nil when it failed.
 local steps = {}
 -- Of a log (see log.lua): read(code, key) and write(key, state, life).
 local log_read, log_write
 
--- The time in microseconds and in milliseconds; the numbers of all limits, eight each, and of all runs, four each.
-local now, now_ms, limits, runs
+-- The time in microseconds and in milliseconds.
+local now, now_ms
 
 -- By place: what was found under the key of a check, false for none; and by the first place of a key what stands there as of now, texts or
 -- a log's table. The ticks to keep it for, at a given time.
 local found, states, kept
--- By the first place of a key: the milliseconds that it is to live, as SET takes them, if not on as it did. By place: what is answered, if
--- not what was found; and the first place with the same key, if not each has its own.
+-- By the first place of a key: until when it is to live, in milliseconds, if not on as it did. By place: what is answered, if not what was
+-- found; and the first place with the same key, if not each has its own.
 local lives, rows, firsts = {}, {}, ARGV[6]
 -- The reply: seconds and microseconds, what is told of the checks, and from there on lines of errors.
 local reply = call('TIME')
@@ -66,8 +69,8 @@ local function fail(place, code, line)
   rows[place] = pack('<d', 3 - #reply) .. rep('\0', code == 67 and 24 or 16)
 end
 
--- The first place of a key, and what stands under it as of now; nil when it cannot be read. For checks where this is not just what was
--- found: what MGET does not know may be something else than a text.
+-- The first place of a key, what stands under it as of now, false for nothing, and 1 if that can be read, else 0. For checks where this is
+-- not just what was found: what MGET does not know may be something else than a text.
 local function read(place, code)
   local own = firsts and firsts[place] or place
   local state = states[own]
@@ -78,29 +81,13 @@ local function read(place, code)
       state = try('GET', keys[own])
     end
     if type(state) == 'table' and state.err then
-      return own, fail(place, code, state.err)
+      fail(place, code, state.err)
+      return own, false, 0
     end
     found[own], states[own] = state, state
   end
   if not state or own ~= place then
     rows[place] = state or rep('\0', code == 67 and 32 or 24)
   end
-  return own, state
-end
-
--- Gives a key a life until `needed`, in milliseconds, and in advance: its state tells its expiry. Returns that.
-local function renew(own, needed)
-  local life = ceil(needed) - now_ms
-  life = min(life + max(life, ADVANCE), LONGEST)
-  -- At a given time nothing expires.
-  lives[own] = string.format('%.0f', kept and LONGEST or life)
-  return now_ms + life
-end
-
--- The same for what tells no expiry, and gets one with each write.
-local live
-if uses[70] or uses[76] or uses[66] then
-  live = function(own, needed)
-    lives[own] = string.format('%.0f', kept and LONGEST or min(ceil(needed) - now_ms, LONGEST))
-  end
+  return own, state, 1
 end

@@ -1,8 +1,7 @@
 -- leaky_bucket: the newest tick and the backlog in units; a hit adds `window` units, a tick drains `rate` of them; none is empty. The twin is
 -- src/algorithm/leaky_bucket.rs. The check's own number is how many ticks the caller can be held, `longest` at most.
 if uses[81] then
-  steps[81] = function(at, from, to, hits, patience)
-    local tick, rate, window, longest, count_denied = limits[at - 1], limits[at], limits[at + 1], limits[at + 2], limits[at + 3]
+  steps[81] = function(from, to, hits, patience, tick, rate, window, longest, count_denied)
     local room, tick_ms = longest * rate, tick / 1000
     local capacity, most = floor(room / window) + 1, room + window + rate * window
     -- The longest backlog that admits the hits; a look asks whether there is debt.
@@ -11,38 +10,35 @@ if uses[81] then
       threshold = min(room - (hits - 1) * window, patience * rate)
     end
     local present, soonest = floor(now / tick), now_ms + GRACE
-    local states, firsts, kept, unpack, pack = states, firsts, kept, unpack, pack
+    local states, firsts, lives, kept, unpack, pack = states, firsts, lives, kept, unpack, pack
     local allowed
     for place = from, to do
       local own, text = place, states[place]
-      if firsts or not text then
-        own, text = read(place, 81)
+      local t, backlog, behind, expiry, last, stored = present, 0, 0, 1, 0, 0
+      if not text or firsts and firsts[place] ~= place then
+        own, text, expiry = read(place, 81)
       end
-      local t, backlog, behind, expiry, last, stored = present, 0, 0, 0, nil, nil
       if text then
-        if #text == 24 then
-          expiry, last, stored = unpack('<ddd', text)
+        if #text ~= 24 then
+          text = STRANGE
         end
-        if #text ~= 24 or last % 1 + stored % 1 ~= 0 or stored < 0 or not (expiry > 0) then
-          text = fail(place, 81, NO_COUNTER)
-        else
-          if stored > most then
-            stored = most
-          end
-          if last <= t then
-            -- The drain ends when nothing waits, so that no gap is too long to be multiplied.
-            local drained = (t - last) * rate
-            if drained < stored then
-              backlog = stored - drained
-            end
-          elseif last - t <= window then
-            -- The clock went back: on from where it was, and all waits are longer by as much.
-            t, backlog, behind = last, stored, last - t
-          end
-        end
+        expiry, last, stored = unpack('<ddd', text)
       end
       allowed = nil
-      if text ~= nil then
+      if (last + stored) % 1 == 0 and stored >= 0 and expiry > 0 then
+        if stored > most then
+          stored = most
+        end
+        if last <= t then
+          -- However long the gap: where the product is not exact any more, it is far too much.
+          backlog = stored - (t - last) * rate
+          if backlog < 0 then
+            backlog = 0
+          end
+        elseif last - t <= window then
+          -- The clock went back: on from where it was, and all waits are longer by as much.
+          t, backlog, behind = last, stored, last - t
+        end
         local after = backlog
         if rate == 0 then
           -- A queue that does not drain admits nothing and remembers nothing.
@@ -61,13 +57,16 @@ if uses[81] then
           local keep = after > 0 and ceil(after / rate) + behind or 1
           local needed = soonest + keep * tick_ms
           if expiry < needed then
-            expiry = renew(own, needed)
+            expiry = needed + max(needed - now_ms, ADVANCE)
+            lives[own] = expiry
           end
           states[own] = pack('<ddd', expiry, t, after)
           if kept then
             kept[place] = keep
           end
         end
+      elseif text then
+        fail(place, 81, NO_COUNTER)
       end
     end
     return allowed

@@ -193,17 +193,17 @@ if uses[76] or uses[66] then
   log_run = function(code, tick, from, to, step)
     local t, allowed = floor(now / tick), nil
     for place = from, to do
-      local own, log = read(place, code)
+      local own, log, readable = read(place, code)
       if log and log.code ~= code then
-        log = fail(place, code, NO_COUNTER)
+        readable = fail(place, code, NO_COUNTER)
       end
       allowed = nil
-      if log ~= nil then
+      if readable == 1 then
         local used, reset, retry, after, keep
         allowed, used, reset, retry, after, keep = step(log, keys[own], t)
         if after then
           states[own] = after
-          live(own, now_ms + keep * tick / 1000 + GRACE)
+          lives[own] = now_ms + keep * tick / 1000 + GRACE
           if kept then
             kept[place] = keep
           end

@@ -2,10 +2,8 @@
 -- place, and no lap can come back. The twin is src/algorithm/sliding_window_buckets.rs. The oldest bucket that overlaps the window
 -- counts whole.
 if uses[66] then
-  steps[66] = function(at, from, to, hits)
-    local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
-    local interval, buckets, life = limits[at + 3], limits[at + 4], limits[at + 5]
-    return log_run(66, limits[at - 1], from, to, function(log, key, t)
+  steps[66] = function(from, to, hits, _, tick, limit, window, count_denied, interval, buckets, life)
+    return log_run(66, tick, from, to, function(log, key, t)
       local bucket = floor(t / interval)
       if not log or log.newest - bucket > ceil(window / interval) then
         log = log_of(66, 0, 0, log and log.room or 0, 0, 0, 0, 0)

@@ -1,8 +1,7 @@
 -- sliding_window_log: every tick that had hits, in a log (see log.lua). The twin is src/algorithm/sliding_window_log.rs.
 if uses[76] then
-  steps[76] = function(at, from, to, hits)
-    local limit, window, count_denied = limits[at], limits[at + 1], limits[at + 2]
-    return log_run(76, limits[at - 1], from, to, function(log, key, t)
+  steps[76] = function(from, to, hits, _, tick, limit, window, count_denied)
+    return log_run(76, tick, from, to, function(log, key, t)
       if not log or log.tip - t > window then
         log = log_of(76, 0, 0, log and log.room or 0, 0, 0, 0, 0)
       end

@@ -1,56 +1,50 @@
 -- token_bucket: the newest tick and the level in units; a hit costs `window` units, a tick brings `rate` of them; none is
 -- full, and a bucket without a rate holds nothing. The twin is src/algorithm/token_bucket.rs.
 if uses[84] then
-  steps[84] = function(at, from, to, hits)
-    local tick, rate, window, burst, count_denied = limits[at - 1], limits[at], limits[at + 1], limits[at + 2], limits[at + 3]
+  steps[84] = function(from, to, hits, _, tick, rate, window, burst, count_denied)
     local full, cost, tick_ms = burst * window, hits * window, tick / 1000
     local present, soonest, empty = floor(now / tick), now_ms + GRACE, -full
-    local states, firsts, kept, unpack, pack = states, firsts, kept, unpack, pack
+    -- Hits are allowed where this much is left behind them: a look asks whether there is debt, and what is given back always may be.
+    local least = hits < 0 and -MOST or 0
+    local states, firsts, lives, kept, unpack, pack = states, firsts, lives, kept, unpack, pack
     local allowed
     for place = from, to do
       local own, text = place, states[place]
-      if firsts or not text then
-        own, text = read(place, 84)
+      local t, level, behind, expiry, last, stored = present, full, 0, 1, 0, full
+      if not text or firsts and firsts[place] ~= place then
+        own, text, expiry = read(place, 84)
       end
-      local t, level, behind, expiry, last, stored = present, full, 0, 0, nil, nil
       if text then
-        if #text == 24 then
-          expiry, last, stored = unpack('<ddd', text)
+        if #text ~= 24 then
+          text = STRANGE
         end
-        if #text ~= 24 or last % 1 + stored % 1 ~= 0 or not (expiry > 0) then
-          text = fail(place, 84, NO_COUNTER)
-        else
-          -- Any whole numbers will do: what is too much is cut to what there can be.
-          if stored < empty then
-            stored = empty
-          elseif stored > full then
-            stored = full
-          end
-          if last <= t then
-            -- The refill ends when the bucket is full, so that no gap is too long to be multiplied.
-            local refill = (t - last) * rate
-            if refill < full - stored then
-              level = stored + refill
-            end
-          elseif last - t <= window then
-            -- The clock went back: on from where it was, and all waits are longer by as much.
-            t, level, behind = last, stored, last - t
-          end
-        end
+        expiry, last, stored = unpack('<ddd', text)
       end
       allowed = nil
-      if text ~= nil then
-        local after = level
-        if hits > 0 then
-          allowed = level >= cost
-          if allowed then
-            after = level - cost
-          elseif count_denied == 1 then
-            after = max(level - cost, empty)
+      if (last + stored) % 1 == 0 and expiry > 0 then
+        -- What is too much or too little is cut to what there can be.
+        if stored < empty then
+          stored = empty
+        end
+        if last <= t then
+          -- However long the gap: where the product is not exact any more, it is far too much.
+          level = stored + (t - last) * rate
+        elseif last - t <= window then
+          -- The clock went back: on from where it was, and all waits are longer by as much.
+          t, level, behind = last, stored, last - t
+        end
+        if level > full then
+          level = full
+        end
+        local after = level - cost
+        if after >= least then
+          allowed = true
+          if after > full then
+            after = full
           end
         else
-          allowed = hits < 0 or level >= 0
-          after = min(full, level - cost)
+          allowed = false
+          after = count_denied == 1 and max(after, empty) or level
         end
         if after ~= level then
           local keep = 1
@@ -61,13 +55,16 @@ if uses[84] then
           end
           local needed = soonest + keep * tick_ms
           if expiry < needed then
-            expiry = renew(own, needed)
+            expiry = needed + max(needed - now_ms, ADVANCE)
+            lives[own] = expiry
           end
           states[own] = pack('<ddd', expiry, t, after)
           if kept then
             kept[place] = keep
           end
         end
+      elseif text then
+        fail(place, 84, NO_COUNTER)
       end
     end
     return allowed

@@ -21,6 +21,7 @@ mod node;
 mod options;
 mod pool;
 mod replies;
+mod round_trip;
 mod script;
 mod sentinel;
 mod shared;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
 use super::batch::{Batch, Manner, Now, Reply, Work};
 use super::error;
@@ -17,11 +17,7 @@ use super::node::{Node, Outcome};
 use super::pool::Pool;
 use crate::verdict::StoreError;
 
-/// A server whose answer takes less is near: while it is awaited, what comes waits for the next batch, which costs least of all (measured).
-/// Of one that is farther away a second lane does not wait for the first.
-const NEAR: Duration = Duration::from_millis(1);
-
-/// So many checks are worth a further lane, where a round trip is long and many requests wait for it.
+/// So many checks are worth a further lane, where a round trip is long and many requests wait for it. Where it is short, only a full batch is.
 const WORTH_A_LANE: usize = 16;
 
 /// Checks in one batch at most (but one request always goes whole): a script takes about 4 us each, and must not hold up Redis for more
@@ -85,7 +81,7 @@ impl Lanes {
         queue.checks += work.places.len();
         let since = Instant::now();
         // Whoever would be too late behind the batches under way is worth a lane of his own.
-        let worth = if self.0.node.is_far(work.within, since) { 1 } else { WORTH_A_LANE };
+        let worth = if self.0.node.round_trip.is_too_long(work.within, since) { 1 } else { self.0.worth() };
         queue.jobs.push_back(Job { work, since, reply });
         if queue.has_work_for_another(self.0.eager(), self.0.node.options().pool_size.get(), worth) {
             queue.busy += 1;
@@ -144,9 +140,15 @@ impl Inner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many lanes are used before a batch has to be worth another one.
+    /// So many lanes are used before a batch has to be worth another one. While an answer from near is awaited, what comes waits for the next
+    /// batch, which costs least of all (measured); of a server that is farther away a second lane does not wait for the first.
     fn eager(&self) -> u32 {
-        if self.node.round_trip() < NEAR { 1 } else { 2 }
+        if self.node.round_trip.is_near() { 1 } else { 2 }
+    }
+
+    /// So many checks are worth another one.
+    fn worth(&self) -> usize {
+        if self.node.round_trip.is_near() { MOST_CHECKS } else { WORTH_A_LANE }
     }
 
     async fn exchange(&self, link: &mut Link, jobs: &mut Vec<Job>) {
@@ -189,7 +191,7 @@ impl Inner {
         batch.write(link.outgoing());
         match link.exchange(deadline).await {
             Ok(values) => {
-                self.node.took(began.elapsed());
+                self.node.round_trip.took(began.elapsed());
                 batch.read(values, replies);
                 self.node.figures.answered(replies.len());
                 let now = replies.iter().map(|reply| reply.now).max().unwrap_or_default();
@@ -252,7 +254,7 @@ impl Busy {
             // Under one lock, so that who comes next sees that a lane is free.
             let mut queue = inner.queue();
             queue.linked -= u32::from(std::mem::take(&mut self.is_linked));
-            if queue.checks == 0 || !is_needed || (queue.busy > inner.eager() && queue.checks < WORTH_A_LANE) {
+            if queue.checks == 0 || !is_needed || (queue.busy > inner.eager() && queue.checks < inner.worth()) {
                 queue.busy -= 1;
                 self.is_counted = false;
                 return;

@@ -13,6 +13,7 @@ use super::error::{self, Refusal, Tallies};
 use super::figures::Figures;
 use super::link::{Link, Purpose};
 use super::options::{Address, Options};
+use super::round_trip::RoundTrip;
 use super::watch::Seen;
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Within;
@@ -43,8 +44,7 @@ pub(super) struct Node {
     pub(super) seen: Seen,
     /// What a request had for its trip, lately; a probe gets no more.
     budget_micros: AtomicU64,
-    /// The mean of the last batches.
-    round_trip_micros: AtomicU64,
+    pub(super) round_trip: RoundTrip,
 }
 
 /// Where a server is. After a failover it is another one.
@@ -128,7 +128,7 @@ impl Node {
             figures: Figures::default(),
             seen: Seen::default(),
             budget_micros: AtomicU64::new(0),
-            round_trip_micros: AtomicU64::new(0),
+            round_trip: RoundTrip::default(),
         })
     }
 
@@ -205,23 +205,6 @@ impl Node {
     pub(super) fn link_closed(&self, link: &Link) {
         self.links.open.fetch_sub(1, Ordering::Relaxed);
         self.links.broke.fetch_or(link.is_broken(), Ordering::Relaxed);
-    }
-
-    /// A batch took so long to be answered.
-    pub(super) fn took(&self, round_trip: Duration) {
-        let (new, old) = (u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX), self.round_trip_micros.load(Ordering::Relaxed));
-        let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
-        self.round_trip_micros.store(mean, Ordering::Relaxed);
-    }
-
-    /// How long a batch takes to be answered, by estimate; zero before there was one.
-    pub(super) fn round_trip(&self) -> Duration {
-        Duration::from_micros(self.round_trip_micros.load(Ordering::Relaxed))
-    }
-
-    /// Whether so little time is left that waiting for a batch under way to come back would be too much.
-    pub(super) fn is_far(&self, within: Within, now: Instant) -> bool {
-        within.deadline.saturating_duration_since(now) < self.round_trip().saturating_mul(5) / 2
     }
 
     /// Links, opened since the start and open now.

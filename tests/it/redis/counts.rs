@@ -102,11 +102,12 @@ async fn who_waits_for_a_connection_is_served_in_turn() {
     let mut options = server.options();
     options.pool_size = 2.try_into().expect("not 0");
     let redis = Redis::connect_lazily(options);
-    let tasks: Vec<_> = (0..64)
+    // More than go in two batches.
+    let tasks: Vec<_> = (0..256)
         .map(|_| {
             let redis = redis.clone();
             tokio::spawn(async move {
-                for _ in 0..100 {
+                for _ in 0..50 {
                     ask_one(&redis, "turns", 10, 1).await.expect("Redis is well");
                 }
                 Instant::now()

@@ -1,0 +1,80 @@
+//! How long a server takes to answer, as all threads of the process saw it lately.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::time::{Duration, Instant};
+
+use crate::store::Within;
+
+/// A server that can answer sooner is near.
+const NEAR: Duration = Duration::from_millis(1);
+
+/// What is known from the last batches; nothing before there was one.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    mean_micros: AtomicU64,
+    /// Of the quickest: what the way takes, where the mean also has what this process had to do beside.
+    quickest_micros: AtomicU64,
+}
+
+impl RoundTrip {
+    /// A batch took so long to be answered.
+    pub(super) fn took(&self, time: Duration) {
+        let new = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let or_first = |old: u64, next: u64| if old == 0 { new } else { next };
+        let mean = self.mean_micros.load(Ordering::Relaxed);
+        self.mean_micros.store(or_first(mean, mean - mean / 8 + new / 8), Ordering::Relaxed);
+        let quickest = self.quickest_micros.load(Ordering::Relaxed);
+        // Grows slowly, so that one among many is enough, and a way that became longer is noticed all the same.
+        self.quickest_micros.store(or_first(quickest, new.min(quickest + quickest / 16 + 1)), Ordering::Relaxed);
+    }
+
+    /// Whether the way to the server is short, however busy this process is.
+    pub(super) fn is_near(&self) -> bool {
+        self.quickest_micros.load(Ordering::Relaxed) < u64::try_from(NEAR.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether so little time is left that waiting for a batch under way to come back would be too much.
+    pub(super) fn is_too_long(&self, within: Within, now: Instant) -> bool {
+        let mean = Duration::from_micros(self.mean_micros.load(Ordering::Relaxed));
+        within.deadline.saturating_duration_since(now) < mean.saturating_mul(5) / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+
+    const QUICK: Duration = Duration::from_micros(200);
+
+    fn after(times: impl IntoIterator<Item = Duration>) -> RoundTrip {
+        let trip = RoundTrip::default();
+        times.into_iter().for_each(|time| trip.took(time));
+        trip
+    }
+
+    #[test]
+    fn a_busy_process_makes_no_server_far() {
+        let now_and_then = (0..1_000).map(|index| if index % 10 == 0 { QUICK } else { 20 * QUICK });
+        assert!(after(now_and_then).is_near());
+    }
+
+    #[test]
+    fn a_way_that_becomes_longer_or_shorter_is_noticed() {
+        assert!(after([QUICK]).is_near());
+        let longer = || std::iter::once(QUICK).chain(std::iter::repeat_n(50 * QUICK, 100));
+        assert!(!after(longer()).is_near());
+        assert!(!after([50 * QUICK]).is_near());
+        assert!(after(longer().chain([QUICK])).is_near());
+    }
+
+    #[test]
+    fn who_has_less_time_than_two_and_a_half_cannot_wait_for_a_batch_under_way() {
+        let (trip, now) = (after([4 * QUICK; 3]), Instant::now());
+        let left = |left: Duration| Within { deadline: now + left, patience: Span::ZERO };
+        assert!(trip.is_too_long(left(9 * QUICK), now));
+        assert!(!trip.is_too_long(left(10 * QUICK), now));
+        assert!(!RoundTrip::default().is_too_long(left(Duration::ZERO), now));
+    }
+}
