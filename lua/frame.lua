@@ -31,7 +31,7 @@ local MOST = 9007199254740991
 local NO_COUNTER = 'ERR value is not an integer or out of range'
 
 -- What no algorithm keeps, in the place of what is none of its states.
-local STRANGE = rep('\255', 32)
+local STRANGE = '\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255'
 
 -- Keys outlive what they mean by so many milliseconds, and none is given a longer life than Redis can count.
 local GRACE, LONGEST = 5000, 10000000000000
@@ -69,8 +69,9 @@ local function fail(place, code, line)
   rows[place] = pack('<d', 3 - #reply) .. rep('\0', code == 67 and 24 or 16)
 end
 
--- The first place of a key, what stands under it as of now, false for nothing, and 1 if that can be read, else 0. For checks where this is
--- not just what was found: what MGET does not know may be something else than a text.
+-- The first place of a key, what stands under it as of now, false for nothing, and 1 if that can be read, else 0: where nothing stands, that is
+-- an expiry long past, or none at all. For checks where this is not just what was found: what MGET does not know may be something else than a
+-- text.
 local function read(place, code)
   local own = firsts and firsts[place] or place
   local state = states[own]
@@ -90,4 +91,10 @@ local function read(place, code)
     rows[place] = state or rep('\0', code == 67 and 32 or 24)
   end
   return own, state, 1
+end
+
+-- Gives a key a life until `needed`, in milliseconds, and in advance: its state tells its expiry. Returns that.
+local function renew(own, needed)
+  lives[own] = needed + max(needed - now_ms, ADVANCE)
+  return lives[own]
 end

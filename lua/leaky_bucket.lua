@@ -10,7 +10,7 @@ if uses[81] then
       threshold = min(room - (hits - 1) * window, patience * rate)
     end
     local present, soonest = floor(now / tick), now_ms + GRACE
-    local states, firsts, lives, kept, unpack, pack = states, firsts, lives, kept, unpack, pack
+    local states, firsts, kept, unpack, pack = states, firsts, kept, unpack, pack
     local allowed
     for place = from, to do
       local own, text = place, states[place]
@@ -57,8 +57,7 @@ if uses[81] then
           local keep = after > 0 and ceil(after / rate) + behind or 1
           local needed = soonest + keep * tick_ms
           if expiry < needed then
-            expiry = needed + max(needed - now_ms, ADVANCE)
-            lives[own] = expiry
+            expiry = renew(own, needed)
           end
           states[own] = pack('<ddd', expiry, t, after)
           if kept then

@@ -3,7 +3,7 @@
 if uses[67] then
   steps[67] = function(from, to, hits, _, tick, limit, window, count_denied)
     local present, tick_ms, soonest, most = floor(now / tick), tick / 1000, now_ms + GRACE, 2 * limit
-    local states, firsts, lives, kept, unpack, pack = states, firsts, lives, kept, unpack, pack
+    local states, firsts, kept, unpack, pack = states, firsts, kept, unpack, pack
     local allowed
     for place = from, to do
       local own, text = place, states[place]
@@ -60,8 +60,7 @@ if uses[67] then
           end
           local needed = soonest + keep * tick_ms
           if expiry < needed then
-            expiry = needed + max(needed - now_ms, ADVANCE)
-            lives[own] = expiry
+            expiry = renew(own, needed)
           end
           states[own] = pack('<dddd', expiry, number, current_after, previous_after)
           if kept then

@@ -6,7 +6,7 @@ if uses[84] then
     local present, soonest, empty = floor(now / tick), now_ms + GRACE, -full
     -- Hits are allowed where this much is left behind them: a look asks whether there is debt, and what is given back always may be.
     local least = hits < 0 and -MOST or 0
-    local states, firsts, lives, kept, unpack, pack = states, firsts, lives, kept, unpack, pack
+    local states, firsts, kept, unpack, pack = states, firsts, kept, unpack, pack
     local allowed
     for place = from, to do
       local own, text = place, states[place]
@@ -55,8 +55,7 @@ if uses[84] then
           end
           local needed = soonest + keep * tick_ms
           if expiry < needed then
-            expiry = needed + max(needed - now_ms, ADVANCE)
-            lives[own] = expiry
+            expiry = renew(own, needed)
           end
           states[own] = pack('<ddd', expiry, t, after)
           if kept then

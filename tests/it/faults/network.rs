@@ -22,24 +22,34 @@ fn g4_latency_is_waited_for_or_answered() {
     let load = Load::start(Options::new(&services, |_| shot("error", "g4")));
     sleep(Duration::from_secs(1));
     let before: u64 = services.iter().map(resident_kib).sum();
-    let mut times = Vec::new();
-    for added in [5, 50, 200].map(Duration::from_millis) {
+    let phase = |millis| {
+        let added = Duration::from_millis(millis);
         proxy.to_client(Way::Delay { by: added, jitter: Duration::ZERO });
         let begun = Instant::now();
         sleep(Duration::from_millis(pace.pick(1_500, 10_000)));
-        times.push((added, begun, Instant::now()));
+        let ended = Instant::now();
         proxy.to_client(Way::Pass);
         sleep(Duration::from_secs(1));
+        Phase { added, report: load.so_far().between(begun, ended) }
+    };
+    // Beside other tests, a few come too late for reasons of their own.
+    let few = |all: usize| pace.pick(all / 20, 0);
+    let mut fitting = phase(5);
+    for _ in 1..pace.pick(3, 1) {
+        if fitting.report.count(Record::is_failed) <= few(fitting.report.len()) {
+            break;
+        }
+        // The machine may be too busy for a moment, in which enough of them in a row end what Redis is asked; not again and again.
+        fitting = phase(5);
     }
+    let phases = [fitting, phase(50), phase(200)];
     let after: u64 = services.iter().map(resident_kib).sum();
     let report = load.stop();
-    let phases = times.into_iter().map(|(added, from, to)| Phase { added, report: report.between(from, to) });
     let mut figures = Vec::new();
     for Phase { added, report } in phases {
         let (failed, all, added) = (report.count(Record::is_failed), report.len(), added.as_millis());
         if added == 5 {
-            // Beside other tests some come too late for reasons of their own, and enough of these in a row end what is asked for a moment.
-            goal.must(failed <= pace.pick(all / 2, 0), format!("+{added} ms: {failed} of {all} by policy"));
+            goal.must(failed <= few(all), format!("+{added} ms: {failed} of {all} by policy"));
         } else {
             // What was on its way when it began may still arrive.
             goal.must(failed >= all * 9 / 10, format!("+{added} ms: only {failed} of {all} by policy"));
