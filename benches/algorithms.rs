@@ -1,8 +1,9 @@
 //! What a decision costs: every algorithm, in memory and in Redis.
 //!
-//! `cargo bench --bench algorithms` prints the table that the README shows. The figures are CPU time of the process that decides, not wall
-//! time, taken in rounds that go through all rows in turn; a row shows the median. They compare rows of one run on one machine, and nothing
-//! else. Redis is a real redis-server of its own on the loopback, without persistence.
+//! `cargo bench --bench algorithms` prints the table that the README shows; `-- --readme` writes it there. The figures are CPU time of the
+//! process that decides, not wall time, taken in rounds that go through all rows in turn; a row shows the median, and beside it that of the
+//! ratios to a plain INCR right before. They compare rows of one run on one machine, and nothing else. Redis is a real redis-server of its
+//! own on the loopback, without persistence.
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
 
@@ -24,6 +25,15 @@ mod support {
     pub mod redis;
 }
 
+#[allow(dead_code, reason = "shared with the bench of that name, which uses more of it")]
+#[path = "service"]
+mod service {
+    pub mod figures;
+    pub mod machine;
+}
+
+use service::figures::{into_the_readme, median};
+use service::machine::{first_thread_micros, processors, redis_version, version};
 use support::redis::RedisServer;
 
 const KEYS: usize = 20_000;
@@ -52,20 +62,6 @@ fn plan(algorithm: Algorithm, batch: usize, first: usize) -> Plan {
     Plan::of_checks(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Role::default()))))
 }
 
-/// CPU time of a process so far, in microseconds. The kernel counts it in ticks of 10 ms.
-fn cpu_micros(process: &str) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in brackets").split_whitespace().collect();
-    let ticks = |index: usize| fields[index].parse::<f64>().expect("ticks");
-    (ticks(11) + ticks(12)) * 10_000.0
-}
-
-/// The number of redis-server's process.
-fn process_of(server: &RedisServer) -> String {
-    let info: String = server.run(&["INFO", "server"]);
-    info.lines().find_map(|line| line.strip_prefix("process_id:")).expect("a number").trim().to_owned()
-}
-
 /// Bytes of this process that are in memory.
 fn resident() -> f64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
@@ -76,12 +72,12 @@ fn resident() -> f64 {
 fn in_memory(algorithm: Algorithm) -> f64 {
     let memory = Memory::new(memory::Options::default());
     let plans: Vec<Plan> = (0..KEYS).map(|key| plan(algorithm, 1, key)).collect();
-    let begin = cpu_micros("self");
+    let begin = first_thread_micros(std::process::id());
     for index in 0..IN_MEMORY {
         let at = Moment { now: memory::now(), patience: Span::ZERO };
         std::hint::black_box(memory.decide_at(&plans[index % KEYS], &[0], at));
     }
-    (cpu_micros("self") - begin) / IN_MEMORY as f64
+    (first_thread_micros(std::process::id()) - begin) / IN_MEMORY as f64
 }
 
 /// Bytes of this process per key, with a single hit each.
@@ -115,22 +111,22 @@ async fn decide(redis: &Redis, plan: Plan, within: Within) -> Answers {
 /// CPU time of redis-server per decision, in batches of `batch`.
 async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, batch: usize) -> f64 {
     server.flush();
-    let process = process_of(server);
-    let begin = cpu_micros(&process);
+    let process = server.process_id();
+    let begin = first_thread_micros(process);
     for index in (0..IN_REDIS).step_by(batch) {
         let within = Within::until(Instant::now() + Duration::from_secs(10));
         let answers = decide(redis, plan(algorithm, batch, index), within).await;
         assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
     }
-    (cpu_micros(&process) - begin) / IN_REDIS as f64
+    (first_thread_micros(process) - begin) / IN_REDIS as f64
 }
 
 /// CPU time of redis-server per plain INCR, sixteen to a round trip: what the figures are compared with.
 fn incr(server: &RedisServer) -> f64 {
     server.flush();
     let mut connection = server.connection();
-    let process = process_of(server);
-    let begin = cpu_micros(&process);
+    let process = server.process_id();
+    let begin = first_thread_micros(process);
     for index in (0..IN_REDIS).step_by(16) {
         let mut pipe = bb8_redis::redis::pipe();
         for offset in 0..16 {
@@ -138,7 +134,7 @@ fn incr(server: &RedisServer) -> f64 {
         }
         pipe.query::<Vec<i64>>(&mut connection).expect("sixteen numbers");
     }
-    (cpu_micros(&process) - begin) / IN_REDIS as f64
+    (first_thread_micros(process) - begin) / IN_REDIS as f64
 }
 
 /// Bytes of Redis per key, with a single hit each.
@@ -156,11 +152,6 @@ async fn redis_bytes(server: &RedisServer, redis: &Redis, algorithm: Algorithm) 
     (used() - begin) / KEYS as f64
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(place) = arguments.iter().position(|argument| argument == BYTES_OF) {
@@ -169,31 +160,53 @@ fn main() {
         return println!("{:.0}", memory_bytes(algorithm));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let report = runtime.block_on(measure());
+    println!("{report}");
+    if arguments.iter().any(|argument| argument == "--readme") {
+        into_the_readme("algorithms", &report);
+    }
+}
+
+/// A row of the table: CPU time per decision, in microseconds, by round; in Redis by the size of batches, each beside that of a plain INCR.
+#[derive(Default)]
+struct Row {
+    in_memory: Vec<f64>,
+    in_redis: [Vec<f64>; BATCHES.len()],
+    to_incr: [Vec<f64>; BATCHES.len()],
+}
+
+async fn measure() -> String {
     let server = RedisServer::start();
-    runtime.block_on(async {
-        let redis = Redis::connect_lazily(server.options());
-        let rows = algorithms();
-        let mut cells: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); 1 + BATCHES.len()]; rows.len()];
-        let mut plain = Vec::new();
-        for round in 0..ROUNDS {
-            plain.push(incr(&server));
-            for (row, &(name, algorithm)) in rows.iter().enumerate() {
-                eprintln!("round {} of {ROUNDS}: {name}", round + 1);
-                cells[row][0].push(in_memory(algorithm));
-                for (column, &batch) in BATCHES.iter().enumerate() {
-                    cells[row][1 + column].push(in_redis(&server, &redis, algorithm, batch).await);
-                }
+    let redis = Redis::connect_lazily(server.options());
+    let mut rows: Vec<_> = algorithms().into_iter().map(|(name, algorithm)| (name, algorithm, Row::default())).collect();
+    let mut plain = Vec::new();
+    for round in 1..=ROUNDS {
+        for (name, algorithm, row) in &mut rows {
+            eprintln!("round {round} of {ROUNDS}: {name}");
+            row.in_memory.push(in_memory(*algorithm));
+            for (column, &batch) in BATCHES.iter().enumerate() {
+                let beside = incr(&server);
+                let micros = in_redis(&server, &redis, *algorithm, batch).await;
+                row.in_redis[column].push(micros);
+                row.to_incr[column].push(micros / beside);
+                plain.push(beside);
             }
         }
-        let mut table =
-            "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a key in memory | in Redis |\n".to_owned();
-        table += "|---|---|---|---|---|---|---|\n";
-        for ((name, algorithm), cells) in rows.iter().zip(cells) {
-            let micros: Vec<String> = cells.into_iter().map(|values| format!("{:.2} µs", median(values))).collect();
-            let bytes = (bytes_in_a_new_process(name), redis_bytes(&server, &redis, *algorithm).await);
-            let _ = writeln!(table, "| `{name}` | {} | {:.0} | {:.0} |", micros.join(" | "), bytes.0, bytes.1);
+    }
+    let mut table =
+        "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a key in memory | in Redis |\n".to_owned();
+    table += "|---|---|---|---|---|---|---|\n";
+    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+    for (name, algorithm, row) in &rows {
+        let _ = write!(table, "| `{name}` | {:.2} µs", middle(&row.in_memory));
+        for (micros, ratios) in row.in_redis.iter().zip(&row.to_incr) {
+            let _ = write!(table, " | {:.1} µs ({:.1})", middle(micros), middle(ratios));
         }
-        let plain = median(plain);
-        println!("{table}\nA plain INCR, sixteen to a round trip, costs redis-server {plain:.2} µs in the same run.");
-    });
+        let _ = writeln!(table, " | {:.0} | {:.0} |", bytes_in_a_new_process(name), redis_bytes(&server, &redis, *algorithm).await);
+    }
+    let (plain, processors, rustc, redis) = (middle(&plain), processors(), version("rustc"), redis_version());
+    table
+        + &format!(
+            "\nIn brackets: to a plain `INCR`, sixteen to a round trip, which cost redis-server {plain:.1} µs. {processors}; {rustc}, {redis}.\n"
+        )
 }

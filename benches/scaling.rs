@@ -24,6 +24,7 @@ mod service {
     pub mod figures;
     pub mod limits;
     pub mod load;
+    pub mod machine;
     pub mod servers;
     pub mod wire;
 }
@@ -39,8 +40,8 @@ mod scaling {
 use std::time::Duration;
 
 use scaling::{control, overload, plot, rows};
-use service::figures::{into_the_readme, processors, version};
-use service::servers::can_pin;
+use service::figures::into_the_readme;
+use service::machine::{can_pin, processors, version};
 
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]

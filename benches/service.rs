@@ -26,6 +26,7 @@ mod service {
     pub mod fill;
     pub mod limits;
     pub mod load;
+    pub mod machine;
     pub mod plain_redis;
     pub mod runs;
     pub mod servers;
@@ -34,10 +35,11 @@ mod service {
 
 use service::budget::Measured;
 use service::empty::{self, Runtime};
-use service::figures::{into_the_readme, processors, version};
+use service::figures::into_the_readme;
 use service::fill;
+use service::machine::{can_pin, processors, redis_version, version};
 use service::runs::{self, Times};
-use service::servers::{Peer, can_pin};
+use service::servers::Peer;
 
 const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
 
@@ -109,10 +111,8 @@ fn measure(options: &Options) {
         runs::rounds(&runs, options.times);
         return;
     }
-    let (readings, incr) = runs::rounds(&runs, options.times);
     let measured = Measured {
-        readings,
-        incr,
+        readings: runs::rounds(&runs, options.times),
         fill: fill::in_new_processes(options.fill_keys),
         fill_keys: options.fill_keys,
         admitted: runs::admitted(),
@@ -128,13 +128,13 @@ fn measure(options: &Options) {
 
 /// Where and how this was measured.
 fn machine(times: Times) -> String {
-    let redis = version("redis-server").split(" sha").next().unwrap_or_default().to_owned();
     let pinned = if can_pin() { "the server on one core, Redis and the load on another" } else { "not pinned to cores" };
     format!(
-        "Medians of {} rounds [least..most], windows of {:.1} s. {}, {pinned}; {}, {redis}.\n",
+        "Medians of {} rounds [least..most], windows of {:.1} s. {}, {pinned}; {}, {}.\n",
         times.rounds,
         times.window.as_secs_f64(),
         processors(),
-        version("rustc")
+        version("rustc"),
+        redis_version()
     )
 }

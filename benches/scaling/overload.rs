@@ -13,7 +13,8 @@ use crate::Times;
 use crate::service::figures::spread;
 use crate::service::limits::{Keys, questions};
 use crate::service::load::{Client, Pace, Shape, Tally, Until};
-use crate::service::servers::{Kind, Place, Server, can_pin};
+use crate::service::machine::can_pin;
+use crate::service::servers::{Kind, Place, Server};
 
 const PATIENCE: Duration = Duration::from_millis(100);
 

@@ -79,7 +79,7 @@ pub fn all(most: u32) -> Vec<Row> {
         let points = numbers.iter().filter(|&&number| number <= most).map(|&number| Point { number, ..point(number) });
         Row { name, points: points.map(|point| Point { keys: point.keys.min(most), ..point }).collect() }
     };
-    let cores: &[u32] = if crate::service::servers::cores() > 1 { &[1, 2] } else { &[1] };
+    let cores: &[u32] = if crate::service::machine::cores() > 1 { &[1, 2] } else { &[1] };
     vec![
         row("cores", cores, |workers| Point { workers, place: Place::Anywhere, ..POINT }),
         row("connections", &[1, 4, 16, 64, 256, 1_000], |connections| {

@@ -1,15 +1,13 @@
-//! Figures as tables show them, where they were measured, and their place in the README.
+//! Figures as tables show them, and their place in the README.
 
 use std::fs;
-use std::process::Command;
 
-use super::servers::cores;
-
-/// The middle one.
+/// The middle one, or what is between the middle two.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
+    let middle = sorted.get(sorted.len() / 2)?;
+    if sorted.len() % 2 == 1 { Some(*middle) } else { Some(f64::midpoint(sorted[sorted.len() / 2 - 1], *middle)) }
 }
 
 /// The least and the most.
@@ -22,19 +20,6 @@ pub fn spread(values: &[f64], digits: usize) -> String {
     let Some(median) = median(values) else { return "-".to_owned() };
     let (least, most) = extremes(values);
     if values.len() == 1 { format!("{median:.digits$}") } else { format!("{median:.digits$} [{least:.digits$}..{most:.digits$}]") }
-}
-
-/// The first line that a program says of its version.
-pub fn version(program: &str) -> String {
-    let output = Command::new(program).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&output).lines().next().unwrap_or(program).to_owned()
-}
-
-/// How many processors of which kind.
-pub fn processors() -> String {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("unknown", |(_, model)| model);
-    format!("{} × {model}", cores())
 }
 
 /// Puts the text between the markers of this name in the README.

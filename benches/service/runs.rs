@@ -38,6 +38,8 @@ pub struct Run {
     pace: Pace,
     keys: Keys,
     descriptors: usize,
+    /// Whether plain INCRs are measured right before and after it.
+    beside_incr: bool,
 }
 
 /// What was read off a run. Times are in microseconds.
@@ -46,6 +48,8 @@ pub struct Reading {
     pub server: f64,
     /// 0 without a Redis.
     pub redis: f64,
+    /// Of redis-server per INCR, sixteen to a round trip, beside this run; 0 where none was sent.
+    pub incr: f64,
     pub per_second: f64,
     pub p50: f64,
     pub p99: f64,
@@ -60,7 +64,7 @@ pub type Readings = Vec<(String, Vec<Reading>)>;
 impl Run {
     fn new(name: &str, kind: Kind) -> Self {
         let (place, shape, pace, keys) = (Place::FirstCore, SHAPE, Pace::Closed, Keys::Uniform);
-        Self { name: name.to_owned(), kind, place, shape, pace, keys, descriptors: 1 }
+        Self { name: name.to_owned(), kind, place, shape, pace, keys, descriptors: 1, beside_incr: false }
     }
 
     fn open(self) -> Self {
@@ -80,7 +84,22 @@ impl Run {
         Self { name: format!("{}, all cores", self.name), place: Place::Anywhere, shape: WIDE, ..self }
     }
 
+    fn beside_incr(self) -> Self {
+        Self { beside_incr: true, ..self }
+    }
+
     fn measure(&self, times: Times) -> Reading {
+        if !self.beside_incr {
+            return self.measure_alone(times);
+        }
+        // What else goes on in the machine changes by the second: what is compared has to be neighbours.
+        let before = plain_redis::incr_micros(times.window / 2);
+        let reading = self.measure_alone(times);
+        let after = plain_redis::incr_micros(times.window / 2);
+        Reading { incr: f64::midpoint(before, after), ..reading }
+    }
+
+    fn measure_alone(&self, times: Times) -> Reading {
         let server = Server::start(&self.kind, self.place);
         checks::answers(&server, &self.kind);
         let mut client = Client::connect(server.address, self.shape);
@@ -95,7 +114,7 @@ impl Run {
         let server = (server.cpu_micros() - of_server) / answered;
         let [p50, p99, p999] = tally.quantiles([0.5, 0.99, 0.999]);
         let not_ok = (tally.failed + tally.over_limit) as f64 / answered;
-        Reading { server, redis, per_second: answered / tally.lasted.as_secs_f64(), p50, p99, p999, not_ok }
+        Reading { server, redis, incr: 0.0, per_second: answered / tally.lasted.as_secs_f64(), p50, p99, p999, not_ok }
     }
 }
 
@@ -111,8 +130,8 @@ pub fn all(peers: &[Peer]) -> Vec<Run> {
         memory().three(),
         Run::new("empty #[tokio::main]", Kind::Empty(Runtime::MultiThread)).everywhere(),
         memory().everywhere(),
-        redis("fixed_window"),
-        redis("token_bucket"),
+        redis("fixed_window").beside_incr(),
+        redis("token_bucket").beside_incr(),
         redis("sliding_window_log"),
         redis("sliding_window_counter"),
         redis("sliding_window_buckets"),
@@ -136,22 +155,28 @@ pub fn all(peers: &[Peer]) -> Vec<Run> {
     runs
 }
 
-/// Every run once in each round, so that a machine that slows down slows all of them; and the plain INCR between them.
-pub fn rounds(runs: &[Run], times: Times) -> (Readings, Vec<f64>) {
+/// Every run once in each round, so that a machine that slows down slows all of them.
+pub fn rounds(runs: &[Run], times: Times) -> Readings {
     let mut readings: Readings = runs.iter().map(|run| (run.name.clone(), Vec::new())).collect();
-    let mut incr = Vec::new();
     for round in 1..=times.rounds {
         for (run, (_, of_run)) in runs.iter().zip(&mut readings) {
             let reading = run.measure(times);
             eprintln!(
-                "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 {:6.0} us {:.4} not ok",
-                run.name, reading.server, reading.redis, reading.per_second, reading.p50, reading.p99, reading.p999, reading.not_ok
+                "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 {:6.0} us {:.4} not ok; INCR {:.2} us",
+                run.name,
+                reading.server,
+                reading.redis,
+                reading.per_second,
+                reading.p50,
+                reading.p99,
+                reading.p999,
+                reading.not_ok,
+                reading.incr
             );
             of_run.push(reading);
         }
-        incr.push(plain_redis::incr_micros(times.window / 2));
     }
-    (readings, incr)
+    readings
 }
 
 /// How many of many calls for one key a limit of a thousand admits, in each store by each algorithm; a shaper has no such number.

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use super::empty::Runtime;
 use super::limits;
+use super::machine::{can_pin, cores, cpu_micros};
 use crate::support::{RedisServer, ports};
 
 /// No server takes longer to listen.
@@ -189,24 +190,6 @@ fn weir(folder: &Path, place: Place, [address, http]: [SocketAddr; 2]) -> Comman
     command
 }
 
-/// CPU time of a process so far. The kernel counts it in ticks of 10 ms, so that a window has to be many of them.
-pub fn cpu_micros(process: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in brackets").split_whitespace().collect();
-    let ticks = |index: usize| fields[index].parse::<f64>().expect("ticks");
-    (ticks(11) + ticks(12)) * 10_000.0
-}
-
-pub fn cores() -> usize {
-    let online = fs::read_to_string("/proc/cpuinfo").unwrap_or_default().lines().filter(|line| line.starts_with("processor")).count();
-    online.max(1)
-}
-
-/// Whether servers can be given cores.
-pub fn can_pin() -> bool {
-    cores() > 1 && Command::new("taskset").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
-
 fn on(place: Place, program: &str) -> Command {
     if place == Place::FirstCore && can_pin() {
         let mut command = Command::new("taskset");
@@ -219,9 +202,19 @@ fn on(place: Place, program: &str) -> Command {
 
 /// Moves this process, and with it every Redis that it starts from now on.
 pub fn run_this_on(place: Place) {
+    match place {
+        Place::FirstCore => run_this_on_cores("1"),
+        Place::Anywhere => run_this_on_cores(&format!("0-{}", cores() - 1)),
+    }
+}
+
+/// Moves this process to where servers run, to ask Redis itself as they do.
+pub fn run_this_as_a_server() {
+    run_this_on_cores("0");
+}
+
+fn run_this_on_cores(list: &str) {
     if can_pin() {
-        let all = format!("0-{}", cores() - 1);
-        let list = if place == Place::FirstCore { "1" } else { &all };
         let moved = Command::new("taskset").args(["-a", "-c", "-p", list, &std::process::id().to_string()]).stdout(Stdio::null()).status();
         assert!(moved.is_ok_and(|status| status.success()), "taskset cannot move this process to {list}");
     }
