@@ -10,13 +10,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::Times;
-use crate::service::figures::spread;
+use crate::service::figures::{extremes, median, spread};
 use crate::service::limits::{Keys, questions};
+use crate::service::load::Questions;
 use crate::service::load::{Client, Pace, Shape, Tally, Until};
 use crate::service::machine::can_pin;
 use crate::service::servers::{Kind, Place, Server};
 
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Overloads of one server, with a peak before, between and after them.
+const OVERLOADS: usize = 3;
 
 /// Times the peak.
 const OFFERED: f64 = 3.0;
@@ -62,8 +66,8 @@ struct Reading {
 /// Measures and returns the table.
 pub fn measure(times: Times) -> String {
     let mut text = String::from(
-        "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time / peak | refused | time to a refusal, p50, p99 \
-         | p50, p99 of all answers | memory |\n|---|---|---|---|---|---|---|\n",
+        "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time / peak | refused | given up \
+         | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n|---|---|---|---|---|---|---|---|\n",
     );
     if !can_pin() {
         return String::new();
@@ -73,22 +77,23 @@ pub fn measure(times: Times) -> String {
         for shape in [FEW, MANY] {
             let name = format!("{store}, {} connections", shape.connections);
             let readings: Vec<Reading> =
-                (0..times.rounds).map(|_| overload(&kind, spinners, shape, times)).inspect(|one| one.show(&name)).collect();
-            let column = |value: fn(&Reading) -> f64, digits| spread(&readings.iter().map(value).collect::<Vec<f64>>(), digits);
-            let percent = |value: f64| format!("{:.1} %", value * 100.0);
-            let last = readings.last().expect("a round");
+                (0..times.rounds).flat_map(|_| overloads(&kind, spinners, shape, times)).inspect(|one| one.show(&name)).collect();
+            let all = |value: fn(&Reading) -> f64| readings.iter().map(value).collect::<Vec<f64>>();
+            let column = |value| spread(&all(value), 2);
+            let middle = |value| median(&all(value)).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
-                "| {name} | {} | {} | {} | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
-                column(|one| one.offered, 2),
-                column(|one| one.goodput, 2),
-                percent(last.refused),
-                last.refused_ms[0],
-                last.refused_ms[1],
-                last.answered_ms[0],
-                last.answered_ms[1],
-                last.mebibytes[0],
-                last.mebibytes[1],
+                "| {name} | {} | {} | {:.1} % | {:.1} % | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
+                column(|one| one.offered),
+                column(|one| one.goodput),
+                middle(|one| one.refused) * 100.0,
+                middle(|one| one.given_up) * 100.0,
+                middle(|one| one.refused_ms[0]),
+                middle(|one| one.refused_ms[1]),
+                middle(|one| one.answered_ms[0]),
+                middle(|one| one.answered_ms[1]),
+                all(|one| one.mebibytes[0])[0],
+                extremes(&all(|one| one.mebibytes[1])).1,
             );
         }
     }
@@ -105,36 +110,74 @@ impl Reading {
     }
 }
 
-fn overload(kind: &Kind, spinners: usize, shape: Shape, times: Times) -> Reading {
+/// Overloads between peaks, so that each has neighbours to be compared with: what else goes on in the machine changes by the second.
+fn overloads(kind: &Kind, spinners: usize, shape: Shape, times: Times) -> Vec<Reading> {
     let server = Server::start(kind, Place::FirstCore);
     let _spinners: Vec<Spinner> = (0..spinners).map(|_| Spinner::start()).collect();
     let mut questions = questions(Keys::Uniform, 1);
-    let window = times.window.max(5 * PATIENCE);
-    let mut client = Client::connect(server.address, Shape { streams: CLOSED, ..shape });
-    let _ = client.run(&mut questions, Pace::Closed, Until::Passed(times.warm_up));
-    let spent = server.all_cpu_micros();
-    let peak = client.run(&mut questions, Pace::Closed, Until::Passed(window));
-    let cost = (server.all_cpu_micros() - spent) / peak.ok as f64;
-    drop(client);
-    let before = server.resident_bytes();
-    let mut client = Client::connect(server.address, shape).impatient(PATIENCE);
-    let pace = Pace::Open { per_second: OFFERED * peak.ok as f64 / peak.lasted.as_secs_f64() };
-    let _ = client.run(&mut questions, pace, Until::Passed(15 * PATIENCE));
-    let spent = server.all_cpu_micros();
-    let mut tally = client.run(&mut questions, pace, Until::Passed(window));
-    let capacity = (server.all_cpu_micros() - spent) / cost;
-    let after = server.resident_bytes();
-    let in_ms = |micros: [f64; 2]| micros.map(|micros| micros / 1_000.0);
-    let Tally { ok, failed, given_up, connections_lost, .. } = tally;
-    let offered = (ok + failed + given_up) as f64;
-    Reading {
-        goodput: ok as f64 / capacity,
-        offered: offered / capacity,
-        refused: failed as f64 / offered,
-        given_up: given_up as f64 / offered,
-        connections_lost,
-        refused_ms: in_ms(tally.failed_quantiles([0.5, 0.99])),
-        answered_ms: in_ms(tally.quantiles([0.5, 0.99])),
-        mebibytes: [before, after].map(|bytes| bytes / f64::from(1 << 20)),
+    let mut peak = Peak::measure(&server, shape, &mut questions, times);
+    let mut readings = Vec::new();
+    for _ in 0..OVERLOADS {
+        let overload = Overload::measure(&server, shape, peak.per_second, &mut questions, times);
+        let next = Peak::measure(&server, shape, &mut questions, times);
+        readings.push(overload.beside(f64::midpoint(peak.cost, next.cost)));
+        peak = next;
+    }
+    readings
+}
+
+/// What the server does at its best.
+struct Peak {
+    /// CPU time of a call, in microseconds.
+    cost: f64,
+    per_second: f64,
+}
+
+impl Peak {
+    fn measure(server: &Server, shape: Shape, questions: &mut Questions, times: Times) -> Self {
+        let mut client = Client::connect(server.address, Shape { streams: CLOSED, ..shape }).impatient(PATIENCE);
+        let _ = client.run(questions, Pace::Closed, Until::Passed(times.warm_up));
+        let spent = server.all_cpu_micros();
+        let peak = client.run(questions, Pace::Closed, Until::Passed(times.window.max(5 * PATIENCE)));
+        let cost = (server.all_cpu_micros() - spent) / peak.ok as f64;
+        Self { cost, per_second: peak.ok as f64 / peak.lasted.as_secs_f64() }
+    }
+}
+
+/// What came of more.
+struct Overload {
+    tally: Tally,
+    /// CPU time that the server got, in microseconds.
+    spent: f64,
+    resident_bytes: [f64; 2],
+}
+
+impl Overload {
+    fn measure(server: &Server, shape: Shape, peak_per_second: f64, questions: &mut Questions, times: Times) -> Self {
+        let before = server.resident_bytes();
+        let mut client = Client::connect(server.address, shape).impatient(PATIENCE);
+        let pace = Pace::Open { per_second: OFFERED * peak_per_second };
+        let _ = client.run(questions, pace, Until::Passed(15 * PATIENCE));
+        let begin = server.all_cpu_micros();
+        let tally = client.run(questions, pace, Until::Passed(times.window.max(5 * PATIENCE)));
+        Self { tally, spent: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
+    }
+
+    /// At a peak's cost of a call.
+    fn beside(mut self, cost: f64) -> Reading {
+        let capacity = self.spent / cost;
+        let in_ms = |micros: [f64; 2]| micros.map(|micros| micros / 1_000.0);
+        let Tally { ok, failed, given_up, connections_lost, .. } = self.tally;
+        let offered = (ok + failed + given_up) as f64;
+        Reading {
+            goodput: ok as f64 / capacity,
+            offered: offered / capacity,
+            refused: failed as f64 / offered,
+            given_up: given_up as f64 / offered,
+            connections_lost,
+            refused_ms: in_ms(self.tally.failed_quantiles([0.5, 0.99])),
+            answered_ms: in_ms(self.tally.quantiles([0.5, 0.99])),
+            mebibytes: self.resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),
+        }
     }
 }
