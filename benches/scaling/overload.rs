@@ -12,8 +12,7 @@ use std::time::Duration;
 use crate::Times;
 use crate::service::figures::{extremes, median, spread};
 use crate::service::limits::{Keys, questions};
-use crate::service::load::Questions;
-use crate::service::load::{Client, Pace, Shape, Tally, Until};
+use crate::service::load::{Client, Pace, Questions, Shape, Tally, Until};
 use crate::service::machine::can_pin;
 use crate::service::servers::{Kind, Place, Server};
 
@@ -126,6 +125,11 @@ fn overloads(kind: &Kind, spinners: usize, shape: Shape, times: Times) -> Vec<Re
     readings
 }
 
+/// Long enough for who gives up to do so.
+fn window(times: Times) -> Until {
+    Until::Passed(times.window.max(5 * PATIENCE))
+}
+
 /// What the server does at its best.
 struct Peak {
     /// CPU time of a call, in microseconds.
@@ -138,7 +142,7 @@ impl Peak {
         let mut client = Client::connect(server.address, Shape { streams: CLOSED, ..shape }).impatient(PATIENCE);
         let _ = client.run(questions, Pace::Closed, Until::Passed(times.warm_up));
         let spent = server.all_cpu_micros();
-        let peak = client.run(questions, Pace::Closed, Until::Passed(times.window.max(5 * PATIENCE)));
+        let peak = client.run(questions, Pace::Closed, window(times));
         let cost = (server.all_cpu_micros() - spent) / peak.ok as f64;
         Self { cost, per_second: peak.ok as f64 / peak.lasted.as_secs_f64() }
     }
@@ -159,7 +163,7 @@ impl Overload {
         let pace = Pace::Open { per_second: OFFERED * peak_per_second };
         let _ = client.run(questions, pace, Until::Passed(15 * PATIENCE));
         let begin = server.all_cpu_micros();
-        let tally = client.run(questions, pace, Until::Passed(times.window.max(5 * PATIENCE)));
+        let tally = client.run(questions, pace, window(times));
         Self { tally, spent: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
     }
 
