@@ -1,5 +1,7 @@
 //! What a decision costs Redis, in commands and bytes: counted and not timed, so that no busy machine hides one too many.
 
+use std::num::NonZero;
+
 use futures_util::future::join_all;
 use weir::algorithm::{Kind, Options};
 use weir::time::{Rate, Unit};
@@ -49,12 +51,14 @@ async fn commands_and_bytes_of_a_batch() {
         (Kind::TokenBucket, 3 + REQUESTS, 71, 25),
         (Kind::LeakyBucket, 3 + REQUESTS, 71, 25),
     ];
-    // Enough that nothing is refused, also by the algorithm that keeps requests apart.
-    let rate = Rate { requests_per_unit: 60_000, unit: Unit::Minute, unit_multiplier: 1 };
     let mut wrong = Vec::new();
     for (kind, commands, most_received, most_sent) in table {
         let server = RedisServer::start();
-        let redis = Redis::connect_lazily(server.options());
+        // A second connection would have to learn by itself which counters expire.
+        let redis = Redis::connect_lazily(weir::store::redis::Options { pool_size: NonZero::<u32>::MIN, ..server.options() });
+        // Enough that nothing is refused, also by the algorithm that keeps requests apart. The counters of a new window are not known to expire.
+        let unit = if kind == Kind::FixedWindow { Unit::Week } else { Unit::Minute };
+        let rate = Rate { requests_per_unit: 60_000, unit, unit_multiplier: 1 };
         let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
         // Connections are made, and scripts and keys known.
         for _ in 0..2 {

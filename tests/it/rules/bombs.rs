@@ -2,18 +2,19 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use weir::rules::compile::{Options, SourceText, compile};
 
+use crate::support::ports::PATIENCE;
+
 /// Compiles on a thread with the stack that test threads have, and returns the only problem. The time is a guard against hanging, far above
-/// what is needed.
+/// what a busy machine needs.
 fn refusal(text: impl Into<Vec<u8>>) -> String {
     let file = SourceText { name: "bomb.yaml".into(), text: text.into() };
     let (sender, receiver) = mpsc::channel();
     let compile = move || sender.send(compile(&[file], &Options::default()).map(|_| ()));
     thread::Builder::new().stack_size(2 << 20).spawn(compile).expect("a thread");
-    let problems = receiver.recv_timeout(Duration::from_secs(5)).expect("an answer within 5 s").expect_err("a refusal");
+    let problems = receiver.recv_timeout(PATIENCE).expect("an answer").expect_err("a refusal");
     problems[0].to_string()
 }
 

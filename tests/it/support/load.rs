@@ -177,12 +177,13 @@ impl Drop for Load {
 }
 
 async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<AtomicBool>) {
-    let clients: Vec<Client> = (0..options.services.len() * CONNECTIONS)
-        .map(|number| {
-            let address = options.services[number % options.services.len()];
-            Client::new(Endpoint::from_shared(format!("http://{address}")).expect("an address is a URI").connect_lazy())
-        })
-        .collect();
+    // Connected before the first request is due: a load measures services, and not how long its own connections take.
+    let mut clients = Vec::new();
+    for number in 0..options.services.len() * CONNECTIONS {
+        let address = options.services[number % options.services.len()];
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address is a URI");
+        clients.push(Client::new(endpoint.connect().await.expect("a service listens")));
+    }
     let (mut calls, begin, mut number) = (tokio::task::JoinSet::new(), Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
         loop {
