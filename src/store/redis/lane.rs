@@ -44,6 +44,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// In all jobs.
     checks: usize,
+    /// Of each batch that is under way: since when.
+    under_way: Vec<Instant>,
     /// Lanes at work, and those of them that have a link in their hand.
     busy: u32,
     linked: u32,
@@ -83,11 +85,11 @@ impl Lanes {
         // Whoever would be too late behind the batches under way is worth a lane of his own.
         let worth = if self.0.node.round_trip.is_too_long(work.within, since) { 1 } else { self.0.worth() };
         queue.jobs.push_back(Job { work, since, reply });
-        if queue.has_work_for_another(self.0.eager(), self.0.node.options().pool_size.get(), worth) {
+        if queue.has_work_for_another(self.0.eager(&queue, since), self.0.node.options().pool_size.get(), worth) {
             queue.busy += 1;
             drop(queue);
             // The task begins after those that are ready now, so that what they ask goes along.
-            tokio::spawn(Busy { inner: Arc::clone(&self.0), is_counted: true, is_linked: false }.run());
+            tokio::spawn(Busy { inner: Arc::clone(&self.0), is_counted: true, is_linked: false, since: None }.run());
         }
         Ok(receiver)
     }
@@ -114,8 +116,8 @@ impl Queue {
 
     /// The next batch: in the order in which it was asked, without those who have left or are too late.
     /// Returns how many those were.
-    fn take(&mut self, jobs: &mut Vec<Job>) -> u64 {
-        let (now, mut checks, mut left) = (Instant::now(), 0, 0);
+    fn take(&mut self, jobs: &mut Vec<Job>, now: Instant) -> u64 {
+        let (mut checks, mut left) = (0, 0);
         while let Some(job) = self.jobs.front() {
             let next = job.work.places.len();
             if checks > 0 && checks + next > MOST_CHECKS {
@@ -130,7 +132,17 @@ impl Queue {
                 left += 1;
             }
         }
+        if !jobs.is_empty() {
+            self.under_way.push(now);
+        }
         left
+    }
+
+    /// A batch is not under way any more, whatever became of it.
+    fn is_back(&mut self, since: Instant) {
+        if let Some(place) = self.under_way.iter().position(|&other| other == since) {
+            self.under_way.swap_remove(place);
+        }
     }
 }
 
@@ -141,9 +153,12 @@ impl Inner {
     }
 
     /// So many lanes are used before a batch has to be worth another one. While an answer from near is awaited, what comes waits for the next
-    /// batch, which costs least of all (measured); of a server that is farther away a second lane does not wait for the first.
-    fn eager(&self) -> u32 {
-        if self.node.round_trip.is_near() { 1 } else { 2 }
+    /// batch, which costs least of all (measured); of a server that is farther away a second lane does not wait for the first. Nobody waits for
+    /// an answer that is overdue, which may be held up alone.
+    fn eager(&self, queue: &Queue, now: Instant) -> u32 {
+        let trip = &self.node.round_trip;
+        let is_held_up = queue.under_way.iter().any(|&since| trip.is_overdue(since, now));
+        u32::from(!trip.is_near()) + u32::from(is_held_up) + 1
     }
 
     /// So many checks are worth another one.
@@ -219,9 +234,17 @@ struct Busy {
     inner: Arc<Inner>,
     is_counted: bool,
     is_linked: bool,
+    /// When its batch was taken, while one is under way.
+    since: Option<Instant>,
 }
 
 impl Busy {
+    fn is_back(&mut self, queue: &mut Queue) {
+        if let Some(since) = self.since.take() {
+            queue.is_back(since);
+        }
+    }
+
     async fn run(mut self) {
         let inner = Arc::clone(&self.inner);
         let mut jobs = Vec::new();
@@ -232,12 +255,15 @@ impl Busy {
                     self.is_linked = true;
                     while !link.is_spent() {
                         inner.pool.renew(&mut link);
-                        let left = inner.queue().take(&mut jobs);
+                        let now = Instant::now();
+                        let left = inner.queue().take(&mut jobs, now);
                         inner.node.figures.abandoned(left);
                         if jobs.is_empty() {
                             break;
                         }
+                        self.since = Some(now);
                         inner.exchange(&mut link, &mut jobs).await;
+                        self.is_back(&mut inner.queue());
                     }
                     true
                 }
@@ -254,7 +280,8 @@ impl Busy {
             // Under one lock, so that who comes next sees that a lane is free.
             let mut queue = inner.queue();
             queue.linked -= u32::from(std::mem::take(&mut self.is_linked));
-            if queue.checks == 0 || !is_needed || (queue.busy > inner.eager() && queue.checks < inner.worth()) {
+            let eager = inner.eager(&queue, Instant::now());
+            if queue.checks == 0 || !is_needed || (queue.busy > eager && queue.checks < inner.worth()) {
                 queue.busy -= 1;
                 self.is_counted = false;
                 return;
@@ -266,7 +293,9 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         if self.is_counted {
-            let mut queue = self.inner.queue();
+            let inner = Arc::clone(&self.inner);
+            let mut queue = inner.queue();
+            self.is_back(&mut queue);
             queue.busy -= 1;
             queue.linked -= u32::from(self.is_linked);
         }

@@ -9,6 +9,10 @@ use crate::store::Within;
 /// A server that can answer sooner is near.
 const NEAR: Duration = Duration::from_millis(1);
 
+/// An answer that takes so many times as long as usual is overdue, if it takes longer than this.
+const OVERDUE: u32 = 4;
+const NEVER_OVERDUE: Duration = Duration::from_millis(5);
+
 /// What is known from the last batches; nothing before there was one.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
@@ -36,8 +40,16 @@ impl RoundTrip {
 
     /// Whether so little time is left that waiting for a batch under way to come back would be too much.
     pub(super) fn is_too_long(&self, within: Within, now: Instant) -> bool {
-        let mean = Duration::from_micros(self.mean_micros.load(Ordering::Relaxed));
-        within.deadline.saturating_duration_since(now) < mean.saturating_mul(5) / 2
+        within.deadline.saturating_duration_since(now) < self.mean().saturating_mul(5) / 2
+    }
+
+    /// Whether something is in the way of an answer that has been awaited since then, and may not be in the way of another one.
+    pub(super) fn is_overdue(&self, since: Instant, now: Instant) -> bool {
+        now.saturating_duration_since(since) > self.mean().saturating_mul(OVERDUE).max(NEVER_OVERDUE)
+    }
+
+    fn mean(&self) -> Duration {
+        Duration::from_micros(self.mean_micros.load(Ordering::Relaxed))
     }
 }
 
@@ -67,6 +79,16 @@ mod tests {
         assert!(!after(longer()).is_near());
         assert!(!after([50 * QUICK]).is_near());
         assert!(after(longer().chain([QUICK])).is_near());
+    }
+
+    #[test]
+    fn an_answer_is_overdue_after_four_times_the_usual_and_five_milliseconds() {
+        let now = Instant::now();
+        for (usual, overdue) in [(QUICK, 25 * QUICK), (10 * QUICK, 40 * QUICK)] {
+            let trip = after([usual; 3]);
+            assert!(!trip.is_overdue(now, now + overdue));
+            assert!(trip.is_overdue(now, now + overdue + Duration::from_micros(1)));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use weir::store::redis::{Address, Login, Options, TlsFiles, Topology, Written};
 
 use super::*;
+use crate::support::proxy::{Proxy, Way};
 use crate::support::redis::RedisServer;
 
 /// As little as Envoy's default leaves.
@@ -93,6 +94,36 @@ async fn a_hang_is_unknown_by_the_deadline_and_heals() {
     let look = look_when_all_are_let_in(&redis, "hang").await;
     assert!((2..=3).contains(&look.used), "{look:?}");
     server.assert_every_key_expires();
+}
+
+/// A network that has lost a packet holds up one connection, and nothing else.
+#[tokio::test]
+async fn who_comes_while_an_answer_is_overdue_does_not_wait_for_it() {
+    const HELD: Duration = Duration::from_secs(1);
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port());
+    let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
+    let redis = Redis::connect_lazily(Options::new(address));
+    for _ in 0..20 {
+        ask_one(&redis, "held", 1_000, 1).await.expect("Redis is well");
+    }
+    let patient = || Within::until(Instant::now() + 5 * HELD);
+    proxy.to_client(Way::Delay { by: HELD, jitter: Duration::ZERO });
+    let held = decide_within(&redis, plan(&[("held", check(1_000, 1))]), patient());
+    let others = async {
+        // Until the answer is on its way.
+        tokio::time::sleep(HELD / 10).await;
+        proxy.to_client(Way::Pass);
+        let mut answers = Vec::new();
+        for _ in 0..20 {
+            answers.push(decide_within(&redis, plan(&[("other", check(1_000, 1))]), patient()).await.checks[0]);
+        }
+        (answers, Instant::now())
+    };
+    let held = async { (held.await.checks[0], Instant::now()) };
+    let ((held, held_until), (others, others_until)) = tokio::join!(held, others);
+    assert!(held.is_ok() && others.iter().all(Result::is_ok), "{held:?} {others:?}");
+    assert!(others_until < held_until, "the others had to wait");
 }
 
 #[tokio::test]
