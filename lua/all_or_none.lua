@@ -3,7 +3,7 @@
 local all_or_none
 -- The places of checks that were allowed, in a request that was not.
 local looks
-if uses[65] then
+if steps[65] then
   looks = {}
   all_or_none = function(first, last, quotas, check)
     local undo, results = {}, {}
@@ -15,7 +15,7 @@ if uses[65] then
       local result, role = check(place)
       results[place] = result
       if result == nil then
-        err = err or reply[#reply]
+        err = err or errors[#errors]
       end
       local is_quota, refuses = role % 2 == 1, not result and role < 2
       if is_quota then

@@ -1,12 +1,15 @@
 -- The last part of the script: goes through the runs, or where it has to through the requests, then writes what changed. See frame.lua.
-now = reply[1] * 1000000 + reply[2]
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
 if ARGV[1] ~= '' then
   now, kept = tonumber(ARGV[1]), {}
-  reply[1], reply[2] = string.format('%.0f', floor(now / 1000000)), string.format('%.0f', now % 1000000)
+  time[1], time[2] = string.format('%.0f', floor(now / 1000000)), string.format('%.0f', now % 1000000)
 end
 now_ms = floor(now / 1000)
+soonest = now_ms + 5000
+local keys, unpack = KEYS, struct.unpack
 if firsts then
-  firsts = { unpack('<' .. rep('H', #keys), firsts) }
+  firsts = { unpack('<' .. string.rep('H', #keys), firsts) }
 end
 -- Logs are long, and read in parts.
 if log_read then
@@ -15,14 +18,15 @@ else
   found = call('MGET', list(keys))
   states = { list(found) }
 end
--- A limit, and a run.
+-- A limit, and a run; and the longest life in milliseconds.
+local LONGEST = 10000000000000
 local LIMIT, LIMIT_SIZE, RUN, RUN_SIZE = '<Bddddddd', 57, '<HHdd', 20
 if not all_or_none and now <= unpack('<d', ARGV[5]) then
   local from, at, told = 1, 1, ARGV[4]
   while at < #told do
     local limit, count, hits, own, behind = unpack(RUN, told, at)
     local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], limit / 4 * LIMIT_SIZE + 1)
-    steps[code](from, from + count - 1, hits, own, tick, a, b, c, d, e, f)
+    steps[code](from, from + count - 1, hits, own, floor(now / tick), tick / 1000, a, b, c, d, e, f)
     from, at = from + count, behind
   end
 else
@@ -42,9 +46,9 @@ else
     if line then
       return fail(place, code, line)
     end
-    return steps[code](place, place, other or hits, own, tick, a, b, c, d, e, f), role
+    return steps[code](place, place, other or hits, own, floor(now / tick), tick / 1000, a, b, c, d, e, f), role
   end
-  local requests = { unpack('<' .. rep('BHHd', (#ARGV[5] - 8) / 13), ARGV[5], 9) }
+  local requests = { unpack('<' .. string.rep('BHHd', (#ARGV[5] - 8) / 13), ARGV[5], 9) }
   local first = 1
   for row = 1, #requests - 1, 4 do
     local last = first + requests[row + 1] - 1
@@ -66,8 +70,8 @@ for place = 1, #keys do
     if not life then
       call('SETRANGE', keys[place], '0', state)
     else
-      -- At a given time nothing expires.
-      life = string.format('%.0f', kept and LONGEST or min(ceil(life) - now_ms, LONGEST))
+      -- At a given time nothing expires, and none is given a longer life than Redis can count.
+      life = string.format('%.0f', kept and LONGEST or math.min(math.ceil(life) - now_ms, LONGEST))
       if log_write and type(state) == 'table' then
         log_write(keys[place], state, life)
       else
@@ -82,11 +86,10 @@ end
 local text = table.concat(found)
 if kept then
   for place = 1, #keys do
-    text = text .. pack('<d', kept[place] or -1)
+    text = text .. struct.pack('<d', kept[place] or -1)
   end
 end
 if looks and looks[1] then
-  text = text .. pack('<' .. rep('H', #looks), list(looks))
+  text = text .. struct.pack('<' .. string.rep('H', #looks), list(looks))
 end
-reply[3] = text
-return reply
+return { time[1], time[2], text, list(errors) }

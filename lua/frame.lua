@@ -22,32 +22,19 @@
 -- every step of it counts: no function is called for a check where nothing is unusual but those that pack, and what is packed is the state
 -- alone.
 
-local call, try, list, keys = redis.call, redis.pcall, unpack, KEYS
-local pack, unpack, byte, rep = struct.pack, struct.unpack, string.byte, string.rep
-local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local call, list, floor = redis.call, unpack, math.floor
 
--- Whole numbers end here; a stored one that is larger is not ours.
-local MOST = 9007199254740991
-local NO_COUNTER = 'ERR value is not an integer or out of range'
+-- A function of an algorithm is made for each call anew, and costs by what it uses of the following: what is a library's or a constant, they
+-- name themselves.
 
--- What no algorithm keeps, in the place of what is none of its states.
-local STRANGE = '\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255'
-
--- Keys outlive what they mean by so many milliseconds, and none is given a longer life than Redis can count.
-local GRACE, LONGEST = 5000, 10000000000000
-
--- An expiry costs Redis more than the write that it belongs to. Where a state tells when it expires, it is given in advance: for as long
--- again as it has to be, and so many milliseconds at least. Until then the key is written in its place.
-local ADVANCE = 10000
-
--- By the code of the algorithm: step(from, to, hits, own, tick, ...) steps the checks of a run; behind the tick stand the six numbers of the
--- limit. Returns of the last check whether it is allowed; nil when it failed.
+-- By the code of the algorithm, if it occurs: step(from, to, hits, own, present, tick_ms, ...) steps the checks of a run. `present` is now in
+-- ticks of so many milliseconds; behind stand the six numbers of the limit. Returns of the last check whether it is allowed; nil when it failed.
 local steps = {}
 -- Of a log (see log.lua): read(code, key) and write(key, state, life).
 local log_read, log_write
 
--- The time in microseconds and in milliseconds.
-local now, now_ms
+-- The time in milliseconds; and a key expires no sooner than this, because keys outlive what they mean by five seconds.
+local now_ms, soonest
 
 -- By place: what was found under the key of a check, false for none; and by the first place of a key what stands there as of now, texts or
 -- a log's table. The ticks to keep it for, at a given time.
@@ -55,18 +42,16 @@ local found, states, kept
 -- By the first place of a key: until when it is to live, in milliseconds, if not on as it did. By place: what is answered, if not what was
 -- found; and the first place with the same key, if not each has its own.
 local lives, rows, firsts = {}, {}, ARGV[6]
--- The reply: seconds and microseconds, what is told of the checks, and from there on lines of errors.
-local reply = call('TIME')
-reply[3] = ''
-local uses = {}
+-- The lines of errors.
+local errors = {}
 for index = 1, #ARGV[2] do
-  uses[byte(ARGV[2], index)] = true
+  steps[string.byte(ARGV[2], index)] = true
 end
 
 -- A row has three numbers, but that of sliding_window_counter (67) has four.
 local function fail(place, code, line)
-  reply[#reply + 1] = line
-  rows[place] = pack('<d', 3 - #reply) .. rep('\0', code == 67 and 24 or 16)
+  errors[#errors + 1] = line or 'ERR value is not an integer or out of range'
+  rows[place] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16)
 end
 
 -- The first place of a key, what stands under it as of now, false for nothing, and 1 if that can be read, else 0: where nothing stands, that is
@@ -77,24 +62,26 @@ local function read(place, code)
   local state = states[own]
   if not state then
     if log_read and (code == 76 or code == 66) then
-      state = log_read(code, keys[own])
+      state = log_read(code, KEYS[own])
     else
-      state = try('GET', keys[own])
+      state = redis.pcall('GET', KEYS[own])
     end
-    if type(state) == 'table' and state.err then
+    if type(state) == 'table' and state.err ~= nil then
       fail(place, code, state.err)
       return own, false, 0
     end
     found[own], states[own] = state, state
   end
   if not state or own ~= place then
-    rows[place] = state or rep('\0', code == 67 and 32 or 24)
+    rows[place] = state or string.rep('\0', code == 67 and 32 or 24)
   end
   return own, state, 1
 end
 
--- Gives a key a life until `needed`, in milliseconds, and in advance: its state tells its expiry. Returns that.
-local function renew(own, needed)
-  lives[own] = needed + max(needed - now_ms, ADVANCE)
+-- An expiry costs Redis more than the write that it belongs to. Where a state tells when it expires, it is given in advance: a life until
+-- `needed`, in milliseconds, and for as long again, but ten seconds more at least, and a minute if the key has had a life before: who comes
+-- once takes no room for longer, and who comes often is seldom written so. Returns the expiry.
+local function renew(own, needed, before)
+  lives[own] = needed + math.max(needed - now_ms, before <= 1 and 10000 or 60000)
   return lives[own]
 end

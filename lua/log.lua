@@ -9,7 +9,8 @@
 -- at, `room` the cells that there is place for, `base` the total before the oldest entry. One cell may be `pushed` and not written yet:
 -- within a call the time stands still, so that there is never a second one.
 local log_of, log_step, log_run
-if uses[76] or uses[66] then
+if steps[76] or steps[66] then
+  local pack, unpack, min, max = struct.pack, struct.unpack, math.min, math.max
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
 
   -- The packing of a cell, its size, and what totals are counted up to. A log's limit is 100,000 at most, and debt doubles it.
@@ -23,19 +24,19 @@ if uses[76] or uses[66] then
   end
 
   log_read = function(code, key)
-    local text = try('GETRANGE', key, 0, HEADER_SIZE - 1)
+    local text = redis.pcall('GETRANGE', key, 0, HEADER_SIZE - 1)
     if type(text) == 'table' then
       return text
     end
     if text == '' then
       return false
     end
-    if #text ~= HEADER_SIZE or byte(text) ~= VERSION then
-      return { err = NO_COUNTER }
+    if #text ~= HEADER_SIZE or string.byte(text) ~= VERSION then
+      return { err = false }
     end
     local _, first, last, room, newest, tip, base, total = unpack(HEADER, text)
     if first > last or last > room or call('STRLEN', key) ~= HEADER_SIZE + room * packings[code][2] then
-      return { err = NO_COUNTER }
+      return { err = false }
     end
     return log_of(code, first, last, room, newest, tip, base, total)
   end
@@ -190,20 +191,20 @@ if uses[76] or uses[66] then
 
   -- Steps the checks of a run: step(log, key, t) is that of one check. Returns what log_step does, with ticks until it has recovered and
   -- the retry in the place of entries, and the ticks to keep it for.
-  log_run = function(code, tick, from, to, step)
-    local t, allowed = floor(now / tick), nil
+  log_run = function(code, t, tick_ms, from, to, step)
+    local allowed
     for place = from, to do
       local own, log, readable = read(place, code)
       if log and log.code ~= code then
-        readable = fail(place, code, NO_COUNTER)
+        readable = fail(place, code)
       end
       allowed = nil
       if readable == 1 then
         local used, reset, retry, after, keep
-        allowed, used, reset, retry, after, keep = step(log, keys[own], t)
+        allowed, used, reset, retry, after, keep = step(log, KEYS[own], t)
         if after then
           states[own] = after
-          lives[own] = now_ms + keep * tick / 1000 + GRACE
+          lives[own] = soonest + keep * tick_ms
           if kept then
             kept[place] = keep
           end

@@ -374,15 +374,20 @@ async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
         let max_delay = (kind == Kind::LeakyBucket).then(|| Span::from_secs(3_600));
         let options = algorithm::Options { kind, max_delay, ..Default::default() };
         let algorithm = Algorithm::try_new(&rate, &options).expect("options that belong together");
-        for _ in 0..60 {
+        for hit in 0..60 {
             let verdict = decide(&redis, plan(&[("kept", asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);
+            if hit == 0 && matches!(kind, Kind::TokenBucket | Kind::LeakyBucket) {
+                // Recovered after 600 ms; the grace, and ten seconds in advance.
+                assert!(lives_for_ms < 16_000, "{kind:?}: {lives_for_ms} ms for who comes once");
+            }
             // Some of the grace of five seconds has passed.
             assert!(lives_for_ms > verdict.reset_after.micros() / 1_000 + 2_000, "{kind:?}: {lives_for_ms} ms, {verdict:?}");
         }
         if matches!(kind, Kind::TokenBucket | Kind::SlidingWindowCounter | Kind::LeakyBucket) {
-            assert!(server.calls("set") < 15, "{kind:?}: {} expiries for 60 hits", server.calls("set"));
+            // One of them looks whether Weir may.
+            assert!(server.calls("set") <= 3, "{kind:?}: {} expiries for 60 hits", server.calls("set"));
         }
         server.flush();
         server.run::<()>(&["CONFIG", "RESETSTAT"]);
