@@ -38,8 +38,6 @@ pub struct Run {
     pace: Pace,
     keys: Keys,
     descriptors: usize,
-    /// Whether plain INCRs are measured right before and after it.
-    beside_incr: bool,
 }
 
 /// What was read off a run. Times are in microseconds.
@@ -64,7 +62,7 @@ pub type Readings = Vec<(String, Vec<Reading>)>;
 impl Run {
     fn new(name: &str, kind: Kind) -> Self {
         let (place, shape, pace, keys) = (Place::FirstCore, SHAPE, Pace::Closed, Keys::Uniform);
-        Self { name: name.to_owned(), kind, place, shape, pace, keys, descriptors: 1, beside_incr: false }
+        Self { name: name.to_owned(), kind, place, shape, pace, keys, descriptors: 1 }
     }
 
     fn open(self) -> Self {
@@ -84,12 +82,13 @@ impl Run {
         Self { name: format!("{}, all cores", self.name), place: Place::Anywhere, shape: WIDE, ..self }
     }
 
-    fn beside_incr(self) -> Self {
-        Self { beside_incr: true, ..self }
+    /// As Redis is when plain INCRs are measured, which is done right before and after.
+    fn redis_alone(self) -> Self {
+        Self { name: format!("{}, a core for Redis", self.name), place: Place::BesideLoad, ..self }
     }
 
     fn measure(&self, times: Times) -> Reading {
-        if !self.beside_incr {
+        if self.place != Place::BesideLoad {
             return self.measure_alone(times);
         }
         // What else goes on in the machine changes by the second: what is compared has to be neighbours.
@@ -130,12 +129,14 @@ pub fn all(peers: &[Peer]) -> Vec<Run> {
         memory().three(),
         Run::new("empty #[tokio::main]", Kind::Empty(Runtime::MultiThread)).everywhere(),
         memory().everywhere(),
-        redis("fixed_window").beside_incr(),
-        redis("token_bucket").beside_incr(),
+        redis("fixed_window"),
+        redis("token_bucket"),
         redis("sliding_window_log"),
         redis("sliding_window_counter"),
         redis("sliding_window_buckets"),
         redis("leaky_bucket"),
+        redis("fixed_window").redis_alone(),
+        redis("token_bucket").redis_alone(),
         redis("fixed_window").three(),
         redis("fixed_window").zipf(),
         empty().open(),

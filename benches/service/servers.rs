@@ -1,7 +1,7 @@
 //! The servers that are measured: started fresh for each run, each on the core that it is given, ended with it.
 //!
-//! Server on the first core, Redis and load on the second, where `taskset` can say so; elsewhere everything runs anywhere, and the table
-//! says that too.
+//! Server on the first core, Redis and load on the second, where `taskset` can say so, or the load beside the server; elsewhere everything
+//! runs anywhere, and the table says that too.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -24,6 +24,8 @@ const STARTS_WITHIN: Duration = Duration::from_secs(60);
 pub enum Place {
     /// The first core, and everything else on the second.
     FirstCore,
+    /// The first core together with the load; Redis has the second for itself.
+    BesideLoad,
     /// Everything on all cores.
     Anywhere,
 }
@@ -91,6 +93,9 @@ impl Server {
         limits::write(folder.path(), kind.algorithm());
         run_this_on(place);
         let redis = kind.needs_redis().then(RedisServer::start);
+        if place == Place::BesideLoad {
+            run_this_as_a_server();
+        }
         let [address, http, debug] = [ports::free(), ports::free(), ports::free()];
         let command = match kind {
             Kind::Empty(runtime) => {
@@ -191,7 +196,7 @@ fn weir(folder: &Path, place: Place, [address, http]: [SocketAddr; 2]) -> Comman
 }
 
 fn on(place: Place, program: &str) -> Command {
-    if place == Place::FirstCore && can_pin() {
+    if place != Place::Anywhere && can_pin() {
         let mut command = Command::new("taskset");
         command.args(["-c", "0", program]);
         command
@@ -203,12 +208,12 @@ fn on(place: Place, program: &str) -> Command {
 /// Moves this process, and with it every Redis that it starts from now on.
 pub fn run_this_on(place: Place) {
     match place {
-        Place::FirstCore => run_this_on_cores("1"),
+        Place::FirstCore | Place::BesideLoad => run_this_on_cores("1"),
         Place::Anywhere => run_this_on_cores(&format!("0-{}", cores() - 1)),
     }
 }
 
-/// Moves this process to where servers run, to ask Redis itself as they do.
+/// Moves this process to where servers run, so that Redis stays behind alone.
 pub fn run_this_as_a_server() {
     run_this_on_cores("0");
 }
