@@ -23,6 +23,9 @@ const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 
+/// Frames that say something about a refused call have so many bytes.
+const ABOUT_A_CALL: usize = HEAD + 4;
+
 /// Refusals that wait to be written, at most. Who does not read them is served as usual, which waits until they are read.
 const MOST_UNWRITTEN: usize = 64 << 10;
 
@@ -105,8 +108,9 @@ pub(super) struct Gate {
     head: [u8; HEAD],
     head_bytes: usize,
     left: usize,
-    /// The last stream that HTTP/2 has heard of.
+    /// The last stream that HTTP/2 has heard of, and the last one that was refused.
     last: u32,
+    refused: u32,
     /// By stream: the calls in what is looked at now.
     calls: Vec<(u32, Part)>,
     /// Refusals, and how much of them is written.
@@ -136,18 +140,30 @@ impl Gate {
         }
     }
 
-    /// Takes the calls out of `bytes` that can be refused, and moves the rest to the beginning. Returns how much is left, and how many calls
-    /// were refused.
-    pub(super) fn refuse(&mut self, bytes: &mut [u8]) -> (usize, u64) {
+    /// Whether something may be said of a refused call that HTTP/2 would take ill, because it has heard of no later one.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.refused > self.last
+    }
+
+    /// Takes out of `bytes` what is said of refused calls and, if they are late, the calls that can be refused; moves the rest to the beginning.
+    /// Returns how much that is, where the beginning of a frame is held back that has to be given again with what comes behind it, and how
+    /// many calls were refused.
+    pub(super) fn refuse(&mut self, bytes: &mut [u8], are_late: bool) -> (usize, usize, u64) {
         let mut at = 0;
         while at < bytes.len() && (self.head_bytes > 0 || self.left > 0) {
             at += self.pass_frame(&bytes[at..]);
         }
-        self.find_calls(&bytes[at..]);
+        if are_late {
+            self.find_calls(&bytes[at..]);
+        }
         let (mut kept, mut calls, mut data) = (at, 0, 0);
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let Some((frame, ..)) = Frame::split(rest).filter(|(frame, ..)| self.refuses(frame)) else {
+            let whole = Frame::split(rest).map(|(frame, ..)| frame);
+            if whole.is_none() && rest.len() < ABOUT_A_CALL {
+                break;
+            }
+            let Some(frame) = whole.filter(|frame| self.refuses(frame)) else {
                 let passed = self.pass_frame(rest);
                 bytes.copy_within(at..at + passed, kept);
                 kept += passed;
@@ -159,6 +175,7 @@ impl Gate {
                     let place = self.refusals.len();
                     self.refusals.extend_from_slice(&REFUSAL);
                     self.refusals[place + 5..place + HEAD].copy_from_slice(&frame.stream.to_be_bytes());
+                    self.refused = self.refused.max(frame.stream);
                     calls += 1;
                 }
                 DATA => data += frame.length,
@@ -172,7 +189,7 @@ impl Gate {
             self.refusals.extend(frame(WINDOW_UPDATE, 0, 0, &given_back));
         }
         self.calls.clear();
-        (kept, calls)
+        (kept, at, calls)
     }
 
     /// Finds the calls that are whole in `bytes`, which begin with a frame. Frames of several calls may be mixed.

@@ -29,14 +29,16 @@ pub(super) struct Socket {
     intake: Arc<Intake>,
     metrics: Arc<Metrics>,
     gate: Gate,
-    /// What was read while the worker was behind, and what of it is still to go on to HTTP/2. Empty in good times.
+    /// What was read while the worker was behind; what of it is still to go on to HTTP/2, and what has to be looked at together with what comes
+    /// next. Empty in good times.
     read: Vec<u8>,
     kept: Range<usize>,
+    held: Range<usize>,
 }
 
 impl Socket {
     pub(super) fn new(first: &'static [u8], stream: TcpStream, intake: Arc<Intake>, metrics: Arc<Metrics>) -> Self {
-        Self { first, stream, intake, metrics, gate: Gate::default(), read: Vec::new(), kept: 0..0 }
+        Self { first, stream, intake, metrics, gate: Gate::default(), read: Vec::new(), kept: 0..0, held: 0..0 }
     }
 
     /// Reads as from any socket.
@@ -51,17 +53,21 @@ impl Socket {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has waited too long, until something of it is not refused.
-    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Reads through the gate what has waited too long or comes behind what was refused, until something of it goes on.
+    fn poll_gate(&mut self, context: &mut Context<'_>, is_late: bool) -> Poll<io::Result<()>> {
         self.read.resize(READ_BYTES, 0);
         for _ in 0..MOST_READINGS {
+            self.read.copy_within(self.held.clone(), 0);
+            self.held = 0..self.held.len();
             let mut room = ReadBuf::new(&mut self.read);
+            room.set_filled(self.held.len());
             ready!(Pin::new(&mut self.stream).poll_read(context, &mut room))?;
             let count = room.filled().len();
-            let (kept, refused) = self.gate.refuse(&mut self.read[..count]);
+            let is_end = count == self.held.len();
+            let (kept, held, refused) = if is_end { (count, count, 0) } else { self.gate.refuse(&mut self.read[..count], is_late) };
             self.metrics.calls_refused(refused);
-            self.kept = 0..kept;
-            if kept > 0 || count == 0 {
+            (self.kept, self.held) = (0..kept, held..count);
+            if kept > 0 || is_end {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -103,10 +109,11 @@ impl AsyncRead for Socket {
             return Poll::Ready(Ok(()));
         }
         if self.kept.is_empty() {
-            if !self.intake.is_late() {
+            let is_late = self.intake.is_late();
+            if !is_late && self.held.is_empty() && !self.gate.is_ahead() {
                 return self.poll_plain(context, buffer);
             }
-            ready!(self.poll_late(context))?;
+            ready!(self.poll_gate(context, is_late))?;
         }
         self.give(buffer);
         Poll::Ready(Ok(()))

@@ -17,12 +17,15 @@ fn usual(stream: u32) -> Vec<u8> {
 
 /// What is left of `bytes` when they come in pieces of `size`, and the streams that were refused.
 fn through(gate: &mut Gate, bytes: &[u8], size: usize) -> (Vec<u8>, Vec<u32>) {
-    let mut left = Vec::new();
+    let (mut left, mut held) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(size) {
-        let mut piece = piece.to_vec();
-        let (kept, _) = gate.refuse(&mut piece);
+        let mut piece = [held, piece.to_vec()].concat();
+        let (kept, from, _) = gate.refuse(&mut piece, true);
         left.extend_from_slice(&piece[..kept]);
+        held = piece.split_off(from);
+        assert!(held.len() < ABOUT_A_CALL);
     }
+    left.extend(held);
     let (refused, _) = written(gate);
     (left, refused)
 }
@@ -71,7 +74,7 @@ fn usual_calls_are_refused_and_all_else_goes_on() {
     .concat();
     let bytes = [ping.clone(), usual(1), usual(3), other.clone(), usual(21)].concat();
     let mut given = bytes;
-    let (kept, calls) = gate.refuse(&mut given);
+    let (kept, _, calls) = gate.refuse(&mut given, true);
     assert_eq!((given[..kept].to_vec(), calls), ([ping, other].concat(), 3));
     assert_eq!(written(&mut gate), (vec![1, 3, 21], 3 * MESSAGE.len() as u32));
 }
@@ -88,7 +91,10 @@ fn pieces_of_any_size_add_up() {
             all.iter().zip(0..).filter(|(_, index)| !refused.contains(&(2 * index + 1))).flat_map(|(call, _)| call.clone()).collect();
         assert_eq!(left, expected, "pieces of {size}");
         let call = usual(1).len();
-        assert!((size >= call || refused.is_empty()) && (size < 3 * call || refused.len() > 10), "pieces of {size}: {refused:?}");
+        assert!(
+            (size + ABOUT_A_CALL >= call || refused.is_empty()) && (size < 3 * call || refused.len() > 10),
+            "pieces of {size}: {refused:?}"
+        );
     }
 }
 
@@ -100,7 +106,7 @@ fn calls_may_be_mixed() {
     let end = |stream| frame(DATA, END_STREAM, stream, &[]);
     let headers = |stream| frame(HEADERS, END_HEADERS, stream, QUIET);
     let mut bytes = [headers(1), headers(3), headers(5), message(1), message(5), end(5), message(3), end(1), message(5)].concat();
-    let (kept, calls) = gate.refuse(&mut bytes);
+    let (kept, _, calls) = gate.refuse(&mut bytes, true);
     // The third goes on after its end, which is for HTTP/2 to judge, and of the second the end has not come.
     let expected = [headers(3), headers(5), message(5), end(5), message(3), message(5)].concat();
     assert_eq!((&bytes[..kept], calls), (&expected[..], 1));
@@ -119,6 +125,24 @@ fn what_is_said_of_a_refused_call_is_kept_from_http2() {
     let known = [frame(HEADERS, END_HEADERS, 3, REMEMBERED), about(1), about(3)].concat();
     let (left, refused) = through(&mut gate, &known, usize::MAX);
     assert_eq!((left, refused), (known, vec![]));
+
+    // Nor is it told in better times, before it has heard of a later one, and wherever the pieces end.
+    for size in 1..40 {
+        let mut gate = Gate::default();
+        let _ = through(&mut gate, &usual(1), usize::MAX);
+        let mut told = Vec::new();
+        let mut held = Vec::new();
+        for piece in [about(1), usual(3), about(3)].concat().chunks(size) {
+            assert!(gate.is_ahead() || !told.is_empty() || !held.is_empty());
+            let mut piece = [held, piece.to_vec()].concat();
+            let (kept, from, calls) = gate.refuse(&mut piece, false);
+            assert_eq!(calls, 0);
+            told.extend_from_slice(&piece[..kept]);
+            held = piece.split_off(from);
+        }
+        assert_eq!([told, held].concat(), [usual(3), about(3)].concat(), "pieces of {size}");
+        assert!(!gate.is_ahead());
+    }
 
     // Also what it heard of in good times.
     let mut gate = Gate::default();
@@ -143,7 +167,7 @@ fn who_does_not_read_refusals_is_served() {
     let mut gate = Gate::default();
     let many: Vec<u8> = (0..10_000).flat_map(|index| usual(2 * index + 1)).collect();
     let mut bytes = many.clone();
-    let (kept, calls) = gate.refuse(&mut bytes);
+    let (kept, _, calls) = gate.refuse(&mut bytes, true);
     assert!(gate.unwritten().len() < MOST_UNWRITTEN + 200, "{} bytes wait", gate.unwritten().len());
     assert_eq!(kept, many.len() - calls as usize * usual(1).len());
 
