@@ -57,7 +57,7 @@ pub(super) const NO_PRIMARY: &str = "no_primary";
 pub(super) const EXEC_ABORT: &str = "execabort";
 /// A script came after its deadline.
 const LATE: &str = "late";
-/// Too many requests wait already.
+/// Too many requests wait already, for the time that there is.
 pub(super) const QUEUE_FULL: &str = "queue_full";
 /// What is stored is no whole number.
 pub(super) const NOT_AN_INTEGER: &str = "not_an_integer";
@@ -185,7 +185,7 @@ static KINDS: [Kind; 43] = [
     breaking(kind("", PROTOCOL, PROTOCOL, Unknown, "a reply is not one of Redis: check what listens at the address of REDIS_URL")),
     config(kind("", AUTH, AUTH, NotExecuted, LOGIN)),
     kind("", NO_PRIMARY, NO_PRIMARY, NotExecuted, "no Sentinel or node has told where the primaries are: check REDIS_URL and REDIS_TYPE"),
-    kind("", QUEUE_FULL, QUEUE_FULL, NotExecuted, "more requests wait for Redis than a core can keep: it is too slow for this load"),
+    kind("", QUEUE_FULL, QUEUE_FULL, NotExecuted, "more requests wait for Redis than it can answer in time: it is too slow for this load"),
     kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
     config(kind(
         "",

@@ -24,7 +24,10 @@ const WORTH_A_LANE: usize = 16;
 /// than half a millisecond.
 const MOST_CHECKS: usize = 96;
 
-/// Checks that wait at most; more would only grow too old to be of use.
+/// So many under way are as much as any server needs to be busy all the time, unless it is very far.
+const MANY_CHECKS: usize = 2 * MOST_CHECKS;
+
+/// Checks that wait at most, however much time there is.
 const LONGEST_QUEUE: usize = 4_096;
 
 /// The way of one runtime to one server; clones are the same way.
@@ -44,8 +47,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// In all jobs.
     checks: usize,
-    /// Of each batch that is under way: since when.
-    under_way: Vec<Instant>,
+    /// Of each batch that is under way: since when, and how many checks.
+    under_way: Vec<(Instant, usize)>,
     /// Lanes at work, and those of them that have a link in their hand.
     busy: u32,
     linked: u32,
@@ -72,20 +75,21 @@ impl Lanes {
     /// Puts work in the queue. To leave early, drop the receiver.
     ///
     /// # Errors
-    /// `NotExecuted` when too much waits already.
+    /// `NotExecuted` when too much waits already: behind it, there would not be time enough.
     #[expect(clippy::disallowed_methods, reason = "a lane ends when nothing waits, or with its runtime")]
     pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<Reply>, StoreError> {
         let (reply, receiver) = oneshot::channel();
         let mut queue = self.0.queue();
-        if queue.checks + work.places.len() > LONGEST_QUEUE && queue.checks > 0 {
+        let (since, trip) = (Instant::now(), &self.0.node.round_trip);
+        let is_full = queue.checks + work.places.len() > LONGEST_QUEUE && queue.checks > 0;
+        if is_full || trip.is_too_long_behind(queue.batches(), work.within, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
         queue.checks += work.places.len();
-        let since = Instant::now();
         // Whoever would be too late behind the batches under way is worth a lane of his own.
-        let worth = if self.0.node.round_trip.is_too_long(work.within, since) { 1 } else { self.0.worth() };
+        let worth = if trip.is_too_long(work.within, since) { 1 } else { self.0.worth() };
         queue.jobs.push_back(Job { work, since, reply });
-        if queue.has_work_for_another(self.0.eager(&queue, since), self.0.node.options().pool_size.get(), worth) {
+        if queue.has_work_for_another(self.0.eager(&queue, since), self.0.most(&queue, since), worth) {
             queue.busy += 1;
             drop(queue);
             // The task begins after those that are ready now, so that what they ask goes along.
@@ -107,6 +111,11 @@ impl Lanes {
 impl Queue {
     fn has_work_for_another(&self, eager: u32, lanes: u32, worth: usize) -> bool {
         self.checks > 0 && (self.busy < eager.min(lanes) || (self.checks >= worth && self.busy < lanes))
+    }
+
+    /// How many full batches each lane that is at work will have to take before who comes now.
+    fn batches(&self) -> u32 {
+        u32::try_from(self.checks / MOST_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
     }
 
     fn take_all(&mut self) -> VecDeque<Job> {
@@ -133,14 +142,14 @@ impl Queue {
             }
         }
         if !jobs.is_empty() {
-            self.under_way.push(now);
+            self.under_way.push((now, checks));
         }
         left
     }
 
     /// A batch is not under way any more, whatever became of it.
     fn is_back(&mut self, since: Instant) {
-        if let Some(place) = self.under_way.iter().position(|&other| other == since) {
+        if let Some(place) = self.under_way.iter().position(|&(other, _)| other == since) {
             self.under_way.swap_remove(place);
         }
     }
@@ -157,13 +166,32 @@ impl Inner {
     /// an answer that is overdue, which may be held up alone.
     fn eager(&self, queue: &Queue, now: Instant) -> u32 {
         let trip = &self.node.round_trip;
-        let is_held_up = queue.under_way.iter().any(|&since| trip.is_overdue(since, now));
+        let is_held_up = queue.under_way.iter().any(|&(since, _)| trip.is_overdue(since, now));
         u32::from(!trip.is_near()) + u32::from(is_held_up) + 1
+    }
+
+    /// There are never more. When many checks under way take a good part of the time that there is for one, the server has more to do than it
+    /// can, and what another lane brought would only wait inside of it.
+    fn most(&self, queue: &Queue, now: Instant) -> u32 {
+        let under_way: usize = queue.under_way.iter().map(|&(_, checks)| checks).sum();
+        let is_slow = |job: &Job| self.node.round_trip.is_slow_for(job.work.within.deadline.saturating_duration_since(job.since));
+        let lanes = self.node.options().pool_size.get();
+        if under_way >= MANY_CHECKS && queue.jobs.front().is_some_and(is_slow) { self.eager(queue, now).min(lanes) } else { lanes }
     }
 
     /// So many checks are worth another one.
     fn worth(&self) -> usize {
         if self.node.round_trip.is_near() { MOST_CHECKS } else { WORTH_A_LANE }
+    }
+
+    /// The next batch; none for a lane that is one too many.
+    fn take(&self, jobs: &mut Vec<Job>, now: Instant) {
+        let mut queue = self.queue();
+        if queue.busy <= self.most(&queue, now) {
+            let left = queue.take(jobs, now);
+            drop(queue);
+            self.node.figures.abandoned(left);
+        }
     }
 
     async fn exchange(&self, link: &mut Link, jobs: &mut Vec<Job>) {
@@ -256,8 +284,7 @@ impl Busy {
                     while !link.is_spent() {
                         inner.pool.renew(&mut link);
                         let now = Instant::now();
-                        let left = inner.queue().take(&mut jobs, now);
-                        inner.node.figures.abandoned(left);
+                        inner.take(&mut jobs, now);
                         if jobs.is_empty() {
                             break;
                         }
@@ -280,8 +307,9 @@ impl Busy {
             // Under one lock, so that who comes next sees that a lane is free.
             let mut queue = inner.queue();
             queue.linked -= u32::from(std::mem::take(&mut self.is_linked));
-            let eager = inner.eager(&queue, Instant::now());
-            if queue.checks == 0 || !is_needed || (queue.busy > eager && queue.checks < inner.worth()) {
+            let now = Instant::now();
+            let is_further = queue.busy > inner.eager(&queue, now);
+            if queue.checks == 0 || !is_needed || queue.busy > inner.most(&queue, now) || (is_further && queue.checks < inner.worth()) {
                 queue.busy -= 1;
                 self.is_counted = false;
                 return;

@@ -43,6 +43,17 @@ impl RoundTrip {
         within.deadline.saturating_duration_since(now) < self.mean().saturating_mul(5) / 2
     }
 
+    /// Whether an answer takes more than a quarter of this time.
+    pub(super) fn is_slow_for(&self, time: Duration) -> bool {
+        self.mean() > time / 4
+    }
+
+    /// Whether more than half of the time would be over before so many batches, which begin with the one under way, and one's own are back. Never
+    /// behind no other batch: somebody has to find out that it has become quicker.
+    pub(super) fn is_too_long_behind(&self, batches: u32, within: Within, now: Instant) -> bool {
+        batches > 0 && within.deadline.saturating_duration_since(now) / 2 < self.mean().saturating_mul(batches + 1)
+    }
+
     /// Whether something is in the way of an answer that has been awaited since then, and may not be in the way of another one.
     pub(super) fn is_overdue(&self, since: Instant, now: Instant) -> bool {
         now.saturating_duration_since(since) > self.mean().saturating_mul(OVERDUE).max(NEVER_OVERDUE)
@@ -89,6 +100,19 @@ mod tests {
             assert!(!trip.is_overdue(now, now + overdue));
             assert!(trip.is_overdue(now, now + overdue + Duration::from_micros(1)));
         }
+    }
+
+    #[test]
+    fn half_of_the_time_is_for_the_batches_before() {
+        let (trip, now) = (after([4 * QUICK; 3]), Instant::now());
+        let left = |left: Duration| Within { deadline: now + left, patience: Span::ZERO };
+        assert!(!trip.is_too_long_behind(0, left(QUICK), now));
+        for batches in 1..4 {
+            let time = (batches + 1) * 8 * QUICK;
+            assert!(!trip.is_too_long_behind(batches, left(time), now));
+            assert!(trip.is_too_long_behind(batches, left(time - Duration::from_micros(2)), now));
+        }
+        assert!(!trip.is_slow_for(16 * QUICK) && trip.is_slow_for(15 * QUICK));
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::verdict::StoreError;
 /// Seeds where nothing else is said; less than 20 seconds of one core together.
 const MIXED: u64 = 1_500;
 const OUTAGES: u64 = 1_000;
+const OVERLOADS: u64 = 20;
 
 /// A server that is back is asked again within this.
 const SOON: Duration = Duration::from_secs(1);
@@ -43,6 +44,10 @@ const SOON_AFTER_A_MISTAKE: Duration = Duration::from_millis(7_500);
 
 /// A request that is sent while nobody answers is told so at once, from this long after the beginning of an outage.
 const NOTICED: Duration = Duration::from_millis(300);
+
+/// Of what a server counts that has too much to do, so much is still waited for; and of what it could count, if nothing else were asked of it.
+const USEFUL: f64 = 0.95;
+const ANSWERED: f64 = 0.9;
 
 /// In changing weather.
 const MOST_REQUESTS: usize = 300;
@@ -117,11 +122,11 @@ struct Stage {
 
 impl Stage {
     #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
-    fn new(forecast: &Forecast, random: &mut Rng) -> Self {
+    fn new(forecast: &Forecast, random: &mut Rng, most_links: u32) -> Self {
         let password = random.bool().then_some("open sesame");
         let server = Server::new(random.fork(), forecast, password);
         SERVER.set(Some(Arc::clone(&server)));
-        let pool_size = random.u32(1..=4);
+        let pool_size = random.u32(1..=most_links);
         let options = Options {
             login: password.map_or_else(Login::default, |password| Login::new(None, password)),
             database: random.u32(..2),
@@ -225,7 +230,7 @@ impl Stage {
 async fn mixed(seed: u64, totals: &mut Totals) {
     let mut random = Rng::with_seed(seed);
     let forecast = Forecast::draw(&mut random);
-    let mut stage = Stage::new(&forecast, &mut random);
+    let mut stage = Stage::new(&forecast, &mut random, 4);
     let mut together = JoinSet::new();
     let (mut at, end) = (Instant::now(), Instant::now() + forecast.length());
     let longest_gap = random.u64(1_000..20_000);
@@ -257,7 +262,7 @@ async fn outage(seed: u64, totals: &mut Totals) {
         events.insert(1, (Duration::ZERO, Event::HangUp));
     }
     let forecast = Forecast { events, mishaps: 0, with_mistakes: false };
-    let mut stage = Stage::new(&forecast, &mut random);
+    let mut stage = Stage::new(&forecast, &mut random, 4);
     let start = Instant::now();
     let (noticed, end) = (start + before + NOTICED, start + before + lasts);
     let mut together = JoinSet::new();
@@ -283,6 +288,57 @@ async fn outage(seed: u64, totals: &mut Totals) {
     stage.ask_many(&mut outcomes).await;
     stage.judge(&outcomes, false, totals);
     stage.leave_nothing_behind().await;
+}
+
+/// More requests than the server can do, all of which are waited for equally long. Returns how many it could have done, unless fewer were asked;
+/// how many it did; and how many of those got their answer.
+async fn overload(seed: u64, totals: &mut Totals) -> [usize; 3] {
+    const WORD: Duration = Duration::from_micros(20);
+    const LASTS: Duration = Duration::from_millis(900);
+    // Where it begins to count, its queue is as long as it will be.
+    const BEGINS: Duration = Duration::from_millis(300);
+    let can_do = (LASTS - BEGINS).div_duration_f64(3 * WORD) as usize;
+    let mut random = Rng::with_seed(seed);
+    let events = vec![(Duration::ZERO, Event::Weather(Weather::Busy(WORD))), (LASTS, Event::Weather(Weather::Calm))];
+    let forecast = Forecast { events, mishaps: 0, with_mistakes: false };
+    let mut stage = Stage::new(&forecast, &mut random, 10);
+    let patience = Duration::from_millis(random.u64(30..=100));
+    let gap = Duration::from_micros(random.u64(15..40));
+    let start = Instant::now();
+    let mut together = JoinSet::new();
+    let mut at = start;
+    while at < start + LASTS {
+        together.spawn(stage.callers.plain(at, patience).run(stage.redis.clone()));
+        at += gap;
+    }
+    stage.play(&forecast).await;
+    let mut outcomes = together.join_all().await;
+    let came = {
+        let state = stage.server.state();
+        let counted = || outcomes.iter().filter(|outcome| outcome.began > start + BEGINS);
+        let done = counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
+        let answered = counted().filter(|outcome| outcome.is_answered()).count();
+        [can_do.min(counted().count()), done, answered]
+    };
+    stage.recover(SOON, &mut outcomes).await;
+    stage.ask_many(&mut outcomes).await;
+    stage.judge(&outcomes, false, totals);
+    stage.leave_nothing_behind().await;
+    came
+}
+
+#[test]
+fn a_server_that_has_too_much_to_do_works_for_those_who_still_wait() {
+    let sums = RefCell::new([0; 3]);
+    run(OVERLOADS, &async |seed, totals: &mut Totals| {
+        let came = overload(seed, totals).await;
+        sums.borrow_mut().iter_mut().zip(came).for_each(|(sum, count)| *sum += count);
+    });
+    let [could_do, done, answered] = sums.into_inner().map(|sum| sum as f64);
+    assert!(
+        answered > USEFUL * done && answered > ANSWERED * could_do,
+        "{could_do} could be done, {done} were, {answered} of them in time"
+    );
 }
 
 #[test]

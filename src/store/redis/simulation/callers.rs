@@ -175,6 +175,11 @@ impl Outcome {
         self.request.checks.iter().any(|asked| counters.heard.contains_key(&asked.hits))
     }
 
+    /// Whether the server counted any of it.
+    pub(super) fn was_counted(&self, counters: &Counters) -> bool {
+        self.request.checks.iter().any(|asked| counters.ran.contains_key(&asked.hits))
+    }
+
     pub(super) fn errors(&self) -> impl Iterator<Item = StoreError> {
         self.answers.iter().flat_map(|answers| &answers.checks).filter_map(|answer| answer.err())
     }

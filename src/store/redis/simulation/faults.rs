@@ -104,6 +104,8 @@ pub(super) enum Weather {
     Unreachable,
     /// Every command takes long.
     Slow(Duration),
+    /// All commands are done one after the other, and each takes so long for each of its words.
+    Busy(Duration),
     /// Every write is refused.
     Erring(&'static str),
     /// So many of a thousand commands have a mishap.
@@ -141,6 +143,7 @@ impl Weather {
             Self::Refusing => "refusing",
             Self::Unreachable => "unreachable",
             Self::Slow(_) => "slow",
+            Self::Busy(_) => "busy",
             Self::Erring(_) => "erring",
             Self::Rough(_) => "rough",
         }

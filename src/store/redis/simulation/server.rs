@@ -8,7 +8,7 @@ use fastrand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use super::counters::{Counters, Session};
 use super::faults::{Event, Forecast, Mishap, Weather};
@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) mishaps: u32,
     with_mistakes: bool,
     random: Rng,
+    /// While it is busy: when it has done all that it has begun.
+    free: Instant,
     /// Connections.
     pub(super) open: usize,
     /// What happened, by name.
@@ -66,6 +68,7 @@ impl Server {
             mishaps: forecast.mishaps,
             with_mistakes: forecast.with_mistakes,
             random,
+            free: Instant::now(),
             open: 0,
             happened: BTreeMap::new(),
         };
@@ -157,8 +160,10 @@ impl Server {
 
     async fn obey(&self, command: Command, peer: &mut Peer) -> Then {
         let (mishap, weather) = self.draw(&command);
-        if let Weather::Slow(time) = weather {
-            peer.wait(time).await;
+        match weather {
+            Weather::Slow(time) => peer.wait(time).await,
+            Weather::Busy(time) => self.take_turns(time * u32::try_from(command.len()).unwrap_or(u32::MAX), peer).await,
+            _ => {}
         }
         peer.is_mute |= matches!(weather, Weather::Silent);
         let mut refusal = if let Weather::Erring(line) = weather { Some(line) } else { None };
@@ -202,6 +207,20 @@ impl Server {
         }
         peer.out.append(&mut reply);
         Then::GoOn
+    }
+
+    /// Does what takes so long after all that others have brought before.
+    async fn take_turns(&self, time: Duration, peer: &mut Peer) {
+        let free = {
+            let mut state = self.state();
+            state.free = state.free.max(Instant::now()) + time;
+            state.free
+        };
+        // The timer's grain is a millisecond.
+        if free > Instant::now() + Duration::from_millis(1) {
+            peer.flush().await;
+            sleep_until(free).await;
+        }
     }
 
     fn draw(&self, command: &Command) -> (Option<Mishap>, Weather) {
