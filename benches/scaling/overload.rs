@@ -1,9 +1,11 @@
 //! What is left of the calls that can be answered when three times as many are made.
 //!
-//! First the peak: a closed loop on as many connections, with a few calls under way on each. Then an open loop at three times that, by
-//! clients that wait for 100 ms and then give up: what is answered later helps nobody. What the server gets of the machine differs from
-//! second to second, so all is counted in what it could have answered in the CPU time that it got, at the peak's price. The load has a core
-//! of its own, and the server shares one with its Redis, or with a program that does nothing but keep it busy: so the load can offer so much.
+//! First the peak: a closed loop on as many connections, with a few calls under way on each. Then an open loop at that rate, and one at three
+//! times of it, by clients that wait for 100 ms and then give up: what is answered later helps nobody. Calls of an open loop come one by one,
+//! where an answer of a closed loop brings the next call along with others, so that an open loop costs more, whatever its rate. What the
+//! server gets of the machine differs from second to second, so all is counted in what it could have answered in the CPU time that it got, at
+//! the price of either. The load has a core of its own, and the server shares one with its Redis, or with a program that does nothing but keep
+//! it busy: so the load can offer so much.
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -48,10 +50,11 @@ impl Drop for Spinner {
     }
 }
 
-/// One overload, as shares: of what the CPU time that the server got would have answered at the peak (answered in time, and offered), and of
-/// what was offered (refused, and given up).
+/// One overload, as shares: of what the CPU time that the server got would have answered at the peak (answered in time, and offered), or at
+/// its rate in an open loop; and of what was offered (refused, and given up).
 struct Reading {
     goodput: f64,
+    goodput_open: f64,
     offered: f64,
     refused: f64,
     given_up: f64,
@@ -65,8 +68,9 @@ struct Reading {
 /// Measures and returns the table.
 pub fn measure(times: Times) -> String {
     let mut text = String::from(
-        "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time / peak | refused | given up \
-         | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n|---|---|---|---|---|---|---|---|\n",
+        "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time / open loop at the peak's rate \
+         | answered in time / peak | refused | given up | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
     );
     if !can_pin() {
         return String::new();
@@ -82,8 +86,9 @@ pub fn measure(times: Times) -> String {
             let middle = |value| median(&all(value)).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
-                "| {name} | {} | {} | {:.1} % | {:.1} % | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
+                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
                 column(|one| one.offered),
+                column(|one| one.goodput_open),
                 column(|one| one.goodput),
                 middle(|one| one.refused) * 100.0,
                 middle(|one| one.given_up) * 100.0,
@@ -101,9 +106,9 @@ pub fn measure(times: Times) -> String {
 
 impl Reading {
     fn show(&self, name: &str) {
-        let Self { goodput, offered, refused, given_up, connections_lost, answered_ms, refused_ms, mebibytes } = self;
+        let Self { goodput, goodput_open, offered, refused, given_up, connections_lost, answered_ms, refused_ms, mebibytes } = self;
         eprintln!(
-            "{name:24} offered {offered:4.2} goodput {goodput:4.2} refused {refused:5.3} given up {given_up:5.3} lost {connections_lost} \
+            "{name:24} offered {offered:4.2} goodput {goodput:4.2} open {goodput_open:4.2} refused {refused:5.3} given up {given_up:5.3} lost {connections_lost} \
              answered {answered_ms:6.1?} ms, refused {refused_ms:6.1?} ms, {mebibytes:4.0?} MiB"
         );
     }
@@ -114,13 +119,13 @@ fn overloads(kind: &Kind, spinners: usize, shape: Shape, times: Times) -> Vec<Re
     let server = Server::start(kind, Place::FirstCore);
     let _spinners: Vec<Spinner> = (0..spinners).map(|_| Spinner::start()).collect();
     let mut questions = questions(Keys::Uniform, 1);
-    let mut peak = Peak::measure(&server, shape, &mut questions, times);
+    let mut before = Peak::measure(&server, shape, &mut questions, times);
     let mut readings = Vec::new();
     for _ in 0..OVERLOADS {
-        let overload = Overload::measure(&server, shape, peak.per_second, &mut questions, times);
-        let next = Peak::measure(&server, shape, &mut questions, times);
-        readings.push(overload.beside(f64::midpoint(peak.cost, next.cost)));
-        peak = next;
+        let overload = Open::measure(&server, shape, OFFERED * before.per_second, &mut questions, times);
+        let after = Peak::measure(&server, shape, &mut questions, times);
+        readings.push(overload.between(&before, &after));
+        before = after;
     }
     readings
 }
@@ -132,9 +137,10 @@ fn window(times: Times) -> Until {
 
 /// What the server does at its best.
 struct Peak {
-    /// CPU time of a call, in microseconds.
-    cost: f64,
     per_second: f64,
+    /// CPU time of an answer, in microseconds; and in an open loop at that rate.
+    cost: f64,
+    open_cost: f64,
 }
 
 impl Peak {
@@ -144,37 +150,42 @@ impl Peak {
         let spent = server.all_cpu_micros();
         let peak = client.run(questions, Pace::Closed, window(times));
         let cost = (server.all_cpu_micros() - spent) / peak.ok as f64;
-        Self { cost, per_second: peak.ok as f64 / peak.lasted.as_secs_f64() }
+        let per_second = peak.ok as f64 / peak.lasted.as_secs_f64();
+        drop(client);
+        let open = Open::measure(server, shape, per_second, questions, times);
+        Self { per_second, cost, open_cost: open.spent / open.tally.ok as f64 }
     }
 }
 
-/// What came of more.
-struct Overload {
+/// What came of an open loop.
+struct Open {
     tally: Tally,
     /// CPU time that the server got, in microseconds.
     spent: f64,
     resident_bytes: [f64; 2],
 }
 
-impl Overload {
-    fn measure(server: &Server, shape: Shape, peak_per_second: f64, questions: &mut Questions, times: Times) -> Self {
+impl Open {
+    fn measure(server: &Server, shape: Shape, per_second: f64, questions: &mut Questions, times: Times) -> Self {
         let before = server.resident_bytes();
         let mut client = Client::connect(server.address, shape).impatient(PATIENCE);
-        let pace = Pace::Open { per_second: OFFERED * peak_per_second };
+        let pace = Pace::Open { per_second };
         let _ = client.run(questions, pace, Until::Passed(15 * PATIENCE));
         let begin = server.all_cpu_micros();
         let tally = client.run(questions, pace, window(times));
         Self { tally, spent: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
     }
 
-    /// At a peak's cost of a call.
-    fn beside(mut self, cost: f64) -> Reading {
-        let capacity = self.spent / cost;
+    /// As an overload, at the prices of what was measured before and after it.
+    fn between(mut self, before: &Peak, after: &Peak) -> Reading {
+        let capacity = self.spent / f64::midpoint(before.cost, after.cost);
+        let open_capacity = self.spent / f64::midpoint(before.open_cost, after.open_cost);
         let in_ms = |micros: [f64; 2]| micros.map(|micros| micros / 1_000.0);
         let Tally { ok, failed, given_up, connections_lost, .. } = self.tally;
         let offered = (ok + failed + given_up) as f64;
         Reading {
             goodput: ok as f64 / capacity,
+            goodput_open: ok as f64 / open_capacity,
             offered: offered / capacity,
             refused: failed as f64 / offered,
             given_up: given_up as f64 / offered,
