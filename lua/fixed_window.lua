@@ -10,7 +10,7 @@ if steps[70] then
         readable = fail(place, 70)
       end
       allowed = nil
-      if readable == 1 then
+      if readable then
         -- INCRBY counts further than Lua, whose numbers are exact up to here; so far over every limit the difference means nothing.
         local count = math.min(tonumber(state or 0), 9007199254740991)
         local after = math.max(0, math.min(count + hits, 9007199254740991))

@@ -54,9 +54,8 @@ local function fail(place, code, line)
   rows[place] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16)
 end
 
--- The first place of a key, what stands under it as of now, false for nothing, and 1 if that can be read, else 0: where nothing stands, that is
--- an expiry long past, or none at all. For checks where this is not just what was found: what MGET does not know may be something else than a
--- text.
+-- The first place of a key, what stands under it as of now, false for nothing, and whether that could be read; else it has failed. For checks
+-- where this is not just what was found: what MGET does not know may be something else than a text.
 local function read(place, code)
   local own = firsts and firsts[place] or place
   local state = states[own]
@@ -68,14 +67,14 @@ local function read(place, code)
     end
     if type(state) == 'table' and state.err ~= nil then
       fail(place, code, state.err)
-      return own, false, 0
+      return own, false, false
     end
     found[own], states[own] = state, state
   end
   if not state or own ~= place then
     rows[place] = state or string.rep('\0', code == 67 and 32 or 24)
   end
-  return own, state, 1
+  return own, state, true
 end
 
 -- An expiry costs Redis more than the write that it belongs to. Where a state tells when it expires, it is given in advance: a life until

@@ -20,7 +20,7 @@ if steps[81] then
       local own, text, readable = place, states[place]
       if not text or firsts and firsts[place] ~= place then
         own, text, readable = read(place, 81)
-        text = text or readable == 1 and pack('<ddd', 1, present, 0)
+        text = text or readable and pack('<ddd', 1, present, 0)
       end
       allowed = nil
       if text and #text == 24 then

@@ -23,6 +23,7 @@ if steps[76] or steps[66] then
     return { code = code, first = first, last = last, room = room, newest = newest, tip = tip, base = base, total = total, pushed = pushed }
   end
 
+  -- An error without a line is the usual one.
   log_read = function(code, key)
     local text = redis.pcall('GETRANGE', key, 0, HEADER_SIZE - 1)
     if type(text) == 'table' then
@@ -199,7 +200,7 @@ if steps[76] or steps[66] then
         readable = fail(place, code)
       end
       allowed = nil
-      if readable == 1 then
+      if readable then
         local used, reset, retry, after, keep
         allowed, used, reset, retry, after, keep = step(log, KEYS[own], t)
         if after then

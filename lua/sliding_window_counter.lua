@@ -9,7 +9,7 @@ if steps[67] then
       local own, text, readable = place, states[place]
       if not text or firsts and firsts[place] ~= place then
         own, text, readable = read(place, 67)
-        text = text or readable == 1 and pack('<dddd', 1, present_number, 0, 0)
+        text = text or readable and pack('<dddd', 1, present_number, 0, 0)
       end
       allowed = nil
       if text and #text == 32 then

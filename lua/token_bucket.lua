@@ -13,7 +13,7 @@ if steps[84] then
       local own, text, readable = place, states[place]
       if not text or firsts and firsts[place] ~= place then
         own, text, readable = read(place, 84)
-        text = text or readable == 1 and pack('<ddd', 1, present, full)
+        text = text or readable and pack('<ddd', 1, present, full)
       end
       allowed = nil
       if text and #text == 24 then

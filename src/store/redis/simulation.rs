@@ -86,6 +86,15 @@ struct Totals {
     answers: Tally,
     happened: BTreeMap<&'static str, u64>,
     slowest_recovery: Duration,
+    too_much: TooMuch,
+}
+
+/// Of servers that were asked for too much: requests that they could have counted, those that they did, and those that were answered.
+#[derive(Debug, Default)]
+struct TooMuch {
+    could_do: usize,
+    done: usize,
+    answered: usize,
 }
 
 fn run(count: u64, play: &impl AsyncFn(u64, &mut Totals)) -> Totals {
@@ -290,9 +299,8 @@ async fn outage(seed: u64, totals: &mut Totals) {
     stage.leave_nothing_behind().await;
 }
 
-/// More requests than the server can do, all of which are waited for equally long. Returns how many it could have done, unless fewer were asked;
-/// how many it did; and how many of those got their answer.
-async fn overload(seed: u64, totals: &mut Totals) -> [usize; 3] {
+/// More requests than the server can do, all of which are waited for equally long.
+async fn overload(seed: u64, totals: &mut Totals) {
     const WORD: Duration = Duration::from_micros(20);
     const LASTS: Duration = Duration::from_millis(900);
     // Where it begins to count, its queue is as long as it will be.
@@ -313,30 +321,25 @@ async fn overload(seed: u64, totals: &mut Totals) -> [usize; 3] {
     }
     stage.play(&forecast).await;
     let mut outcomes = together.join_all().await;
-    let came = {
+    {
         let state = stage.server.state();
         let counted = || outcomes.iter().filter(|outcome| outcome.began > start + BEGINS);
-        let done = counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
-        let answered = counted().filter(|outcome| outcome.is_answered()).count();
-        [can_do.min(counted().count()), done, answered]
-    };
+        totals.too_much.could_do += can_do.min(counted().count());
+        totals.too_much.done += counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
+        totals.too_much.answered += counted().filter(|outcome| outcome.is_answered()).count();
+    }
     stage.recover(SOON, &mut outcomes).await;
     stage.ask_many(&mut outcomes).await;
     stage.judge(&outcomes, false, totals);
     stage.leave_nothing_behind().await;
-    came
 }
 
 #[test]
 fn a_server_that_has_too_much_to_do_works_for_those_who_still_wait() {
-    let sums = RefCell::new([0; 3]);
-    run(OVERLOADS, &async |seed, totals: &mut Totals| {
-        let came = overload(seed, totals).await;
-        sums.borrow_mut().iter_mut().zip(came).for_each(|(sum, count)| *sum += count);
-    });
-    let [could_do, done, answered] = sums.into_inner().map(|sum| sum as f64);
+    let TooMuch { could_do, done, answered } = run(OVERLOADS, &overload).too_much;
+    let in_time = answered as f64;
     assert!(
-        answered > USEFUL * done && answered > ANSWERED * could_do,
+        in_time > USEFUL * done as f64 && in_time > ANSWERED * could_do as f64,
         "{could_do} could be done, {done} were, {answered} of them in time"
     );
 }
