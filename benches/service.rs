@@ -28,6 +28,7 @@ mod service {
     pub mod load;
     pub mod machine;
     pub mod plain_redis;
+    pub mod replicas;
     pub mod runs;
     pub mod servers;
     pub mod wire;
@@ -38,6 +39,7 @@ use service::empty::{self, Runtime};
 use service::figures::into_the_readme;
 use service::fill;
 use service::machine::{can_pin, processors, redis_version, version};
+use service::replicas;
 use service::runs::{self, Times};
 use service::servers::Peer;
 
@@ -107,12 +109,15 @@ fn main() {
 fn measure(options: &Options) {
     let mut runs = runs::all(&options.peers);
     if !options.only.is_empty() {
-        runs.retain(|run| options.only.iter().any(|only| run.name.contains(only)));
+        let is_wanted = |name: &str| options.only.iter().any(|only| name.contains(only));
+        runs.retain(|run| is_wanted(&run.name));
         runs::rounds(&runs, options.times);
+        replicas::rounds(options.times, is_wanted);
         return;
     }
     let measured = Measured {
         readings: runs::rounds(&runs, options.times),
+        busy_redis: replicas::rounds(options.times, |_| true),
         fill: fill::in_new_processes(options.fill_keys),
         fill_keys: options.fill_keys,
         admitted: runs::admitted(),

@@ -72,14 +72,22 @@ fn incr(streams: &mut [TcpStream], missing: &mut [usize], window: Duration) -> u
 
 /// Bytes of all data.
 pub fn used_bytes(server: &RedisServer) -> f64 {
-    let info: String = server.run(&["INFO", "memory"]);
-    info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a size").trim().parse().expect("a number")
+    figure(server, "memory", "used_memory:")
 }
 
 /// Commands so far, this question not included.
 pub fn commands(server: &RedisServer) -> f64 {
-    let info: String = server.run(&["INFO", "stats"]);
-    info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a number").trim().parse().expect("a number")
+    figure(server, "stats", "total_commands_processed:")
+}
+
+/// How often it has read from a connection so far: once for each batch that came whole.
+pub fn reads(server: &RedisServer) -> f64 {
+    figure(server, "stats", "total_reads_processed:")
+}
+
+fn figure(server: &RedisServer, section: &str, name: &str) -> f64 {
+    let info: String = server.run(&["INFO", section]);
+    info.lines().find_map(|line| line.strip_prefix(name)).expect("a figure").trim().parse().expect("a number")
 }
 
 /// Bytes per event of sorted sets that hold the instant of each event, in microseconds, as its score and as its member.

@@ -1,0 +1,106 @@
+//! What decisions cost a Redis that is never idle: several stores ask it all the time, as replicas of Weir do that share it, and as the plain
+//! `INCR`s do which decisions are compared with. Behind a single service on one core it sleeps between two batches, and on a virtual machine
+//! waking up is a good part of what it uses then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use weir::algorithm::{Algorithm, Kind, Options};
+use weir::plan::{Check, Plan, Role};
+use weir::store::{Redis, Store, Within};
+use weir::time::{Rate, Unit};
+
+use super::machine::cpu_micros;
+use super::plain_redis;
+use super::runs::Times;
+use super::servers::{Place, run_this_as_a_server, run_this_on};
+use crate::support::RedisServer;
+
+const REPLICAS: usize = 4;
+
+/// Decisions under way in each, as in the runs with a service.
+const UNDER_WAY: usize = 64;
+
+const KEYS: usize = 10_000;
+
+/// What was read off a window. Times are CPU time of redis-server, in microseconds.
+pub struct Reading {
+    pub decision: f64,
+    /// Per INCR right before and after.
+    pub incr: f64,
+    pub checks_per_batch: f64,
+    /// Share of the window in which Redis ran.
+    pub busy: f64,
+}
+
+/// What the tables call them.
+pub const FIXED_WINDOW: &str = "Redis asked by 4 replicas, fixed_window";
+pub const TOKEN_BUCKET: &str = "Redis asked by 4 replicas, token_bucket";
+
+const RUNS: [(&str, Kind); 2] = [(FIXED_WINDOW, Kind::FixedWindow), (TOKEN_BUCKET, Kind::TokenBucket)];
+
+/// The readings of each that is wanted, a value per round.
+pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, Vec<Reading>)> {
+    let mut readings: Vec<_> = RUNS.into_iter().filter(|(name, _)| is_wanted(name)).map(|(name, kind)| (name, kind, Vec::new())).collect();
+    for round in 1..=times.rounds {
+        for (name, kind, of_run) in &mut readings {
+            let before = plain_redis::incr_micros(times.window / 2);
+            let reading = decisions(*kind, times.window);
+            let after = plain_redis::incr_micros(times.window / 2);
+            let reading = Reading { incr: f64::midpoint(before, after), ..reading };
+            eprintln!(
+                "round {round}: {name:40} {:5.2} us, INCR {:.2} us, {:.0} checks to a batch, busy {:.0} %",
+                reading.decision,
+                reading.incr,
+                reading.checks_per_batch,
+                reading.busy * 100.0
+            );
+            of_run.push(reading);
+        }
+    }
+    readings.into_iter().map(|(name, _, of_run)| (name, of_run)).collect()
+}
+
+/// Decisions about keys that never reach their limit; half as long before it is not counted.
+fn decisions(kind: Kind, window: Duration) -> Reading {
+    run_this_on(Place::FirstCore);
+    let server = RedisServer::start();
+    run_this_as_a_server();
+    let rate = Rate { requests_per_unit: 1_000_000, unit: Unit::Minute, unit_multiplier: 1 };
+    let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
+    let plan = |key| {
+        let key = format!("w1{{bench|user=user-{key:06}}}tb60");
+        Arc::new(Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]))
+    };
+    let plans: Vec<_> = (0..KEYS).map(plan).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let stores: Vec<_> = (0..REPLICAS).map(|_| Redis::connect_lazily(server.options())).collect();
+        decide(&stores, &plans, window / 2).await;
+        let (of_redis, batches) = (cpu_micros(server.process_id()), plain_redis::reads(&server));
+        let begin = Instant::now();
+        let decided = decide(&stores, &plans, window).await as f64;
+        let (lasted, used) = (begin.elapsed(), cpu_micros(server.process_id()) - of_redis);
+        let batches = plain_redis::reads(&server) - batches;
+        Reading { decision: used / decided, incr: 0.0, checks_per_batch: decided / batches, busy: used / 1e6 / lasted.as_secs_f64() }
+    })
+}
+
+/// How many were decided.
+async fn decide(stores: &[Redis], plans: &[Arc<Plan>], window: Duration) -> usize {
+    let end = Instant::now() + window;
+    let one_after_the_other = |store| async move {
+        let mut decided = 0;
+        while Instant::now() < end {
+            let plan = &plans[fastrand::usize(..KEYS)];
+            let answers = Redis::decide(store, plan, &[0], Within::until(Instant::now() + Duration::from_secs(1))).await;
+            assert!(answers.checks.iter().all(|answer| answer.as_ref().is_ok_and(|verdict| verdict.allowed)), "{answers:?}");
+            decided += 1;
+        }
+        decided
+    };
+    let callers = stores.iter().flat_map(|store| std::iter::repeat_n(store, UNDER_WAY)).map(one_after_the_other);
+    join_all(callers).await.into_iter().sum()
+}
