@@ -90,10 +90,10 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
 
     let lives = |record: &Record| counters.iter().any(|counter| counter.label == record.label && counter.owner != lost);
     let (others, shard) = (report.filter(lives), report.filter(|record| !lives(record)));
-    let errors = others.count(Record::is_failed);
+    let (errors, gave_up) = (others.count(Record::is_error), goal.few_gave_up(&others));
     let dead = Report::between(&shard, killed, taken).count(Record::is_failed);
     let moved = others.of(moving.label).between(begun, Instant::now());
-    let failed = others.filter(Record::is_failed);
+    let failed = others.filter(Record::is_error);
     let steps = [(killed, taken, "until the shard was back"), (taken, begun, "then"), (begun, Instant::now(), "while the slot moved")];
     for (from, to, when) in steps {
         let (wrong, moving) = (failed.between(from, to), failed.of(moving.label).between(from, to).len());
@@ -117,7 +117,7 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
     for port in cluster.primaries() {
         goal.must_expire(cluster.node(port));
     }
-    let figures = format!("other shards: {errors} errors of {}, lost shard back {again} after the cluster has it", others.len());
+    let figures = format!("other shards: {errors} errors, {gave_up}; lost shard back {again} after the cluster has it");
     goal.end(format!("{figures}, {} requests on the moving slot, {crossed} CROSSSLOT, counts exact", moved.len()));
 }
 

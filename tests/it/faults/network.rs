@@ -57,12 +57,13 @@ fn g4_latency_is_waited_for_or_answered() {
         let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), &format!("+{added} ms: p99"));
         figures.push(format!("+{added} ms: {failed} of {all} by policy, p99 {p99}"));
     }
-    let others = report.count(|record| record.is_failed() && record.outcome != Outcome::Failed(tonic::Code::Unavailable));
+    let others = report.count(|record| record.is_error() && record.outcome != Outcome::Failed(tonic::Code::Unavailable));
     goal.must(others == 0, format!("{:?}", report.outcomes()));
     let grown = after.saturating_sub(before) / 1_024;
     goal.must(grown < 32, format!("grew by {grown} MiB"));
     goal.must_expire(&redis);
-    goal.end(format!("{}; memory of two services +{grown} MiB", figures.join("; ")));
+    let gave_up = goal.few_gave_up(&report);
+    goal.end(format!("{}; {gave_up}; memory of two services +{grown} MiB", figures.join("; ")));
 }
 
 /// Replies are lost behind requests that have arrived: such a hit may count though its caller got the policy's answer, but never twice.

@@ -42,7 +42,7 @@ fn g1_killed_again_and_again_and_counted_locally() {
     let label = |number: u64| ["local", "error", "local", "tight"][number as usize / 2 % 4];
     let Kills { redis, report, back } = kill_again_and_again(move |number| shot(label(number), "g1"));
     let local = report.filter(|record| record.label != "error");
-    let errors = local.count(Record::is_failed);
+    let (errors, gave_up) = (local.count(Record::is_error), goal.few_gave_up(&local));
     goal.must(errors == 0, format!("errors: {:?}", local.outcomes()));
     let p99 = goal.within(Some(local.quantile(0.99)), Duration::from_millis(20), "p99");
     let again = goal.within(longest_return(&report.of("error"), &back), Duration::from_secs(1), "on Redis again");
@@ -51,10 +51,7 @@ fn g1_killed_again_and_again_and_counted_locally() {
     let most = TIGHT * (1 + 2 * kills);
     goal.must(admitted <= most, format!("admitted {admitted} of at most {most}"));
     goal.must_expire(&redis);
-    let requests = local.len();
-    goal.end(format!(
-        "{kills} kills, {requests} requests: {errors} errors, p99 {p99}, on Redis again ≤ {again}, admitted {admitted} ≤ {most}"
-    ));
+    goal.end(format!("{kills} kills: {errors} errors, {gave_up}, p99 {p99}, on Redis again ≤ {again}, admitted {admitted} ≤ {most}"));
 }
 
 /// The same while limits answer with an error: it is always UNAVAILABLE, and it comes in time.

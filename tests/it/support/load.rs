@@ -129,6 +129,16 @@ impl Record {
     pub fn is_failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_))
     }
+
+    /// The client itself waited no longer.
+    pub fn gave_up(&self) -> bool {
+        self.outcome == Outcome::Failed(tonic::Code::Cancelled)
+    }
+
+    /// An answer that is an error.
+    pub fn is_error(&self) -> bool {
+        self.is_failed() && !self.gave_up()
+    }
 }
 
 /// A load that goes on until it is stopped.
