@@ -2,7 +2,7 @@
 //!
 //! Otherwise it is a plain socket, whose bytes go straight to HTTP/2; the gate only looks on, to know where a frame begins.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -126,13 +126,9 @@ impl AsyncWrite for Socket {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_finish(context))?;
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
+    /// Not so, because HTTP/2 then puts answers of up to 1 KiB together that it would otherwise write one by one from 256 bytes on: ten statuses.
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        false
     }
 
     /// Called by HTTP/2 when it has written whole frames and no part of one.
