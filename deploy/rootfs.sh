@@ -19,6 +19,9 @@ fi
 mkdir -p "$root/etc"
 cp "$binary" "$root/weir"
 chmod 755 "$root/weir"
+# What manifests for envoyproxy/ratelimit start.
+mkdir -p "$root/bin"
+ln -s /weir "$root/bin/ratelimit"
 
 # Lines of ldd are `name => /path (address)`, or `/path (address)` for the loader; a static program has none.
 libraries=$(ldd "$binary" 2>/dev/null || true)

@@ -92,18 +92,22 @@ pub(super) struct OutageFlags {
     pub(super) local_cache_size_in_bytes: Option<usize>,
 }
 
+/// Where envoyproxy/ratelimit looks for limits unless told, when one of its variables says that limits are where it would look.
+const THEIR_ROOT: &str = "/srv/runtime_data/current";
+const APP_DIRECTORY: &str = "config";
+
 /// Where limits are read from.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Files of limits")]
 pub(super) struct FileFlags {
-    /// With it, limits are in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY
+    /// Limits are in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY if one of them is set [default: /srv/runtime_data/current then]
     #[arg(long, env = "RUNTIME_ROOT")]
     pub(super) runtime_root: Option<String>,
     /// See RUNTIME_ROOT
     #[arg(long, env = "RUNTIME_SUBDIRECTORY", default_value = "")]
     pub(super) runtime_subdirectory: String,
     /// See RUNTIME_ROOT
-    #[arg(long, env = "RUNTIME_APPDIRECTORY", default_value = "config")]
+    #[arg(long, env = "RUNTIME_APPDIRECTORY", default_value = APP_DIRECTORY)]
     pub(super) runtime_appdirectory: String,
     /// Accepted and not needed: every kind of change is noticed either way
     #[arg(long, env = "RUNTIME_WATCH_ROOT", default_value = "true", value_parser = parse::boolean)]
@@ -151,14 +155,16 @@ impl ReadFlags {
 impl FileFlags {
     /// Joined as Go's `filepath.Join` does: a part that begins with a slash is no new beginning.
     pub(super) fn folder(&self) -> PathBuf {
-        match &self.runtime_root {
-            Some(root) if !root.is_empty() => [&self.runtime_subdirectory, &self.runtime_appdirectory]
-                .into_iter()
-                .map(|part| part.trim_start_matches('/'))
-                .filter(|part| !part.is_empty())
-                .fold(PathBuf::from(root), |folder, part| folder.join(part)),
-            _ => PathBuf::from("config"),
-        }
+        let root = match self.runtime_root.as_deref() {
+            Some(root) if !root.is_empty() => root,
+            _ if self.runtime_subdirectory.is_empty() && self.runtime_appdirectory == APP_DIRECTORY => return PathBuf::from("config"),
+            _ => THEIR_ROOT,
+        };
+        [&self.runtime_subdirectory, &self.runtime_appdirectory]
+            .into_iter()
+            .map(|part| part.trim_start_matches('/'))
+            .filter(|part| !part.is_empty())
+            .fold(PathBuf::from(root), |folder, part| folder.join(part))
     }
 }
 

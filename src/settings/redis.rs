@@ -119,10 +119,31 @@ impl RedisFlags {
     pub(super) fn is_set(&self) -> Result<bool, Wrong> {
         let is_single = ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
-            "" if is_single => Ok(false),
+            "" if is_single => match self.tells_of_a_redis() {
+                Some(name) => {
+                    Err(Wrong(format!("{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory")))
+                }
+                None => Ok(false),
+            },
             "" => Err(Wrong("REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers".to_owned())),
             _ => Ok(true),
         }
+    }
+
+    /// A setting that nobody has who does not mean to count in Redis, and who would not notice that each replica counts for itself.
+    fn tells_of_a_redis(&self) -> Option<&'static str> {
+        let twin = &self.per_second;
+        let texts = [
+            ("REDIS_SOCKET_TYPE", &self.redis_socket_type),
+            ("REDIS_AUTH", &self.redis_auth),
+            ("REDIS_AUTH_FILE", &self.redis_auth_file),
+            ("REDIS_TLS_CACERT", &self.redis_tls_cacert),
+            ("REDIS_TLS_CLIENT_CERT", &self.redis_tls_client_cert),
+            ("REDIS_PERSECOND_URL", &twin.redis_persecond_url),
+        ];
+        let switches = [("REDIS_TLS", self.redis_tls), ("REDIS_PERSECOND", twin.redis_persecond)];
+        let set = texts.into_iter().map(|(name, set)| (name, !text(set.as_deref()).is_empty()));
+        set.chain(switches).find_map(|(name, is_set)| is_set.then_some(name))
     }
 
     /// Both, with the files that they name; what has no effect is added to `warnings`.

@@ -23,16 +23,25 @@ const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
 
 /// What each of these settings means when it has any other value.
 const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
-    (Refuse("Weir keeps counters in `redis` or in `memory`"), &[("BACKEND_TYPE", &["redis", "memory"])]),
-    (Refuse("Weir reads its limits from files; unset it"), &[("CONFIG_TYPE", &["file"])]),
+    (
+        Refuse("Weir keeps counters in `redis` or in `memory`; write BACKEND_TYPE=redis, and REDIS_URL"),
+        &[("BACKEND_TYPE", &["redis", "memory"])],
+    ),
+    (
+        Refuse("Weir reads its limits from files; unset it and mount them (what speaks only xDS, as Envoy Gateway does, cannot use Weir)"),
+        &[("CONFIG_TYPE", &["file"])],
+    ),
     (Refuse("Weir listens on TCP only; set GRPC_HOST and GRPC_PORT"), &[("GRPC_UDS", EMPTY)]),
     (Refuse("Weir does not speak TLS itself yet; let a sidecar or the mesh do it"), &[("GRPC_SERVER_USE_TLS", OFF)]),
     (
         Refuse("Weir does not check client certificates yet; let a sidecar or the mesh do it"),
         &[("GRPC_CLIENT_TLS_CACERT", EMPTY), ("GRPC_CLIENT_TLS_SAN", EMPTY)],
     ),
-    (Refuse("a month is 30 days in Weir"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
-    (Warn("refused requests count here"), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)]),
+    (Refuse("a month is 30 days in Weir; unset it if that will do"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
+    (
+        Warn("what is refused counts; write `count_denied: false`, or `commit: all_or_none` for a request that counts whole or not at all"),
+        &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)],
+    ),
     (Warn("Weir does not speak TLS yet"), &[("GRPC_SERVER_TLS_CERT", EMPTY), ("GRPC_SERVER_TLS_KEY", EMPTY)]),
     (Warn("there is no debug listener"), &[("DEBUG_HOST", &["0.0.0.0"]), ("DEBUG_PORT", &["6070"])]),
     (
@@ -134,16 +143,16 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
     ),
 ];
 
-/// What `environment` sets of them: the first refusal, or a warning for each reason that names its settings, without their values.
+/// What `environment` sets of them: a line for each refusal, or a warning for each reason that names its settings, without their values.
 pub(super) fn judge(environment: &[(String, String)]) -> Result<Vec<String>, String> {
-    let mut warnings = Vec::new();
+    let (mut refusals, mut warnings) = (Vec::new(), Vec::new());
     for (verdict, settings) in NOT_ACTED_ON {
         let mut set: Vec<_> =
             environment.iter().filter(|(name, value)| settings.iter().any(|setting| matters(setting, name, value))).collect();
         set.sort();
         match (verdict, set.as_slice()) {
             (_, []) => {}
-            (Refuse(reason), [(name, value), ..]) => return Err(format!("{name}={value}: {reason}")),
+            (Refuse(reason), set) => refusals.extend(set.iter().map(|(name, value)| format!("{name}={value}: {reason}"))),
             (Warn(reason), [(name, _)]) => warnings.push(format!("{name} has no effect: {reason}")),
             (Warn(reason), several) => {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
@@ -151,7 +160,7 @@ pub(super) fn judge(environment: &[(String, String)]) -> Result<Vec<String>, Str
             }
         }
     }
-    Ok(warnings)
+    if refusals.is_empty() { Ok(warnings) } else { Err(refusals.join("\n")) }
 }
 
 fn matters((known, harmless): &Setting, name: &str, value: &str) -> bool {

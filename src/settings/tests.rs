@@ -26,6 +26,12 @@ fn limits_are_where_the_reference_has_them() {
     assert_eq!(read(&[], &[]).expect("settings").files.path, PathBuf::from("config"));
     let slashes = ["--runtime-root", "/data", "--runtime-subdirectory", "/ratelimit", "--runtime-appdirectory", "/config"];
     assert_eq!(read(&slashes, &[]).expect("settings").files.path, PathBuf::from("/data/ratelimit/config"));
+    // What stands in a manifest that leaves the root to the reference's image.
+    for (argument, path) in [("--runtime-subdirectory=ratelimit", "ratelimit/config"), ("--runtime-appdirectory=limits", "limits")] {
+        let path = PathBuf::from("/srv/runtime_data/current").join(path);
+        assert_eq!(read(&[argument], &[]).expect("settings").files.path, path);
+        assert_eq!(read(&[argument, "--runtime-root="], &[]).expect("settings").files.path, path);
+    }
     assert_eq!(read(&["--config", "x.yaml"], &[]).expect("settings").files.path, PathBuf::from("x.yaml"));
 }
 
@@ -43,10 +49,34 @@ fn the_backend_follows_the_url() {
 }
 
 #[test]
+fn nobody_counts_in_memory_who_speaks_of_a_redis() {
+    let settings = [
+        ["--redis-socket-type=tcp", "REDIS_SOCKET_TYPE"],
+        ["--redis-auth=hunter2", "REDIS_AUTH"],
+        ["--redis-auth-file=/auth", "REDIS_AUTH_FILE"],
+        ["--redis-tls", "REDIS_TLS"],
+        ["--redis-tls-cacert=/ca", "REDIS_TLS_CACERT"],
+        ["--redis-tls-client-cert=/cert", "REDIS_TLS_CLIENT_CERT"],
+        ["--redis-persecond", "REDIS_PERSECOND"],
+        ["--redis-persecond-url=r:6379", "REDIS_PERSECOND_URL"],
+    ];
+    for [argument, name] in settings {
+        let wrong = read(&[argument], &[]).expect_err(argument).to_string();
+        assert_eq!(wrong, format!("{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"));
+        assert!(read(&[argument, "--backend-type=memory"], &[]).is_ok(), "{argument}");
+    }
+    assert!(read(&["--redis-auth="], &[]).is_ok(), "empty is not set");
+}
+
+#[test]
 fn what_weir_does_not_act_on_is_said_or_refused() {
     assert_eq!(read(&[], &[("USE_STATSD", "true")]).expect("settings").warnings.len(), 1);
     assert!(read(&[], &[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")]).expect("settings").warnings.is_empty());
     assert!(read(&[], &[("GRPC_SERVER_USE_TLS", "true")]).expect_err("no TLS").to_string().starts_with("GRPC_SERVER_USE_TLS=true: "));
+    let several =
+        [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("GRPC_UDS", "/run/x"), ("GRPC_CLIENT_TLS_CACERT", "/a"), ("GRPC_CLIENT_TLS_SAN", "b")];
+    let refused = read(&[], &several).expect_err("none of them").to_string();
+    assert_eq!(refused.lines().count(), several.len(), "each has its line:\n{refused}");
 }
 
 #[test]

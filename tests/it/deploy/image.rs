@@ -25,8 +25,13 @@ fn image() -> (TempDir, PathBuf) {
     (folder, root)
 }
 
-/// Runs the image's entry point in `root` as the image's user; where that takes a privilege that we have not, as its owner.
+/// Runs the image's entry point in `root`.
 fn enter(root: &Path) -> Command {
+    run_in(root, &entry_point())
+}
+
+/// Runs a program in `root` as the image's user; where that takes a privilege that we have not, as its owner.
+fn run_in(root: &Path, program: &[String]) -> Command {
     let mut command = if is_root() {
         let mut chroot = Command::new("chroot");
         chroot.arg(format!("--userspec={}", dockerfile("USER")));
@@ -37,7 +42,7 @@ fn enter(root: &Path) -> Command {
         unshare
     };
     // The path is for what is run here; the ports are free ones rather than those that are exposed.
-    command.arg(root).args(entry_point()).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.arg(root).args(program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     command.envs([("HOST", "127.0.0.1"), ("PORT", "0"), ("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0")]);
     command
 }
@@ -84,6 +89,13 @@ fn the_image_serves_its_examples() {
     let client = json!({"domain": "demo", "descriptors": [{"entries": [{"key": "remote_address", "value": "1.2.3.4"}]}]});
     assert_eq!(limit(&weir, &client), (200, 20), "the examples are in force");
     assert!(weir.terminate().success());
+}
+
+#[test]
+fn the_image_has_what_manifests_for_the_reference_start() {
+    let (_folder, root) = image();
+    let output = run_in(&root, &["/bin/ratelimit".to_owned(), "--version".to_owned()]).output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), concat!("weir ", env!("CARGO_PKG_VERSION")), "{output:?}");
 }
 
 /// The pod: the image with the Deployment's settings, its ConfigMap as Kubernetes lays it out, and a Redis that is found by name.
