@@ -167,7 +167,8 @@ fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> R
             Some(_) if longest >= shortest && (options.bucket_interval.is_none() || longer > window) => {
                 Mistake::new("bucket_span", what, format!("write {} or less, or a longer bucket_interval", told(longest)))
             }
-            _ => Mistake::new("bucket_interval", what, format!("write {} or more", told(longer))),
+            // A millisecond more is nothing to a window of a second.
+            _ => Mistake::new("bucket_interval", what, format!("write {}ms or more", longer.micros().div_ceil(1_000))),
         });
     };
     let expiry = options.subject_expiry.unwrap_or(span);

@@ -55,7 +55,11 @@ impl Workers {
             let runtime = watched(&backlog).build()?;
             let (queue, jobs) = mpsc::channel(WAITING);
             let (services, phase) = (services.clone(), phase.subscribe());
-            let run = move || runtime.block_on(async { work(jobs, Shared::new(services(index), backlog, options), phase).await });
+            let run = move || {
+                runtime.block_on(async { work(jobs, Shared::new(services(index), backlog, options), phase).await });
+                // Does not wait for a name that is being looked up, which may take longer than a pod has to end.
+                runtime.shutdown_background();
+            };
             threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
             queues.push(queue);
         }

@@ -52,7 +52,7 @@ fn numbers_out_of_bounds_are_told() {
         (mistake(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
         (mistake(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
         (mistake(5, Options { bucket_interval: secs(5), subject_expiry: secs(64), ..BUCKETS }), "subject_expiry", "write 65s or more"),
-        (mistake(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..BUCKETS }), "bucket_interval", "write 60061us or more"),
+        (mistake(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..BUCKETS }), "bucket_interval", "write 61ms or more"),
         (mistake(5, Options { bucket_interval: secs(1), bucket_span: secs(1_001), ..BUCKETS }), "bucket_interval", "write 1001ms or more"),
         (mistake(5, Options { bucket_span: secs(1_001), ..BUCKETS }), "bucket_span", "write 1000s or less"),
         (mistake(5, Options { bucket_interval: secs(1), bucket_span: secs(99_999), ..BUCKETS }), "bucket_span", "write 1000s or less"),

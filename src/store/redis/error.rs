@@ -66,8 +66,8 @@ pub(super) const RANGE: &str = "range";
 /// A counter is at the most that Redis counts to; means "over the limit" and leaves this room as a verdict.
 pub(super) const OVERFLOW: &str = "overflow";
 
-const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, \
-                       EVALSHA and EVAL on the keys of Weir";
+const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, \
+                       PEXPIRE, EVALSHA and EVAL on the keys of Weir";
 
 const NODE: &str =
     "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if it is set, the slot moves on faster than it can be followed";

@@ -163,11 +163,17 @@ impl Inner {
 
     /// So many lanes are used before a batch has to be worth another one. While an answer from near is awaited, what comes waits for the next
     /// batch, which costs least of all (measured); of a server that is farther away a second lane does not wait for the first. Nobody waits for
-    /// an answer that is overdue, which may be held up alone.
+    /// answers that are overdue, which may be held up by themselves.
     fn eager(&self, queue: &Queue, now: Instant) -> u32 {
-        let trip = &self.node.round_trip;
-        let is_held_up = queue.under_way.iter().any(|&(since, _)| trip.is_overdue(since, now));
-        u32::from(!trip.is_near()) + u32::from(is_held_up) + 1
+        self.usual() + self.held_up(queue, now)
+    }
+
+    fn usual(&self) -> u32 {
+        1 + u32::from(!self.node.round_trip.is_near())
+    }
+
+    fn held_up(&self, queue: &Queue, now: Instant) -> u32 {
+        queue.under_way.iter().map(|&(since, _)| u32::from(self.node.round_trip.is_overdue(since, now))).sum()
     }
 
     /// There are never more. When many checks under way take a good part of the time that there is for one, the server has more to do than it
@@ -176,7 +182,12 @@ impl Inner {
         let under_way: usize = queue.under_way.iter().map(|&(_, checks)| checks).sum();
         let is_slow = |job: &Job| self.node.round_trip.is_slow_for(job.work.within.deadline.saturating_duration_since(job.since));
         let lanes = self.node.options().pool_size.get();
-        if under_way >= MANY_CHECKS && queue.jobs.front().is_some_and(is_slow) { self.eager(queue, now).min(lanes) } else { lanes }
+        if under_way >= MANY_CHECKS && queue.jobs.front().is_some_and(is_slow) {
+            // All of its answers are overdue then, which is no reason to ask for more.
+            lanes.min(self.usual() + self.held_up(queue, now).min(1))
+        } else {
+            lanes
+        }
     }
 
     /// So many checks are worth another one.
@@ -201,7 +212,7 @@ impl Inner {
             link.condemn();
             return self.refuse(jobs.drain(..), error::PROTOCOL);
         };
-        let replies = {
+        let (replies, is_healing) = {
             let batch = Batch::new(jobs.iter().map(|job| &job.work), self.manner, Now { time, at }, link.expiring());
             let mut replies = batch.unanswered();
             let deadline = jobs.iter().map(|job| job.work.within.deadline).max().unwrap_or(at);
@@ -212,10 +223,8 @@ impl Inner {
             let bare = batch.learn(&replies, link.expiring());
             if !bare.is_empty() {
                 batch.write_expiries(&bare, link.outgoing());
-                // The counts stand. A link that breaks here leaves a key that may stay for ever, if nobody asks for it again.
-                let _ = link.exchange(deadline).await;
             }
-            replies
+            (replies, !bare.is_empty())
         };
         let mut outcome = Outcome::default();
         for (job, reply) in jobs.drain(..).zip(replies) {
@@ -227,6 +236,11 @@ impl Inner {
             }
         }
         self.node.learn(outcome);
+        if is_healing {
+            // The counts stand, and nobody waits for this. A link that breaks here leaves a key that may stay for ever, if nobody asks for it
+            // again.
+            let _ = link.exchange(Instant::now() + self.node.options().connect_timeout).await;
+        }
     }
 
     async fn send(&self, link: &mut Link, batch: &Batch<'_>, deadline: Instant, replies: &mut [Reply]) {

@@ -201,6 +201,10 @@ impl Link {
     /// `NotExecuted` when not a byte of it left, because it was too late or could not be written, else `Unknown`. Whatever stood between
     /// writing and the last reply breaks the link.
     pub(super) async fn exchange(&mut self, deadline: Instant) -> Result<Words<'_>, StoreError> {
+        // What was read of a broken link may be the answer to something else.
+        if self.is_broken() {
+            return Err(StoreError::NotExecuted(error::IO));
+        }
         if Instant::now() >= deadline {
             return Err(StoreError::NotExecuted(error::TIMEOUT));
         }

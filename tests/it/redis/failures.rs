@@ -3,6 +3,7 @@
 use weir::store::redis::{Address, Login, Options, TlsFiles, Topology, Written};
 
 use super::*;
+use crate::support::ports::eventually_async;
 use crate::support::proxy::{Proxy, Way};
 use crate::support::redis::RedisServer;
 
@@ -96,34 +97,66 @@ async fn a_hang_is_unknown_by_the_deadline_and_heals() {
     server.assert_every_key_expires();
 }
 
-/// A network that has lost a packet holds up one connection, and nothing else.
+/// A network that has lost packets holds up the connections that they were on, and nothing else.
 #[tokio::test]
-async fn who_comes_while_an_answer_is_overdue_does_not_wait_for_it() {
+async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
     const HELD: Duration = Duration::from_secs(1);
     let server = RedisServer::start();
     let proxy = Proxy::before(server.port());
     let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
     let redis = Redis::connect_lazily(Options::new(address));
-    for _ in 0..20 {
-        ask_one(&redis, "held", 1_000, 1).await.expect("Redis is well");
-    }
     let patient = || Within::until(Instant::now() + 5 * HELD);
+    let ask = async |key| decide_within(&redis, plan(&[(key, check(1_000, 1))]), patient()).await.checks[0];
+    // Two connections, because two lanes are used where Redis is far; and then it is near again.
+    ask("first").await.expect("Redis is well");
+    proxy.to_client(Way::Delay { by: HELD / 50, jitter: Duration::ZERO });
+    while redis.connections().opened < 2 {
+        let (first, second) = tokio::join!(ask("first"), ask("first"));
+        assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    }
+    proxy.to_client(Way::Pass);
+    for _ in 0..50 {
+        ask("first").await.expect("Redis is well");
+    }
     proxy.to_client(Way::Delay { by: HELD, jitter: Duration::ZERO });
-    let held = decide_within(&redis, plan(&[("held", check(1_000, 1))]), patient());
+    let held = async |after| {
+        tokio::time::sleep(after).await;
+        (ask("held").await, Instant::now())
+    };
     let others = async {
-        // Until the answer is on its way.
-        tokio::time::sleep(HELD / 10).await;
+        // Until both answers are on their way.
+        tokio::time::sleep(HELD / 5).await;
         proxy.to_client(Way::Pass);
         let mut answers = Vec::new();
         for _ in 0..20 {
-            answers.push(decide_within(&redis, plan(&[("other", check(1_000, 1))]), patient()).await.checks[0]);
+            answers.push(ask("other").await);
         }
         (answers, Instant::now())
     };
-    let held = async { (held.await.checks[0], Instant::now()) };
-    let ((held, held_until), (others, others_until)) = tokio::join!(held, others);
-    assert!(held.is_ok() && others.iter().all(Result::is_ok), "{held:?} {others:?}");
-    assert!(others_until < held_until, "the others had to wait");
+    let ((first, first_until), (second, _), (others, others_until)) = tokio::join!(held(Duration::ZERO), held(HELD / 10), others);
+    assert!(first.is_ok() && second.is_ok() && others.iter().all(Result::is_ok), "{first:?} {second:?} {others:?}");
+    assert!(others_until < first_until, "the others had to wait");
+}
+
+/// A counter that was thrown away is made again by a plain hit, which has to give it an expiry: nobody waits for that.
+#[tokio::test]
+async fn who_finds_a_counter_gone_does_not_wait_for_its_expiry() {
+    const WAY: Duration = Duration::from_millis(400);
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port());
+    let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
+    let redis = Redis::connect_lazily(Options::new(address));
+    for _ in 0..3 {
+        ask_one(&redis, "gone", 1_000, 1).await.expect("Redis is well");
+    }
+    server.flush();
+    proxy.to_client(Way::Delay { by: WAY, jitter: Duration::ZERO });
+    // Enough for the answer, and too little for another one.
+    let answers = decide_within(&redis, plan(&[("gone", check(1_000, 1))]), Within::until(Instant::now() + WAY * 7 / 4)).await;
+    assert_eq!(answers.checks[0].map(|verdict| verdict.used), Ok(1));
+    proxy.to_client(Way::Pass);
+    let expires = eventually_async(|| (server.keys().iter().all(|key| server.run::<i64>(&["TTL", key]) > 0)).then_some(())).await;
+    assert!(expires.is_some() && server.keys().len() == 1);
 }
 
 #[tokio::test]
