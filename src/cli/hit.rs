@@ -130,7 +130,7 @@ fn line(asked: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str
     let entries = entries.collect::<Vec<_>>().join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
-        None => "no limit".to_owned(),
+        None => "no limit (no such domain, or no descriptor that matches)".to_owned(),
         Some(limit) => {
             let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
             let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));
