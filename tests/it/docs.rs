@@ -151,11 +151,11 @@ fn the_readme_tells_the_truth() {
                 let line = command.replace("localhost:8081", &grpc).replacen("grpcurl", &grpcurl.to_string_lossy(), 1);
                 assert_shows(&shown, &shell(&line));
             }
-            ["curl", "-s", "localhost:8080/metrics"] => {
+            ["curl", "-s", "localhost:8080/metrics", "|", "grep", text] => {
                 let page = ports::get(weir.http_addr(), "/metrics").body;
                 for line in &shown.output {
                     let name = line.rsplit_once(' ').expect("a name and a value").0;
-                    assert!(page.lines().any(|real| real.starts_with(name)), "{name} is not in /metrics");
+                    assert!(page.lines().any(|real| real.contains(text) && real.starts_with(name)), "{name} is not in /metrics");
                 }
             }
             ["curl", "-s", ..] => assert_shows(&shown, &shell(&command.replace("localhost:8080", &http))),
@@ -168,6 +168,29 @@ fn the_readme_tells_the_truth() {
             ["tests/run.sh"] => assert!(tools::repository().join("tests/run.sh").exists()),
             _ => panic!("no test runs `{command}`"),
         }
+    }
+}
+
+/// What somebody is to be told of can be told.
+#[test]
+fn every_metric_to_be_told_of_is_there() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let pages = [&[][..], &[("REDIS_URL", &url[..])]].map(|environment| {
+        let weir = Weir::start_in(copy_examples, environment);
+        ports::post(weir.http_addr(), "/json", br#"{"domain": "nobody", "descriptors": [{"entries": [{"key": "k"}]}]}"#);
+        let wanted = if environment.is_empty() { "weir_memory_keys" } else { "weir_redis_up" };
+        let page = || Some(weir.get("/metrics").1).filter(|page| page.contains(wanted));
+        ports::eventually(page).expect("Redis is looked at")
+    });
+    let text = tools::file("README.md");
+    let (_, section) = text.split_once("### What to be told of\n").expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("its end");
+    let words = section.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let names: Vec<_> = words.filter(|word| word.starts_with("weir_") || word.starts_with("ratelimit_")).collect();
+    assert!(names.len() > 5, "{names:?}");
+    for name in names {
+        assert!(pages.iter().any(|page| page.contains(&format!("# TYPE {name} "))), "{name} is in no /metrics");
     }
 }
 

@@ -77,6 +77,35 @@ fn the_kustomization_builds_and_leaves_nothing_out() {
     assert_eq!(config["data"]["ratelimit.yaml"], tools::file("deploy/kubernetes/limits/ratelimit.yaml"));
 }
 
+#[test]
+fn the_overlay_of_the_readme_brings_its_own_image_and_redis() {
+    let Some(kustomize) = tools::kustomize() else { return };
+    let readme = tools::file("deploy/README.md");
+    let overlay = readme.split("```yaml\n").find(|block| block.starts_with("resources: ")).expect("an overlay");
+    let (overlay, _) = overlay.split_once("```").expect("its end");
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |file: &str, text: &str| {
+        let path = folder.path().join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, text).expect("written");
+    };
+    write("overlay/kustomization.yaml", overlay);
+    let base = documents("deploy/kubernetes/kustomization.yaml").remove(0);
+    let resources = items(&base, "/resources").iter().map(|file| file.as_str().expect("a name"));
+    for file in resources.chain(["kustomization.yaml", "limits/ratelimit.yaml"]) {
+        write(&format!("kubernetes/{file}"), &tools::file(&format!("deploy/kubernetes/{file}")));
+    }
+    let output = Command::new(kustomize).arg("build").arg(folder.path().join("overlay")).output().expect("kustomize runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let built = documents_in(&String::from_utf8_lossy(&output.stdout));
+    assert!(built.iter().all(|manifest| manifest["metadata"]["name"] != "ratelimit-redis"), "its own Redis is left out");
+    let weir = built.iter().find(|manifest| manifest["kind"] == "Deployment").expect("Weir");
+    assert_eq!((&weir["metadata"]["namespace"], &weir["spec"]["replicas"]), (&json!("edge"), &json!(3)));
+    assert_eq!(at(container(weir), "/image"), "registry.example/weir:0.1.0");
+    let url = environment(container(weir)).into_iter().find(|(name, _)| *name == "REDIS_URL").expect("a Redis").1;
+    assert_eq!(url, "redis.example:6379");
+}
+
 /// The volume of limits.
 fn mounted_config() -> Value {
     at(&manifest("Deployment", "ratelimit"), "/spec/template/spec/volumes/0").clone()
