@@ -20,7 +20,7 @@ const KEYS: usize = 100_000;
 
 /// CPU time of redis-server per INCR, in microseconds, over a window; half as long before it is not counted. Redis runs where it does for a
 /// server on the first core, and is asked from there.
-pub fn incr_micros(window: Duration) -> f64 {
+fn incr_micros(window: Duration) -> f64 {
     run_this_on(Place::FirstCore);
     let server = RedisServer::start();
     run_this_as_a_server();
@@ -37,6 +37,14 @@ pub fn incr_micros(window: Duration) -> f64 {
     let begin = cpu_micros(server.process_id());
     let answered = incr(&mut streams, &mut missing, window);
     (cpu_micros(server.process_id()) - begin) / answered as f64
+}
+
+/// What is measured, and what an INCR costs right before and after it: what else goes on in the machine changes by the second, and what is
+/// compared has to be neighbours.
+pub fn beside_incrs<T>(window: Duration, measure: impl FnOnce() -> T) -> (T, f64) {
+    let before = incr_micros(window / 2);
+    let measured = measure();
+    (measured, f64::midpoint(before, incr_micros(window / 2)))
 }
 
 /// Sends whenever all of a connection's replies have come; how many came.

@@ -12,6 +12,7 @@ use weir::plan::{Check, Plan, Role};
 use weir::store::{Redis, Store, Within};
 use weir::time::{Rate, Unit};
 
+use super::limits::KEYS;
 use super::machine::cpu_micros;
 use super::plain_redis;
 use super::runs::Times;
@@ -22,8 +23,6 @@ const REPLICAS: usize = 4;
 
 /// Decisions under way in each, as in the runs with a service.
 const UNDER_WAY: usize = 64;
-
-const KEYS: usize = 10_000;
 
 /// What was read off a window. Times are CPU time of redis-server, in microseconds.
 pub struct Reading {
@@ -36,8 +35,8 @@ pub struct Reading {
 }
 
 /// What the tables call them.
-pub const FIXED_WINDOW: &str = "Redis asked by 4 replicas, fixed_window";
-pub const TOKEN_BUCKET: &str = "Redis asked by 4 replicas, token_bucket";
+pub const FIXED_WINDOW: &str = "Redis asked by replicas, fixed_window";
+pub const TOKEN_BUCKET: &str = "Redis asked by replicas, token_bucket";
 
 const RUNS: [(&str, Kind); 2] = [(FIXED_WINDOW, Kind::FixedWindow), (TOKEN_BUCKET, Kind::TokenBucket)];
 
@@ -46,10 +45,8 @@ pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static s
     let mut readings: Vec<_> = RUNS.into_iter().filter(|(name, _)| is_wanted(name)).map(|(name, kind)| (name, kind, Vec::new())).collect();
     for round in 1..=times.rounds {
         for (name, kind, of_run) in &mut readings {
-            let before = plain_redis::incr_micros(times.window / 2);
-            let reading = decisions(*kind, times.window);
-            let after = plain_redis::incr_micros(times.window / 2);
-            let reading = Reading { incr: f64::midpoint(before, after), ..reading };
+            let (reading, incr) = plain_redis::beside_incrs(times.window, || decisions(*kind, times.window));
+            let reading = Reading { incr, ..reading };
             eprintln!(
                 "round {round}: {name:40} {:5.2} us, INCR {:.2} us, {:.0} checks to a batch, busy {:.0} %",
                 reading.decision,

@@ -91,11 +91,8 @@ impl Run {
         if self.place != Place::BesideLoad {
             return self.measure_alone(times);
         }
-        // What else goes on in the machine changes by the second: what is compared has to be neighbours.
-        let before = plain_redis::incr_micros(times.window / 2);
-        let reading = self.measure_alone(times);
-        let after = plain_redis::incr_micros(times.window / 2);
-        Reading { incr: f64::midpoint(before, after), ..reading }
+        let (reading, incr) = plain_redis::beside_incrs(times.window, || self.measure_alone(times));
+        Reading { incr, ..reading }
     }
 
     fn measure_alone(&self, times: Times) -> Reading {

@@ -167,8 +167,11 @@ fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> R
             Some(_) if longest >= shortest && (options.bucket_interval.is_none() || longer > window) => {
                 Mistake::new("bucket_span", what, format!("write {} or less, or a longer bucket_interval", told(longest)))
             }
-            // A millisecond more is nothing to a window of a second.
-            _ => Mistake::new("bucket_interval", what, format!("write {}ms or more", longer.micros().div_ceil(1_000))),
+            // Windows are whole seconds: up to a whole millisecond it is not longer than one.
+            _ => {
+                let longer = Span::from_micros(longer.micros().next_multiple_of(1_000));
+                Mistake::new("bucket_interval", what, format!("write {} or more", told(longer)))
+            }
         });
     };
     let expiry = options.subject_expiry.unwrap_or(span);

@@ -1,8 +1,8 @@
 //! `sliding_window_counter`: the hits of the current window, and those of the one before it in proportion to how much of it is still within
 //! reach.
 //!
-//! Two counters per key, and their window. It takes the hits of the window before as evenly spread, and is off by as much as they were not. The twin is
-//! `lua/sliding_window_counter.lua`.
+//! Two counters per key, and their window. It takes the hits of the window before as evenly spread, and is off by as much as they were not.
+//! The twin is `lua/sliding_window_counter.lua`.
 
 use super::ticks::{self, Clock, Found};
 use super::{State, Step};

@@ -49,10 +49,6 @@ fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
     if rate_limit.is_none() && !fields.meant("rate_limit") {
         warn_without_limit(compiler, fields);
-        if let Some((_, at)) = fields.places().find(|(key, _)| *key == "rate_limit") {
-            let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
-            compiler.problems.warning(at, "'rate_limit' is empty, so that nothing is limited here", remedy);
-        }
     }
     // What is inside of a descriptor that cannot be used is checked all the same: nobody will see the rules then.
     path.push(level.unwrap_or_else(|| Level { key: "".into(), value: None, share_threshold: false, value_to_metric: false }));
@@ -176,8 +172,12 @@ fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailu
     }
 }
 
-/// The Go service ignores what belongs to a limit where there is none.
+/// The Go service ignores what belongs to a limit where there is none, and a limit that says nothing.
 fn warn_without_limit(compiler: &mut Compiler, fields: &Fields<'_>) {
+    if let Some((_, at)) = fields.places().find(|(key, _)| *key == "rate_limit") {
+        let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
+        compiler.problems.warning(at, "'rate_limit' is empty, so that nothing is limited here", remedy);
+    }
     for key in NEED_A_LIMIT {
         let Some(node) = fields.get(key).filter(|node| node.read::<bool>() != Some(false)) else { continue };
         let what = format!("'{key}' stands in a descriptor without 'rate_limit' and has no effect");

@@ -89,7 +89,7 @@ impl Lanes {
         // Whoever would be too late behind the batches under way is worth a lane of his own.
         let worth = if trip.is_too_long(work.within, since) { 1 } else { self.0.worth() };
         queue.jobs.push_back(Job { work, since, reply });
-        if queue.has_work_for_another(self.0.eager(&queue, since), self.0.most(&queue, since), worth) {
+        if self.0.are_worth_it(queue.busy + 1, worth, &queue, since) {
             queue.busy += 1;
             drop(queue);
             // The task begins after those that are ready now, so that what they ask goes along.
@@ -109,10 +109,6 @@ impl Lanes {
 }
 
 impl Queue {
-    fn has_work_for_another(&self, eager: u32, lanes: u32, worth: usize) -> bool {
-        self.checks > 0 && (self.busy < eager.min(lanes) || (self.checks >= worth && self.busy < lanes))
-    }
-
     /// How many full batches each lane that is at work will have to take before who comes now.
     fn batches(&self) -> u32 {
         u32::try_from(self.checks / MOST_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
@@ -188,6 +184,11 @@ impl Inner {
         } else {
             lanes
         }
+    }
+
+    /// Whether there is work for so many lanes, of which a further one has to be worth it.
+    fn are_worth_it(&self, lanes: u32, worth: usize, queue: &Queue, now: Instant) -> bool {
+        queue.checks > 0 && lanes <= self.most(queue, now) && (lanes <= self.eager(queue, now) || queue.checks >= worth)
     }
 
     /// So many checks are worth another one.
@@ -321,9 +322,7 @@ impl Busy {
             // Under one lock, so that who comes next sees that a lane is free.
             let mut queue = inner.queue();
             queue.linked -= u32::from(std::mem::take(&mut self.is_linked));
-            let now = Instant::now();
-            let is_further = queue.busy > inner.eager(&queue, now);
-            if queue.checks == 0 || !is_needed || queue.busy > inner.most(&queue, now) || (is_further && queue.checks < inner.worth()) {
+            if !is_needed || !inner.are_worth_it(queue.busy, inner.worth(), &queue, Instant::now()) {
                 queue.busy -= 1;
                 self.is_counted = false;
                 return;

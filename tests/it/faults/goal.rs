@@ -33,12 +33,12 @@ impl Goal {
         shown
     }
 
-    /// How many clients waited no longer, for the line. Envoy's 20 ms leave a service 3 ms beside what its store may take; where services,
-    /// Redis and load share two cores, one in a thousand may be late by that much.
+    /// How many clients waited no longer, for the line; none does in CI, where they have time. Envoy's 20 ms leave a service 3 ms beside what
+    /// its store may take; where services, Redis and load share two cores, one in a thousand may be late by that much.
     pub fn few_gave_up(&mut self, report: &Report) -> String {
         let (gave_up, all) = (report.count(Record::gave_up), report.len());
         let shown = format!("{gave_up} of {all} gave up");
-        self.must(gave_up <= all / 1_000, &shown);
+        self.must(gave_up <= Pace::here().pick(0, all / 1_000), &shown);
         shown
     }
 

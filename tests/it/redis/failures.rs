@@ -97,14 +97,19 @@ async fn a_hang_is_unknown_by_the_deadline_and_heals() {
     server.assert_every_key_expires();
 }
 
+/// A store that reaches Redis through a network that can be slow.
+fn through_a_proxy(server: &RedisServer) -> (Redis, Proxy) {
+    let proxy = Proxy::before(server.port());
+    let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
+    (Redis::connect_lazily(Options::new(address)), proxy)
+}
+
 /// A network that has lost packets holds up the connections that they were on, and nothing else.
 #[tokio::test]
 async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
     const HELD: Duration = Duration::from_secs(1);
     let server = RedisServer::start();
-    let proxy = Proxy::before(server.port());
-    let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
-    let redis = Redis::connect_lazily(Options::new(address));
+    let (redis, proxy) = through_a_proxy(&server);
     let patient = || Within::until(Instant::now() + 5 * HELD);
     let ask = async |key| decide_within(&redis, plan(&[(key, check(1_000, 1))]), patient()).await.checks[0];
     // Two connections, because two lanes are used where Redis is far; and then it is near again.
@@ -143,9 +148,7 @@ async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
 async fn who_finds_a_counter_gone_does_not_wait_for_its_expiry() {
     const WAY: Duration = Duration::from_millis(400);
     let server = RedisServer::start();
-    let proxy = Proxy::before(server.port());
-    let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
-    let redis = Redis::connect_lazily(Options::new(address));
+    let (redis, proxy) = through_a_proxy(&server);
     for _ in 0..3 {
         ask_one(&redis, "gone", 1_000, 1).await.expect("Redis is well");
     }
