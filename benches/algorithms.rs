@@ -28,12 +28,12 @@ mod support {
 #[allow(dead_code, reason = "shared with the bench of that name, which uses more of it")]
 #[path = "service"]
 mod service {
-    pub mod figures;
     pub mod machine;
+    pub mod tables;
 }
 
-use service::figures::{into_the_readme, median};
 use service::machine::{first_thread_micros, processors, redis_version, version};
+use service::tables::{into_the_readme, median};
 use support::redis::RedisServer;
 
 const KEYS: usize = 20_000;

@@ -23,10 +23,10 @@ use weir::verdict::{Decision, Decisions};
 
 #[path = "../tests/it/support"]
 mod support {
-    pub mod usual;
+    pub mod workload;
 }
 
-use support::usual::{message, rules, service, usual};
+use support::workload::{message, rules, service, usual};
 
 const ROUNDS: usize = 9;
 

@@ -19,29 +19,29 @@ mod support {
 #[allow(dead_code, reason = "shared with the bench of that name, which uses more of it")]
 #[path = "service"]
 mod service {
-    pub mod checks;
-    pub mod empty;
-    pub mod figures;
-    pub mod limits;
+    pub mod correctness;
+    pub mod empty_server;
+    pub mod http2_client;
     pub mod load;
     pub mod machine;
     pub mod servers;
-    pub mod wire;
+    pub mod tables;
+    pub mod workload;
 }
 
 mod scaling {
-    pub mod control;
-    pub mod numbered;
+    pub mod control_work;
+    pub mod dimensions;
     pub mod overload;
     pub mod plot;
-    pub mod rows;
+    pub mod workload;
 }
 
 use std::time::Duration;
 
-use scaling::{control, overload, plot, rows};
-use service::figures::into_the_readme;
+use scaling::{control_work, dimensions, overload, plot};
 use service::machine::{can_pin, processors, version};
+use service::tables::into_the_readme;
 
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -95,14 +95,14 @@ fn main() {
         }
     }
     let wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only));
-    let measured: Vec<rows::Measured> =
-        rows::all(times.most).into_iter().filter(|row| wanted(row.name)).map(|row| row.measure(times)).collect();
+    let measured: Vec<dimensions::Measured> =
+        dimensions::all(times.most).into_iter().filter(|row| wanted(row.name)).map(|row| row.measure(times)).collect();
     let mut report = String::new();
     if !measured.is_empty() {
-        report += &rows::table(&measured);
+        report += &dimensions::table(&measured);
     }
     if wanted("control") {
-        report += &control::measure(times);
+        report += &control_work::measure(times);
     }
     if wanted("overload") {
         report += &overload::measure(times);

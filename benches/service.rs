@@ -20,28 +20,28 @@ mod support {
 #[allow(dead_code, reason = "shared with the bench of scaling, which uses more of it")]
 mod service {
     pub mod budget;
-    pub mod checks;
-    pub mod empty;
-    pub mod figures;
-    pub mod fill;
-    pub mod limits;
+    pub mod busy_redis;
+    pub mod correctness;
+    pub mod empty_server;
+    pub mod http2_client;
     pub mod load;
     pub mod machine;
+    pub mod memory_store;
     pub mod plain_redis;
-    pub mod replicas;
-    pub mod runs;
+    pub mod scenarios;
     pub mod servers;
-    pub mod wire;
+    pub mod tables;
+    pub mod workload;
 }
 
 use service::budget::Measured;
-use service::empty::{self, Runtime};
-use service::figures::into_the_readme;
-use service::fill;
+use service::busy_redis;
+use service::empty_server::{self, Runtime};
 use service::machine::{can_pin, processors, redis_version, version};
-use service::replicas;
-use service::runs::{self, Times};
+use service::memory_store;
+use service::scenarios::{self, Times};
 use service::servers::Peer;
+use service::tables::into_the_readme;
 
 const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
 
@@ -93,9 +93,9 @@ fn main() {
     match words[..] {
         ["--serve-empty", runtime, port] => {
             let (_, runtime) = Runtime::NAMED.into_iter().find(|(name, _)| *name == runtime).expect("a runtime");
-            empty::serve(runtime, port.parse().expect("a port"));
+            empty_server::serve(runtime, port.parse().expect("a port"));
         }
-        [fill::FILL, keys] => fill::here(keys.parse().expect("a number")),
+        [memory_store::FILL, keys] => memory_store::here(keys.parse().expect("a number")),
         _ => match options(&arguments) {
             Some(options) => measure(&options),
             None => {
@@ -107,22 +107,22 @@ fn main() {
 }
 
 fn measure(options: &Options) {
-    let mut runs = runs::all(&options.peers);
+    let mut runs = scenarios::all(&options.peers);
     if !options.only.is_empty() {
         let is_wanted = |name: &str| options.only.iter().any(|only| name.contains(only));
         runs.retain(|run| is_wanted(&run.name));
-        runs::rounds(&runs, options.times);
-        replicas::rounds(options.times, is_wanted);
+        scenarios::rounds(&runs, options.times);
+        busy_redis::rounds(options.times, is_wanted);
         return;
     }
     let measured = Measured {
-        readings: runs::rounds(&runs, options.times),
-        busy_redis: replicas::rounds(options.times, |_| true),
-        fill: fill::in_new_processes(options.fill_keys),
+        readings: scenarios::rounds(&runs, options.times),
+        busy_redis: busy_redis::rounds(options.times, |_| true),
+        fill: memory_store::in_new_processes(options.fill_keys),
         fill_keys: options.fill_keys,
-        admitted: runs::admitted(),
-        log_bytes: runs::bytes_per_event(),
-        commands_per_refusal: runs::commands_per_refusal(options.times.window),
+        admitted: scenarios::admitted(),
+        log_bytes: scenarios::bytes_per_event(),
+        commands_per_refusal: scenarios::commands_per_refusal(options.times.window),
     };
     let report = measured.report(&machine(options.times));
     println!("{report}");

@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::Times;
-use crate::service::figures::{extremes, median, spread};
-use crate::service::limits::{Keys, questions};
 use crate::service::load::{Client, Pace, Questions, Shape, Tally, Until};
 use crate::service::machine::can_pin;
 use crate::service::servers::{Kind, Place, Server};
+use crate::service::tables::{extremes, median, spread};
+use crate::service::workload::{Keys, questions};
 
 const PATIENCE: Duration = Duration::from_millis(100);
 

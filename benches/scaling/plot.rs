@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::rows::{Measured, Readings, grouped};
-use crate::service::figures::{extremes, median};
+use super::dimensions::{Measured, Readings, grouped};
+use crate::service::tables::{extremes, median};
 
 const COLUMNS: usize = 4;
 const WIDTH: f64 = 230.0;

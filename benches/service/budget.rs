@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::figures::{median, spread};
-use super::fill::Fill;
-use super::limits;
-use super::replicas;
-use super::runs::{Reading, Readings};
+use super::busy_redis;
+use super::memory_store::Fill;
+use super::scenarios::{Reading, Readings};
+use super::tables::{median, spread};
+use super::workload;
 
 /// A bound of the budget.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ struct Line {
 /// All that was measured.
 pub struct Measured {
     pub readings: Readings,
-    pub busy_redis: Vec<(&'static str, Vec<replicas::Reading>)>,
+    pub busy_redis: Vec<(&'static str, Vec<busy_redis::Reading>)>,
     pub fill: Vec<Fill>,
     pub fill_keys: usize,
     pub admitted: Vec<(String, u64)>,
@@ -107,7 +107,7 @@ impl Measured {
         self.of_busy_redis(run, |reading| reading.decision / reading.incr)
     }
 
-    fn of_busy_redis(&self, run: &str, figure: fn(&replicas::Reading) -> f64) -> Vec<f64> {
+    fn of_busy_redis(&self, run: &str, figure: fn(&busy_redis::Reading) -> f64) -> Vec<f64> {
         let readings = self.busy_redis.iter().filter(|(name, _)| *name == run).flat_map(|(_, readings)| readings);
         readings.map(figure).collect()
     }
@@ -115,7 +115,7 @@ impl Measured {
     fn lines(&self) -> Vec<Line> {
         let line = |number, measure, must, goal, values| Line { number, measure, must, goal, values };
         let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
-        let thousand = f64::from(limits::THOUSAND);
+        let thousand = f64::from(workload::THOUSAND);
         let furthest = self
             .admitted
             .iter()
@@ -150,9 +150,9 @@ impl Measured {
             line("8a", "Redis: requests/s / limitador on redis", AtLeast(4.0), AtLeast(6.0), ratios(ON_REDIS, LIMITADOR_REDIS, per_second)),
             line("8b", "Redis: requests/s / envoyproxy/ratelimit", AtLeast(3.0), AtLeast(5.0), ratios(ON_REDIS, RATELIMIT, per_second)),
             line("9a", "redis CPU per fixed-window decision / pipelined INCR", AtMost(2.5), AtMost(1.8), self.to_incr(FIXED_WINDOW_ALONE)),
-            line("9b", BUSY, AtMost(2.5), AtMost(1.8), self.busy_to_incr(replicas::FIXED_WINDOW)),
+            line("9b", BUSY, AtMost(2.5), AtMost(1.8), self.busy_to_incr(busy_redis::FIXED_WINDOW)),
             line("10a", "redis CPU per token-bucket decision / pipelined INCR", AtMost(4.5), AtMost(3.5), self.to_incr(TOKEN_BUCKET_ALONE)),
-            line("10b", BUSY, AtMost(4.5), AtMost(3.5), self.busy_to_incr(replicas::TOKEN_BUCKET)),
+            line("10b", BUSY, AtMost(4.5), AtMost(3.5), self.busy_to_incr(busy_redis::TOKEN_BUCKET)),
             line(
                 "11",
                 "p99 at 8k/s, Redis / limitador on redis",
@@ -221,9 +221,9 @@ impl Measured {
         let (log, set) = self.log_bytes;
         let incr: Vec<f64> =
             [FIXED_WINDOW_ALONE, TOKEN_BUCKET_ALONE].iter().flat_map(|run| self.of(run)).map(|reading| reading.incr).collect();
-        let busy = |figure: fn(&replicas::Reading) -> f64, digits| {
+        let busy = |figure: fn(&busy_redis::Reading) -> f64, digits| {
             let [window, bucket] =
-                [replicas::FIXED_WINDOW, replicas::TOKEN_BUCKET].map(|run| spread(&self.of_busy_redis(run, figure), digits));
+                [busy_redis::FIXED_WINDOW, busy_redis::TOKEN_BUCKET].map(|run| spread(&self.of_busy_redis(run, figure), digits));
             format!("{window} and {bucket}")
         };
         let fill = |figure: fn(&Fill) -> f64| spread(&self.fill.iter().map(figure).collect::<Vec<f64>>(), 2);

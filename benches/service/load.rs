@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::wire::{Answer, Line, Question};
+use super::http2_client::{Answer, Line, Question};
 
 /// How long to wait for answers before looking at the clock again.
 const PATIENCE: Duration = Duration::from_millis(10);

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::empty::Runtime;
-use super::limits;
+use super::empty_server::Runtime;
 use super::machine::{can_pin, cores, cpu_micros};
+use super::workload;
 use crate::support::{RedisServer, ports};
 
 /// No server takes longer to listen.
@@ -90,7 +90,7 @@ impl Server {
     /// Returns when it listens.
     pub fn start(kind: &Kind, place: Place) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        limits::write(folder.path(), kind.algorithm());
+        workload::write(folder.path(), kind.algorithm());
         run_this_on(place);
         let redis = kind.needs_redis().then(RedisServer::start);
         if place == Place::BesideLoad {

@@ -4,14 +4,14 @@
 //! `tests/faults.sh` runs the long ones (`WEIR_FAULTS=script`), strict in times too, and writes their figures into the README.
 
 mod cluster;
-mod counts;
+mod error_replies;
+mod exact_counts;
 mod goal;
+mod invariants;
+mod lost_scripts;
 mod network;
 mod outages;
-mod refusals;
-mod scripts;
 mod sentinel;
-mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

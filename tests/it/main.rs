@@ -5,26 +5,24 @@
 #![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
 
 mod algorithms;
+mod all_or_none;
 mod cli;
 mod concurrency;
-mod denials;
+mod denial_cache;
 mod deploy;
 mod docs;
 mod envoy;
+mod failure_policies;
 mod faults;
 mod hits;
 mod house;
 mod http;
 mod instructions;
-mod outage;
 mod plots;
 mod redis;
 mod reload;
 mod requests;
 mod rules;
-mod security;
 mod server;
 mod shaping;
 mod support;
-mod watch;
-mod whole;

@@ -1,11 +1,13 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
 
-mod costs;
-mod counts;
+mod algorithms;
+mod command_counts;
+mod counters;
 pub mod differential;
 mod failures;
+mod monitor;
 mod scripts;
-mod tables;
+mod security;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The listener itself: a panic costs one request, silent and wrong clients cost nothing, and bursts of resets do not end a connection.
 
-mod calls;
+mod frames;
 mod overload;
 
 use std::net::SocketAddr;

@@ -10,8 +10,8 @@ pub mod proxy;
 pub mod redis;
 pub mod sentinel;
 pub mod tools;
-pub mod usual;
 pub mod weir;
+pub mod workload;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -12,7 +12,7 @@ use weir::rls::decode::decode;
 use weir::rules::Rules;
 use weir::time::{Micros, Rate, Span, Unit};
 
-use crate::support::usual::{message, rules, service, usual};
+use crate::support::workload::{message, rules, service, usual};
 
 /// Begins the line of a case: then come the calls, a space and the name.
 pub const COUNTED: &str = "counted: ";

@@ -4,8 +4,8 @@
 //! be kept any longer are deleted at random, and no verdict may change. `WEIR_DIFFERENTIAL_OPERATIONS` makes the run longer, and
 //! `WEIR_DIFFERENTIAL_SEED` repeats one.
 
-mod source;
-mod stored;
+mod generator;
+mod stored_state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use weir::store::redis::Named;
 use weir::time::{Rate, Unit};
 use weir::verdict::Wait;
 
-use self::source::Source;
+use self::generator::Source;
 use super::*;
 use crate::support::redis::RedisServer;
 
@@ -78,7 +78,7 @@ struct Expected {
 
 /// Runs a batch on the pure steps.
 fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Expected {
-    let keys: Vec<Vec<u8>> = plan.checks.iter().map(|check| stored::key(&plan, check, when.now)).collect();
+    let keys: Vec<Vec<u8>> = plan.checks.iter().map(|check| stored_state::key(&plan, check, when.now)).collect();
     let at = Moment { now: when.now, patience: when.patience };
     let mut deleted = Vec::new();
     for (key, check) in keys.iter().zip(&plan.checks) {
@@ -170,8 +170,8 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
                 Value::Nil => None,
                 other => panic!("{other:?}"),
             };
-            let expected = expected.as_ref().map(stored::of_state);
-            let found = text.as_deref().map(|text| stored::of_text(text, expected.as_ref()));
+            let expected = expected.as_ref().map(stored_state::of_state);
+            let found = text.as_deref().map(|text| stored_state::of_text(text, expected.as_ref()));
             assert_eq!(found, expected, "{}; {}", String::from_utf8_lossy(key), shown());
         }
     }

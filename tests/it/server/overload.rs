@@ -10,7 +10,7 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::calls::{METHOD, begin, call, connect, framed, head, read};
+use super::frames::{METHOD, begin, call, connect, framed, head, read};
 use super::{Options, Server, ask};
 
 const CONNECTIONS: usize = 4;

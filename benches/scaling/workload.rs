@@ -9,8 +9,8 @@ use std::path::Path;
 use weir::proto::rate_limit_descriptor::Entry;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 
+use crate::service::http2_client::Question;
 use crate::service::load::Supply;
-use crate::service::wire::Question;
 
 /// Where a number goes.
 const MARK: &str = "########";

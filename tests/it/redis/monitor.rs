@@ -134,7 +134,7 @@ async fn the_rights_of_the_readme_do_for_every_algorithm() {
     let redis = RedisServer::start();
     grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
     let url = redis.url();
-    let limits = [("algorithms.yaml", include_str!("../../config/algorithms.yaml")), ("whole.yaml", WHOLE)];
+    let limits = [("algorithms.yaml", include_str!("../../../config/algorithms.yaml")), ("whole.yaml", WHOLE)];
     let weir = Weir::start(&limits, &[("REDIS_URL", &url), ("REDIS_AUTH", "weir:s3cret")]);
     let mut client = weir.client().await;
     for (domain, keys) in [

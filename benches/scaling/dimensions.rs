@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::numbered::{self, Numbered, Routes};
+use super::workload::{self, Numbered, Routes};
 use crate::Times;
-use crate::service::checks;
-use crate::service::figures::spread;
+use crate::service::correctness;
 use crate::service::load::{Client, Pace, Shape, Until};
 use crate::service::servers::{Place, Server};
+use crate::service::tables::spread;
 
 /// Keys that each row has, unless they are what grows.
 const KEYS: u32 = 100_000;
@@ -106,7 +106,7 @@ impl Point {
     fn start(self) -> Server {
         let folder = tempfile::tempdir().expect("a folder");
         let Self { limits, asked, routes, keys, .. } = self;
-        numbered::write(folder.path(), limits, routes, numbered::PER_HOUR);
+        workload::write(folder.path(), limits, routes, workload::PER_HOUR);
         let variables = [
             ("WORKERS", self.workers.to_string()),
             // The same for all, so that only the keys differ, and no more than half full.
@@ -132,10 +132,10 @@ impl Point {
 /// A real client sees that the last of the limits is there and counts.
 fn counts(server: &Server, point: Point) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let request = numbered::request(&format!("{:08}", point.limits - 1), "anyone", point.routes, 1);
-    let answers = runtime.block_on(checks::ask(server.address, vec![request; 2])).unwrap_or_else(|status| panic!("{status}"));
+    let request = workload::request(&format!("{:08}", point.limits - 1), "anyone", point.routes, 1);
+    let answers = runtime.block_on(correctness::ask(server.address, vec![request; 2])).unwrap_or_else(|status| panic!("{status}"));
     let left: Vec<u32> = answers.iter().map(|answer| answer.statuses[0].limit_remaining).collect();
-    assert_eq!(left, [numbered::PER_HOUR - 1, numbered::PER_HOUR - 2], "{point:?}");
+    assert_eq!(left, [workload::PER_HOUR - 1, workload::PER_HOUR - 2], "{point:?}");
 }
 
 impl Running {

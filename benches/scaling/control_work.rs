@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::numbered::{self, Numbered, Routes};
+use super::workload::{self, Numbered, Routes};
 use crate::Times;
-use crate::service::figures::spread;
 use crate::service::load::{Client, Pace, Shape, Until};
 use crate::service::servers::{Place, Server, run_this_on};
+use crate::service::tables::spread;
 
 const LIMITS: u32 = 100_000;
 const KEYS: u32 = 100_000;
@@ -63,7 +63,7 @@ pub fn measure(times: Times) -> String {
 fn table(limits: u32, readings: &[Vec<Reading>; 3]) -> String {
     let mut text = format!(
         "| {} limits, {PER_SECOND} calls a second | times | p50 | p99 | p99.9 | longest |\n|---|---|---|---|---|---|\n",
-        super::rows::grouped(limits)
+        super::dimensions::grouped(limits)
     );
     let [nothing, ..] = readings;
     for ((work, name), of_work) in WORKS.into_iter().zip(readings) {
@@ -87,7 +87,7 @@ fn table(limits: u32, readings: &[Vec<Reading>; 3]) -> String {
 /// often.
 fn beside(work: Work, limits: u32, times: Times) -> Reading {
     let folder = tempfile::tempdir().expect("a folder");
-    numbered::write(folder.path(), limits, Routes::Exact, numbered::PER_HOUR);
+    workload::write(folder.path(), limits, Routes::Exact, workload::PER_HOUR);
     let variables = [("WORKERS", "1".to_owned()), ("MERGE_DOMAIN_CONFIG", "true".to_owned())];
     let server = Server::weir(folder, &variables, Place::Anywhere);
     let mut client = Client::connect(server.address, SHAPE);

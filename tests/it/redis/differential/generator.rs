@@ -80,7 +80,7 @@ impl Source {
     pub fn time(&mut self) -> Micros {
         let random = &mut self.random;
         let limit = self.limits[random.usize(..self.limits.len())];
-        let (window, tick) = (stored::window(&limit), limit.tick().micros());
+        let (window, tick) = (stored_state::window(&limit), limit.tick().micros());
         let near = |at: u64, random: &mut fastrand::Rng| (at + random.u64(..3) * tick).saturating_sub(tick) + random.u64(..2);
         let now = self.now;
         if self.is_steady && random.u8(..64) > 0 {
@@ -134,7 +134,7 @@ impl Source {
             let limit = self.limits[self.random.usize(..self.limits.len())];
             let limit = if self.random.u8(..10) == 0 { self.other_amount(limit) } else { limit };
             let role = Role { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
-            let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored::tag(&limit));
+            let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored_state::tag(&limit));
             checks.push((key, Check::new(limit, self.hits(&limit), role)));
         }
         let mut plan = Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
@@ -144,7 +144,7 @@ impl Source {
 
     /// What a reload does: the same key, but another amount.
     fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
-        let window = stored::window(&limit) / 1_000_000;
+        let window = stored_state::window(&limit) / 1_000_000;
         let unit_multiplier = u32::try_from(window).unwrap_or(u32::MAX);
         let rate = Rate { requests_per_unit: self.random.u32(0..40), unit: Unit::Second, unit_multiplier };
         self.limit(Some(rate))

@@ -12,11 +12,11 @@ use weir::plan::{Check, Plan, Role};
 use weir::store::{Redis, Store, Within};
 use weir::time::{Rate, Unit};
 
-use super::limits::KEYS;
 use super::machine::cpu_micros;
 use super::plain_redis;
-use super::runs::Times;
+use super::scenarios::Times;
 use super::servers::{Place, run_this_as_a_server, run_this_on};
+use super::workload::KEYS;
 use crate::support::RedisServer;
 
 const REPLICAS: usize = 4;

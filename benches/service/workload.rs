@@ -10,8 +10,8 @@ use std::path::Path;
 use weir::proto::rate_limit_descriptor::Entry;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 
+use super::http2_client::Question;
 use super::load::Questions;
-use super::wire::Question;
 
 /// Distinct users, and so about as many counters for each kind of descriptor.
 pub const KEYS: usize = 10_000;

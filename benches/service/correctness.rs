@@ -6,8 +6,8 @@ use weir::proto::rate_limit_response::rate_limit::Unit;
 use weir::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir::proto::{RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
 
-use super::limits;
 use super::servers::{Kind, Server};
+use super::workload;
 
 /// Some servers count behind their answers; so many hits of a limit of three are enough for anyone.
 const SURELY_REFUSED: usize = 400;
@@ -17,7 +17,7 @@ pub fn answers(server: &Server, kind: &Kind) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ask = |request| runtime.block_on(ask(server.address, request)).unwrap_or_else(|status| panic!("{status}\n{}", server.log()));
     for descriptors in [1, 3] {
-        let answer = ask(vec![limits::request(limits::KEYS, descriptors)]).remove(0);
+        let answer = ask(vec![workload::request(workload::KEYS, descriptors)]).remove(0);
         assert_eq!(answer.overall_code(), Code::Ok, "{kind:?}: {answer:?}");
         match kind {
             Kind::Memory { algorithm } | Kind::Redis { algorithm } => {
@@ -28,10 +28,10 @@ pub fn answers(server: &Server, kind: &Kind) {
             Kind::Peer(_) => {}
         }
     }
-    let narrow = limits::exact_request("narrow", "anyone");
+    let narrow = workload::exact_request("narrow", "anyone");
     match kind {
         Kind::Memory { .. } | Kind::Redis { .. } => {
-            let answers = ask(vec![narrow; limits::NARROW as usize + 1]);
+            let answers = ask(vec![narrow; workload::NARROW as usize + 1]);
             let (over, within) = answers.split_last().expect("answers");
             assert!(within.iter().all(|answer| answer.overall_code() == Code::Ok), "{answers:?}");
             assert_eq!((over.overall_code(), over.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
@@ -49,7 +49,7 @@ fn whole(status: &DescriptorStatus, algorithm: &str) {
     let limit = status.current_limit.as_ref().expect("a limit");
     assert_eq!(
         (status.code(), limit.unit(), limit.requests_per_unit),
-        (Code::Ok, Unit::Minute, limits::per_minute(algorithm)),
+        (Code::Ok, Unit::Minute, workload::per_minute(algorithm)),
         "{status:?}"
     );
     assert!(status.limit_remaining <= limit.requests_per_unit && status.duration_until_reset.is_some(), "{status:?}");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::empty::Runtime;
-use super::limits::{self, Keys};
+use super::empty_server::Runtime;
 use super::load::{Client, Pace, Shape, Until};
 use super::servers::{Kind, Peer, Place, Server};
-use super::{checks, plain_redis};
+use super::workload::{self, Keys};
+use super::{correctness, plain_redis};
 
 /// Calls a second of the open loops.
 const OPEN: Pace = Pace::Open { per_second: 8_000.0 };
@@ -97,9 +97,9 @@ impl Run {
 
     fn measure_alone(&self, times: Times) -> Reading {
         let server = Server::start(&self.kind, self.place);
-        checks::answers(&server, &self.kind);
+        correctness::answers(&server, &self.kind);
         let mut client = Client::connect(server.address, self.shape);
-        let mut questions = limits::questions(self.keys, self.descriptors);
+        let mut questions = workload::questions(self.keys, self.descriptors);
         // What caches its keys is to have seen them.
         let warm_up = if matches!(self.keys, Keys::Zipf) { 4 * times.warm_up } else { times.warm_up };
         let _ = client.run(&mut questions, self.pace, Until::Passed(warm_up));
@@ -183,9 +183,9 @@ pub fn admitted() -> Vec<(String, u64)> {
     let kinds = algorithms.into_iter().flat_map(|algorithm| [Kind::Memory { algorithm }, Kind::Redis { algorithm }]);
     let admit = |kind: Kind| {
         let server = Server::start(&kind, Place::FirstCore);
-        let mut questions = limits::always(&limits::exact_request("thousand", "everyone"));
+        let mut questions = workload::always(&workload::exact_request("thousand", "everyone"));
         let tally =
-            Client::connect(server.address, SHAPE).run(&mut questions, Pace::Closed, Until::Answered(4 * u64::from(limits::THOUSAND)));
+            Client::connect(server.address, SHAPE).run(&mut questions, Pace::Closed, Until::Answered(4 * u64::from(workload::THOUSAND)));
         assert_eq!(tally.failed, 0);
         (format!("{kind:?}"), tally.ok)
     };
@@ -195,7 +195,7 @@ pub fn admitted() -> Vec<(String, u64)> {
 /// Commands of Redis per call that a limit refuses; with Weir's own looks at Redis.
 pub fn commands_per_refusal(window: Duration) -> f64 {
     let server = Server::start(&Kind::Redis { algorithm: "fixed_window" }, Place::FirstCore);
-    let mut questions = limits::always(&limits::exact_request("narrow", "abuser"));
+    let mut questions = workload::always(&workload::exact_request("narrow", "abuser"));
     let mut client = Client::connect(server.address, SHAPE);
     let _ = client.run(&mut questions, Pace::Closed, Until::Answered(100));
     let redis = server.redis.as_ref().expect("it was started");
@@ -214,10 +214,10 @@ pub fn bytes_per_event() -> (f64, f64) {
     let redis = server.redis.as_ref().expect("it was started");
     let mut client = Client::connect(server.address, SHAPE);
     // What the first call of all makes, such as scripts, is not data.
-    let _ = client.run(&mut limits::always(&limits::request(KEYS, 1)), Pace::Closed, Until::Answered(100));
+    let _ = client.run(&mut workload::always(&workload::request(KEYS, 1)), Pace::Closed, Until::Answered(100));
     let before = plain_redis::used_bytes(redis);
     let calls = (KEYS * EVENTS) as u64;
-    let tally = client.run(&mut limits::in_turn(KEYS), Pace::Closed, Until::Answered(calls));
+    let tally = client.run(&mut workload::in_turn(KEYS), Pace::Closed, Until::Answered(calls));
     assert_eq!((tally.ok, tally.failed), (calls, 0), "nobody is refused");
     let log = (plain_redis::used_bytes(redis) - before) / calls as f64;
     (log, plain_redis::sorted_set_bytes_per_event(KEYS, EVENTS))

@@ -2,7 +2,7 @@
 //!
 //! The load shares the machine with what it measures, so that it must cost little: a connection here is a socket, two buffers and a handful
 //! of slots, and header tables are never decoded. An answer counts by the `overall_code` of its message; without a message it failed, which
-//! is how every gRPC server sends an error. A real client looks at whole answers before anything is measured (`checks.rs`).
+//! is how every gRPC server sends an error. A real client looks at whole answers before anything is measured (`correctness.rs`).
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
