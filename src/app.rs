@@ -35,7 +35,7 @@ use stores::Stores;
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
 
 /// Problems of the first files that are logged.
-const MOST_LOGGED: usize = 50;
+const MAX_LOGGED: usize = 50;
 
 /// Why the process cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -148,7 +148,7 @@ fn first_load(settings: &Settings, live: &Arc<Live>, health: &Health) -> Result<
     match files::load_once(live, &settings.files, health) {
         Ok(watched) => Ok(watched),
         Err((problems, watched)) if settings.start_without_limits => {
-            for problem in problems.iter().take(MOST_LOGGED) {
+            for problem in problems.iter().take(MAX_LOGGED) {
                 tracing::error!("{problem}");
             }
             tracing::error!(

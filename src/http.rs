@@ -31,16 +31,16 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 
 /// Open connections; for one more the oldest is closed, so that those who only hold one cannot keep a probe out.
-const MOST_CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS: usize = 512;
 
 /// JSON requests that are read at a time; each may need many times its own size.
-const MOST_READ_AT_A_TIME: usize = 2;
+const MAX_READ_AT_A_TIME: usize = 2;
 
 /// The largest body, as for a message over gRPC.
-const MOST_BODY_BYTES: usize = 4 << 20;
+const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// The largest head of a request.
-const MOST_HEAD_BYTES: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// Time for a request's head, and for what stays open between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ impl Pages {
             metrics,
             health,
             scrape: Mutex::new(()),
-            reading: Semaphore::new(MOST_READ_AT_A_TIME),
+            reading: Semaphore::new(MAX_READ_AT_A_TIME),
             decide: Box::new(move |request| Box::pin(decide(request))),
         }
     }
@@ -156,10 +156,10 @@ impl Pages {
 }
 
 async fn collect(body: Incoming) -> Result<Bytes, Response<Full<Bytes>>> {
-    match timeout(BODY_DEADLINE, Limited::new(body, MOST_BODY_BYTES).collect()).await {
+    match timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY_BYTES).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(failed(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {} MiB", MOST_BODY_BYTES >> 20)))
+            Err(failed(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {} MiB", MAX_BODY_BYTES >> 20)))
         }
         Ok(Err(error)) => Err(failed(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {error}"))),
         Err(_) => Err(failed(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
@@ -202,7 +202,7 @@ pub async fn serve(listener: TcpListener, pages: Pages, mut stop: watch::Receive
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     oldest_first.retain(|connection| !connection.is_finished());
-                    if oldest_first.len() >= MOST_CONNECTIONS && let Some(oldest) = oldest_first.pop_front() {
+                    if oldest_first.len() >= MAX_CONNECTIONS && let Some(oldest) = oldest_first.pop_front() {
                         pages.metrics.connection_refused();
                         oldest.abort();
                     }
@@ -234,7 +234,7 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Recei
         async move { Ok::<_, Infallible>(guarded(&pages, request).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MOST_HEAD_BYTES);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD_BYTES);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), pages));
     tokio::select! {
         // A peer that breaks off is not worth a line in the log.

@@ -29,10 +29,10 @@ use families::Families;
 use process::Process;
 
 /// Unknown domains that get a series of their own; a domain comes from Envoy's configuration, but nothing forces it to.
-const MOST_UNKNOWN_DOMAINS: usize = 100;
+const MAX_UNKNOWN_DOMAINS: usize = 100;
 
 /// Names that depend on requests, at most. Each has a series in six families: at 2,000 a scrape has some three megabytes.
-const MOST_DYNAMIC_SERIES: usize = 2_000;
+const MAX_DYNAMIC_SERIES: usize = 2_000;
 
 /// Samples that another part of the process gives when it is scraped.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
@@ -79,7 +79,7 @@ impl Metrics {
             near_limit_ratio,
             cores,
             process: Process::new(cores),
-            dynamic: Dynamic::new(MOST_DYNAMIC_SERIES),
+            dynamic: Dynamic::new(MAX_DYNAMIC_SERIES),
             series: Mutex::default(),
             unknown_domains: Mutex::default(),
             config: Config::default(),
@@ -196,7 +196,7 @@ impl Metrics {
     fn domain_not_found(&self, domain: &[u8]) {
         let mut domains = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
         let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
-        let known = domains.len() < MOST_UNKNOWN_DOMAINS || domains.contains_key(&name);
+        let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
         *domains.entry(if known { name } else { dynamic::OTHER.to_owned() }).or_insert(0) += 1;
     }
 

@@ -1,8 +1,8 @@
-//! The gRPC listener: our own accept loop, which hands connections in turn to one current-thread runtime per core.
+//! The gRPC listener: an accept loop of our own, which hands connections in turn to one current-thread runtime per core.
 //!
-//! Measured, that is half the CPU per request of a work-stealing runtime, and a client with few connections still uses all cores. The usual
-//! call is answered on top of HTTP/2 itself; the generated service and a router's worth of other services stand beside it. Limits that
-//! HTTP/2 needs are all written out here.
+//! Measured, a request costs half the CPU that it costs on a work-stealing runtime, and a client with few connections still uses all cores.
+//! `call` answers the usual call directly on HTTP/2; `dispatch` routes all other requests to the generated service, health and reflection.
+//! Every limit of the listener is declared in [`Options`] or in `connection`.
 
 mod backlog;
 mod body;
@@ -27,29 +27,29 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 pub use body::Budget;
 pub use dispatch::{GrpcHealth, Services};
-pub use worker::{Job, Workers};
+pub use worker::{NewConnection, Workers};
 
 /// Limits of the listener, each with its reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Open connections. Envoy holds one per worker thread; beyond this, something leaks, and new ones are closed at once.
+    /// Open connections at most; a further one is closed at once. Envoy holds one per worker thread, so that more than this is a leak.
     pub max_connections: usize,
-    /// Time for a new connection to say that it speaks HTTP/2; a silent one would be kept for ever.
+    /// Time for a new connection to send HTTP/2's preface; a silent one would stay open for ever.
     pub preface_timeout: Duration,
-    /// Requests at a time on one connection. tonic's own server leaves this open.
+    /// Concurrent requests on one connection; tonic's own server sets no bound.
     pub max_concurrent_streams: u32,
-    /// Calls of one worker that wait for something (the store, a shaper, the rest of a message) at a time, each for some KiB; beyond it, a
-    /// call that would have to wait is refused at once. More than may wait for Redis and be held by shapers together.
-    pub max_calls: usize,
-    /// Calls are refused, before they cost anything, while all that comes on their connection waits longer to be read than those who call
-    /// wait for an answer. Else a worker that cannot keep up answers only those who have left.
+    /// Calls of one worker that wait (for the store, a shaper, or the rest of a message) at a time; each takes some KiB. A further call that
+    /// has to wait is refused at once. The bound is above what may wait for Redis and be held by shapers together.
+    pub max_waiting_calls: usize,
+    /// Whether Weir refuses calls that have waited in the socket for too great a share of their deadline. Without that, a worker that cannot
+    /// keep up spends its time on calls whose clients have given up.
     pub sheds_load: bool,
-    /// Streams that were reset before they were accepted. When a service stalls, Envoy's 20 ms timeout resets as many as it may have under way
-    /// again and again, 1,024 by default; the library's default of 20 answers that with the end of the connection.
+    /// Streams that the client resets before Weir accepts them, at most. When Weir stalls, Envoy's timeout of 20 ms resets all concurrent
+    /// streams of a connection, 1,024 by default, again and again; h2's default of 20 would close the connection.
     pub max_pending_resets: usize,
-    /// Age at which a connection is asked to end, so that clients spread over new replicas; varied by a tenth. From the reference.
+    /// Age at which Weir asks a connection to end, so that clients spread over new replicas; varied by a tenth. As in envoyproxy/ratelimit.
     pub max_connection_age: Duration,
-    /// Time for what is in flight on a connection that was asked to end. From the reference.
+    /// Grace period for requests in flight on a connection that was asked to end. As in envoyproxy/ratelimit.
     pub max_connection_age_grace: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Default for Options {
             max_connections: 10_000,
             preface_timeout: Duration::from_secs(5),
             max_concurrent_streams: 1_024,
-            max_calls: 16_384,
+            max_waiting_calls: 16_384,
             sheds_load: true,
             max_pending_resets: 8_192,
             max_connection_age: Duration::from_secs(24 * 3_600),
@@ -68,16 +68,16 @@ impl Default for Options {
     }
 }
 
-/// Connections that wait in the kernel to be accepted.
+/// Connections that wait in the kernel to be accepted, at most.
 const BACKLOG: i32 = 1_024;
 
-/// Pause after an error of accept: most often there are no file descriptors left, and asking again at once would only burn a core.
+/// Pause after an error of accept: most often there are no file descriptors left, and a retry at once would only use CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two lines about it in the log.
-const WARNING_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest time between two log lines about such errors.
+const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Opens a listening socket. An IPv6 address takes IPv4 connections too; two processes cannot share a port without noticing.
+/// Opens a listening socket. An IPv6 address accepts IPv4 connections too. A second process on the same port gets an error.
 ///
 /// # Errors
 /// The operating system's, for example when the port is in use.
@@ -101,7 +101,7 @@ pub async fn accept(
     metrics: Arc<Metrics>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let free = Arc::new(Semaphore::new(options.max_connections));
+    let permits = Arc::new(Semaphore::new(options.max_connections));
     let mut last_warning = None::<Instant>;
     loop {
         let accepted = tokio::select! {
@@ -109,12 +109,12 @@ pub async fn accept(
             _ = stop.wait_for(|&stop| stop) => return,
         };
         match accepted {
-            Ok((stream, _)) => match Arc::clone(&free).try_acquire_owned() {
+            Ok((stream, _)) => match Arc::clone(&permits).try_acquire_owned() {
                 Ok(permit) => hand_over(stream, permit, &workers, &metrics),
                 Err(_) => metrics.connection_refused(),
             },
             Err(error) => {
-                if last_warning.is_none_or(|last| last.elapsed() > WARNING_PAUSE) {
+                if last_warning.is_none_or(|last| last.elapsed() > WARNING_INTERVAL) {
                     tracing::warn!(%error, "cannot accept a connection");
                     last_warning = Some(Instant::now());
                 }
@@ -124,14 +124,14 @@ pub async fn accept(
     }
 }
 
-/// A worker's own sockets must be registered with its own runtime, so the stream travels as the operating system's.
+/// A socket belongs to the runtime that it is registered with, so that the stream travels as a socket of the standard library.
 fn hand_over(stream: TcpStream, permit: OwnedSemaphorePermit, workers: &Workers, metrics: &Metrics) {
     let _ = stream.set_nodelay(true);
-    let taken = stream.into_std().is_ok_and(|stream| workers.give(Job { stream, permit }));
-    if !taken {
+    let assigned = stream.into_std().is_ok_and(|stream| workers.assign(NewConnection { stream, permit }));
+    if !assigned {
         metrics.connection_refused();
     }
 }
 
 #[cfg(test)]
-mod costs;
+mod cost_tests;

@@ -81,7 +81,7 @@ pub struct Settings {
 /// A setting that cannot be: its name, what is wrong, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Wrong(String);
+pub struct SettingError(String);
 
 impl Settings {
     /// Checks the flags, and the environment for settings of the reference that Weir does not act on.
@@ -89,25 +89,27 @@ impl Settings {
     /// # Errors
     /// The first setting that cannot be.
     #[expect(clippy::disallowed_methods, reason = "the place where the environment is read")]
-    pub fn try_new(flags: Flags) -> Result<Self, Wrong> {
+    pub fn try_new(flags: Flags) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         Self::from_flags(flags, &environment.map(|(name, value)| (text(name), text(value))).collect::<Vec<_>>())
     }
 
-    fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, Wrong> {
-        let mut warnings = reference::judge(environment).map_err(Wrong)?;
+    fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
+        let mut warnings = reference::judge(environment).map_err(SettingError)?;
         let backend = backend(&flags, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
-            return Err(Wrong("CACHE_KEY_PREFIX: braces would move keys to another slot of a Redis Cluster; leave them out".to_owned()));
+            return Err(SettingError(
+                "CACHE_KEY_PREFIX: braces would move keys to another slot of a Redis Cluster; leave them out".to_owned(),
+            ));
         }
         let workers = flags.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if !(1..=1_024).contains(&workers) {
-            return Err(Wrong(format!("WORKERS: {workers} threads are not possible; write 1 to 1024")));
+            return Err(SettingError(format!("WORKERS: {workers} threads are not possible; write 1 to 1024")));
         }
         let (files, answers) = (flags.files, flags.answers);
         if !(0.0..=1.0).contains(&answers.near_limit_ratio) {
-            return Err(Wrong(format!("NEAR_LIMIT_RATIO: {} is no share; write 0 to 1", answers.near_limit_ratio)));
+            return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is no share; write 0 to 1", answers.near_limit_ratio)));
         }
         let headers = if answers.limit_response_headers_enabled { Some(headers(&answers)?) } else { None };
         Ok(Self {
@@ -150,22 +152,24 @@ impl Settings {
     }
 }
 
-fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, Wrong> {
+fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
     let kind = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
     let memory = || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize });
     match kind.as_str() {
         "memory" => Ok(memory()),
         "" if !flags.redis.is_set()? => Ok(memory()),
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
-        other => Err(Wrong(format!("BACKEND_TYPE={other}: Weir keeps counters in `redis` or in `memory`"))),
+        other => Err(SettingError(format!("BACKEND_TYPE={other}: Weir keeps counters in `redis` or in `memory`"))),
     }
 }
 
 /// Envoy would throw away an answer with a header that is none.
-fn headers(answers: &AnswerFlags) -> Result<HeaderNames, Wrong> {
+fn headers(answers: &AnswerFlags) -> Result<HeaderNames, SettingError> {
     let checked = |variable: &str, name: &String| match http::HeaderName::from_bytes(name.as_bytes()) {
         Ok(_) => Ok(name.clone()),
-        Err(_) => Err(Wrong(format!("{variable}: {name:?} is no name of a header; write letters, digits and `-`, as in RateLimit-Limit"))),
+        Err(_) => {
+            Err(SettingError(format!("{variable}: {name:?} is no name of a header; write letters, digits and `-`, as in RateLimit-Limit")))
+        }
     };
     Ok(HeaderNames {
         limit: checked("LIMIT_LIMIT_HEADER", &answers.limit_limit_header)?,
@@ -174,17 +178,17 @@ fn headers(answers: &AnswerFlags) -> Result<HeaderNames, Wrong> {
     })
 }
 
-fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, Wrong> {
+fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, SettingError> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    resolved.ok_or_else(|| Wrong(format!("{name}: `{host}` is no address of this machine; write 0.0.0.0, :: or 127.0.0.1")))
+    resolved.ok_or_else(|| SettingError(format!("{name}: `{host}` is no address of this machine; write 0.0.0.0, :: or 127.0.0.1")))
 }
 
-fn log_format(text: &str) -> Result<Format, Wrong> {
+fn log_format(text: &str) -> Result<Format, SettingError> {
     match text.to_ascii_lowercase().as_str() {
         "text" | "" => Ok(Format::Text),
         "json" => Ok(Format::Json),
-        _ => Err(Wrong(format!("LOG_FORMAT: `{text}` is no format; write text or json"))),
+        _ => Err(SettingError(format!("LOG_FORMAT: `{text}` is no format; write text or json"))),
     }
 }
 

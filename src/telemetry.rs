@@ -51,7 +51,7 @@ impl Logs {
 }
 
 /// Lines that wait for the reader of stderr at most.
-const MOST_WAITING: usize = 8_192;
+const MAX_WAITING: usize = 8_192;
 
 /// Starts the logs of the process. `level` is a level in any letter case (also envoyproxy/ratelimit's: warning, fatal, panic), or a list of
 /// targets with levels; empty means info.
@@ -60,7 +60,7 @@ const MOST_WAITING: usize = 8_192;
 /// [`Error`].
 pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     let filter = filter(level)?;
-    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MOST_WAITING).finish(std::io::stderr());
+    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_WAITING).finish(std::io::stderr());
     let logs_of_process = Logs { _writer: guard, dropped: writer.error_counter() };
     // An error while writing would go to stderr again, and printing there panics when it is closed.
     let lines = layer().with_writer(writer).log_internal_errors(false);

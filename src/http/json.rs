@@ -41,8 +41,8 @@ pub(super) enum Overall {
 /// # Errors
 /// What is wrong with the JSON and where, in one line.
 pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
-    if objects(json) > MOST_OBJECTS {
-        return Err(format!("more than {MOST_OBJECTS} objects; a request has 256 descriptors of 64 entries at most"));
+    if objects(json) > MAX_OBJECTS {
+        return Err(format!("more than {MAX_OBJECTS} objects; a request has 256 descriptors of 64 entries at most"));
     }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
@@ -52,7 +52,7 @@ pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
 }
 
 /// Every object of a request becomes a message with a map of fields, which needs a hundred times the room of its two brackets.
-const MOST_OBJECTS: usize = 256 * (64 + 4);
+const MAX_OBJECTS: usize = 256 * (64 + 4);
 
 /// Counts opening brackets outside of text.
 fn objects(json: &[u8]) -> usize {

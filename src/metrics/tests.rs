@@ -216,7 +216,7 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
 fn unknown_domains_are_named_up_to_a_bound() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = metrics.tallies_of(&[]);
-    for number in 0..MOST_UNKNOWN_DOMAINS + 50 {
+    for number in 0..MAX_UNKNOWN_DOMAINS + 50 {
         tallies.observe(CORE, format!("d{number}").as_bytes(), &empty_plan(), &Decisions::new());
     }
     for _ in 0..2 {
@@ -225,7 +225,7 @@ fn unknown_domains_are_named_up_to_a_bound() {
     let text = metrics.encode();
     assert_eq!(value(&text, "weir_domain_not_found_total{domain=\"d0\"}"), Some(3.0));
     assert_eq!(value(&text, "weir_domain_not_found_total{domain=\"other\"}"), Some(50.0));
-    assert_eq!(text.lines().filter(|line| line.starts_with("weir_domain_not_found_total")).count(), MOST_UNKNOWN_DOMAINS + 1);
+    assert_eq!(text.lines().filter(|line| line.starts_with("weir_domain_not_found_total")).count(), MAX_UNKNOWN_DOMAINS + 1);
 }
 
 #[test]

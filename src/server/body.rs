@@ -1,7 +1,7 @@
-//! The message of a request, read before anything else happens: within a time, and within an amount of memory that all requests share.
+//! The message of a request, read before it is decoded: within a time limit, and within a memory budget that all requests share.
 //!
-//! A client that sends half a message and waits would otherwise hold its stream and the bytes for as long as it likes. Most messages are
-//! there in full when their request is, in one piece, and cost neither a timer nor a copy.
+//! Without both, a client that sends half a message and waits would hold the stream and its bytes for as long as it likes. Most messages
+//! arrive whole with their request, in one piece; they cost neither a timer nor a copy.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use tonic::Status;
 
 use crate::rls::respond::PREFIX_BYTES;
 
-/// tonic's bound for a message, and what frames it.
-const MOST_BYTES: usize = (4 << 20) + PREFIX_BYTES;
+/// tonic's bound for a message, and its length prefix.
+const MAX_BYTES: usize = (4 << 20) + PREFIX_BYTES;
 
-/// Messages up to this size are read at once and counted nowhere; Envoy's are smaller, as its headers are.
+/// Messages up to this size are read without a permit of the budget; Envoy's are smaller.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// What all larger messages of the process may hold together. Who comes when it is used up waits, no longer than for its message.
-const LARGE_BYTES_AT_A_TIME: usize = 64 << 20;
+/// The memory of all larger messages of the process together, in bytes. When it is used up, a further message waits, at most until its own
+/// time limit.
+const MAX_LARGE_BYTES: usize = 64 << 20;
 
-/// What messages may take of time and memory; clones share it.
+/// The limits of messages in time and memory; clones share them.
 #[derive(Clone, Debug)]
 pub struct Budget {
     large: Arc<Semaphore>,
@@ -35,13 +36,13 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// Five seconds, which is hundreds of times what Envoy waits for an answer.
+    /// Five seconds: hundreds of times Envoy's default timeout.
     fn default() -> Self {
-        Self { large: Arc::new(Semaphore::new(LARGE_BYTES_AT_A_TIME)), arrives_within: Duration::from_secs(5) }
+        Self { large: Arc::new(Semaphore::new(MAX_LARGE_BYTES)), arrives_within: Duration::from_secs(5) }
     }
 }
 
-/// What has arrived of a message, and the memory that it counts for until it is dropped.
+/// The part of a message that has arrived, and its permits of the memory budget.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     /// The first piece, as long as it is the only one.
@@ -52,7 +53,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// What has arrived, in one piece.
+    /// The bytes that have arrived, in one piece.
     pub(super) fn bytes(&mut self) -> Bytes {
         if !self.rest.is_empty() {
             self.first = std::mem::take(&mut self.rest).freeze();
@@ -73,16 +74,22 @@ impl Message {
         self.rest.extend_from_slice(&data);
     }
 
-    /// Adds one more piece, when there is memory for it.
+    /// Adds one piece, as soon as the budget has memory for it.
+    ///
+    /// # Errors
+    /// `OUT_OF_RANGE` for a message that is too long.
     async fn add(&mut self, data: Bytes, budget: &Budget) -> Result<(), Status> {
         let length = self.len() + data.len();
-        if length > MOST_BYTES {
-            return Err(Status::out_of_range(format!("a message of more than {} MiB", MOST_BYTES >> 20)));
+        if length > MAX_BYTES {
+            return Err(Status::out_of_range(format!("a message of more than {} MiB", MAX_BYTES >> 20)));
         }
         if length > SMALL_BYTES {
             let held = self.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
             let more = u32::try_from(length - held).map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
-            let more = Arc::clone(&budget.large).acquire_many_owned(more).await.map_err(|_| Status::unavailable("the service ends"))?;
+            let more = Arc::clone(&budget.large)
+                .acquire_many_owned(more)
+                .await
+                .map_err(|_| Status::unavailable("the service is shutting down"))?;
             match &mut self.memory {
                 Some(memory) => memory.merge(more),
                 None => self.memory = Some(more),
@@ -93,17 +100,18 @@ impl Message {
     }
 }
 
-/// The message of a body that is one message and no more, not compressed, of the length that it says.
+/// The message of a body that is exactly one uncompressed message of the announced length. Source: gRPC over HTTP/2,
+/// Length-Prefixed-Message.
 pub(super) fn single(body: &[u8]) -> Option<&[u8]> {
     let (&[compressed, a, b, c, d], message) = body.split_first_chunk::<PREFIX_BYTES>()?;
     let announced = u32::from_be_bytes([a, b, c, d]) as usize;
     (compressed == 0 && announced == message.len()).then_some(message)
 }
 
-/// Takes what has arrived already, at most the two frames that need no look at the budget. True: that is all of it.
+/// Takes the frames that have arrived, at most two, which stay below the budget's bound. True: the message is complete.
 pub(super) fn arrived(stream: &mut RecvStream, message: &mut Message, context: &mut Context<'_>) -> bool {
     for _ in 0..2 {
-        // What of the window a stream has taken goes back when the stream is dropped; until then only a longer one needs it.
+        // Dropping the stream releases its flow-control window; only a message that goes on needs it back before.
         match stream.poll_data(context) {
             Poll::Ready(Some(Ok(data))) if stream.is_end_stream() => {
                 message.push(data);
@@ -114,7 +122,7 @@ pub(super) fn arrived(stream: &mut RecvStream, message: &mut Message, context: &
                 message.push(data);
             }
             Poll::Ready(None) => return true,
-            // The error comes again to whoever reads on.
+            // The next read returns the same error.
             Poll::Ready(Some(Err(_))) | Poll::Pending => return false,
         }
     }
@@ -122,13 +130,16 @@ pub(super) fn arrived(stream: &mut RecvStream, message: &mut Message, context: &
 }
 
 /// Reads the rest of a message.
+///
+/// # Errors
+/// `CANCELLED` when the client breaks off, `DEADLINE_EXCEEDED` when the message takes too long, and those of its length.
 pub(super) async fn read(mut stream: RecvStream, message: &mut Message, budget: &Budget) -> Result<(), Status> {
     let read = async {
         while let Some(data) = stream.data().await {
             let data = data.map_err(|error| Status::cancelled(format!("the message broke off: {error}")))?;
             let length = data.len();
             message.add(data, budget).await?;
-            // An error means that the stream has ended, as the next look will tell.
+            // An error means that the stream has ended, which the next read returns too.
             let _ = stream.flow_control().release_capacity(length);
         }
         Ok(())
@@ -136,7 +147,7 @@ pub(super) async fn read(mut stream: RecvStream, message: &mut Message, budget: 
     timeout(budget.arrives_within, read).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("the message did not arrive in time")))
 }
 
-/// A body that is passed on as it arrives, for calls that are no single message.
+/// A body that is passed on frame by frame, for services that stream.
 #[derive(Debug)]
 pub(super) struct Streamed(pub(super) RecvStream);
 

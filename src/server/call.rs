@@ -1,10 +1,10 @@
-//! Calls: the usual ones are answered where they are read, all others in tasks of their own.
+//! Calls: the usual ones are answered in the connection's own task, all others in tasks of their own.
 //!
-//! A usual call is a `ShouldRateLimit` whose message is there in full, in one piece and not compressed. It is begun at once; when that is
-//! all it needs (memory decides, or the denial cache) it has cost no task and no queue. What has to wait goes on as a task, so that nobody
-//! waits for it but its caller; when its caller gives up, it is dropped. What is unusual is answered by the generated service.
+//! A usual call is a `ShouldRateLimit` whose whole message has arrived, in one piece and not compressed. Its future is polled once, at once.
+//! A call that memory or the denial cache decides is ready then, and has cost no task and no queue. A call that has to wait becomes a task, so
+//! that it holds up no other call; the task is dropped when the client resets the stream. The generated service answers unusual calls.
 //!
-//! Tasks for rate limits have a bounded number of places in each worker. Without one, a call that would have to wait is refused at once.
+//! Each worker has a bounded number of permits for calls that wait. A call that has to wait and gets no permit is refused at once.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,12 +37,12 @@ type Answer = Result<Framed, Status>;
 /// The calls of one connection. `begin` makes the future of a usual one.
 pub(super) struct Calls<T, B, F> {
     services: Arc<Services<T>>,
-    /// For calls that wait, in the whole worker.
-    places: Arc<Semaphore>,
+    /// One permit for each call that may wait, in the whole worker.
+    wait_permits: Arc<Semaphore>,
     intake: Arc<Intake>,
     begin: B,
-    /// Where futures are polled for the first time. Most are ready then, and leave their place to the next one.
-    place: Pin<Box<Option<F>>>,
+    /// The allocation in which futures are polled for the first time. Most are ready then, so that the next call uses it again.
+    begun: Pin<Box<Option<F>>>,
 }
 
 /// The future of a usual call.
@@ -56,13 +56,13 @@ where
     B: Fn(Arc<T>, Bytes, Option<Duration>) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
-    pub(super) fn new(services: Arc<Services<T>>, places: Arc<Semaphore>, intake: Arc<Intake>, begin: B) -> Self {
-        Self { services, places, intake, begin, place: Box::pin(None) }
+    pub(super) fn new(services: Arc<Services<T>>, wait_permits: Arc<Semaphore>, intake: Arc<Intake>, begin: B) -> Self {
+        Self { services, wait_permits, intake, begin, begun: Box::pin(None) }
     }
 
     /// Answers a request, or starts the task that will.
     pub(super) fn serve(&mut self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>, context: &mut Context<'_>) {
-        // Where calls wait for long, some are given up before they are begun.
+        // On a connection that is behind, clients have given up some calls before Weir begins them.
         if self.intake.is_behind() && respond.poll_reset(context).is_ready() {
             return;
         }
@@ -75,22 +75,22 @@ where
             let timeout = grpc_timeout(request.headers());
             self.intake.waits(timeout);
             match self.begin(bytes.slice_ref(single), timeout, context) {
-                // Who has gone needs no answer.
+                // An error means that the client has reset the stream.
                 Poll::Ready(answer) => drop(reply::answer(&mut respond, answer)),
-                Poll::Pending => self.go_on(respond),
+                Poll::Pending => self.spawn_begun(respond),
             }
             return;
         }
-        // Whether the service is healthy is answered also when it has no place left.
-        let place = if request.uri().path() == proto::METHOD_PATH {
-            let Some(place) = self.wait(&mut respond) else { return };
-            Some(place)
+        // Health and reflection need no permit: they are answered also when all permits are taken.
+        let permit = if request.uri().path() == proto::METHOD_PATH {
+            let Some(permit) = self.wait_permit(&mut respond) else { return };
+            Some(permit)
         } else {
             None
         };
         let services = Arc::clone(&self.services);
         spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let answer = AssertUnwindSafe(services.answer(request, message)).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
@@ -100,36 +100,36 @@ where
     }
 
     fn begin(&mut self, message: Bytes, timeout: Option<Duration>, context: &mut Context<'_>) -> Poll<Answer> {
-        let Self { services, begin, place, .. } = self;
-        // A defect of ours costs one request, not the process. Locks are not held across awaits, so nothing is left half done.
-        let begun = catch_unwind(AssertUnwindSafe(|| {
-            place.set(Some(begin(Arc::clone(&services.limits), message, timeout)));
-            poll(place, context)
+        let Self { services, begin, begun, .. } = self;
+        // A panic costs one request, not the process. No lock is held across an await, so that nothing is left half done.
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            begun.set(Some(begin(Arc::clone(&services.limits), message, timeout)));
+            poll(begun, context)
         }));
-        begun.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
+        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
     }
 
-    /// A place to wait in; `None`, and the call is refused, when there is none.
-    fn wait(&self, respond: &mut SendResponse<Bytes>) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok();
-        if place.is_none() {
+    /// Takes the permit of a call that has to wait. `None`: all are taken, and the call has been refused.
+    fn wait_permit(&self, respond: &mut SendResponse<Bytes>) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.wait_permits).try_acquire_owned().ok();
+        if permit.is_none() {
             self.services.metrics.calls_refused(1);
             drop(reply::answer(respond, Err(Status::resource_exhausted("too many calls are waiting already"))));
         }
-        place
+        permit
     }
 
-    /// Makes a task of the call that was just begun.
-    fn go_on(&mut self, mut respond: SendResponse<Bytes>) {
-        let Some(place) = self.wait(&mut respond) else {
-            // What was only begun has not been sent anywhere yet.
-            self.place.set(None);
+    /// Makes a task of the call that was begun last.
+    fn spawn_begun(&mut self, mut respond: SendResponse<Bytes>) {
+        let Some(permit) = self.wait_permit(&mut respond) else {
+            // A call that was only begun has sent nothing to the store yet.
+            self.begun.set(None);
             return;
         };
-        let mut begun = std::mem::replace(&mut self.place, Box::pin(None));
+        let mut begun = std::mem::replace(&mut self.begun, Box::pin(None));
         let services = Arc::clone(&self.services);
         spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let answer = AssertUnwindSafe(poll_fn(|context| poll(&mut begun, context))).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let _ = reply::answer(&mut respond, answer.unwrap_or_else(|_| Err(panicked(&services))));
@@ -138,9 +138,9 @@ where
     }
 }
 
-/// Polls the future that has the place.
-fn poll<F: Future<Output = Answer>>(place: &mut Pin<Box<Option<F>>>, context: &mut Context<'_>) -> Poll<Answer> {
-    match place.as_mut().as_pin_mut() {
+/// Polls the future of the call that was begun.
+fn poll<F: Future<Output = Answer>>(begun: &mut Pin<Box<Option<F>>>, context: &mut Context<'_>) -> Poll<Answer> {
+    match begun.as_mut().as_pin_mut() {
         Some(future) => future.poll(context),
         None => Poll::Pending,
     }
@@ -151,12 +151,12 @@ fn panicked<T>(services: &Services<T>) -> Status {
     Status::internal("the request made the service panic; this is a defect of the service")
 }
 
-/// What a call is counted among before its message is read. Where the generated service answers the same, it is not asked.
+/// Whether a call is a usual one as far as its headers tell. The generated service would give the same answer to such a call.
 fn is_usual(request: &Request<RecvStream>) -> bool {
     request.uri().path() == proto::METHOD_PATH && request.method() == Method::POST && !request.headers().contains_key(GRPC_ENCODING)
 }
 
-/// What becomes of `work`; `None`, and it is dropped, when the client resets the stream before.
+/// The output of `work`; `None`, and `work` is dropped, when the client resets the stream first.
 async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> Option<W::Output> {
     let mut work = pin!(work);
     poll_fn(|context| match work.as_mut().poll(context) {
@@ -166,7 +166,7 @@ async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> 
     .await
 }
 
-#[expect(clippy::disallowed_methods, reason = "a call ends with its stream, and the stream with its connection, which draining knows")]
+#[expect(clippy::disallowed_methods, reason = "a call ends with its stream, a stream with its connection, and draining ends connections")]
 fn spawn(call: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::spawn(call));
 }

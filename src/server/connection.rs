@@ -18,108 +18,108 @@ use tokio::time::{sleep, timeout};
 use super::backlog::{Backlog, Intake};
 use super::call::{Calls, begin};
 use super::socket::Socket;
-use super::{Job, Options, Services};
+use super::{NewConnection, Options, Services};
 use crate::rls::ShouldRateLimit;
 
 type Http2 = server::Connection<Socket, Bytes>;
 
 type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// What all connections are told.
+/// The phase of the process, which every connection follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Go on.
+    /// Connections are served.
     Serving,
-    /// Finish what is in flight, within `patience`, and accept nothing more.
-    Ending { patience: Duration },
+    /// Connections accept no more requests, and finish those in flight within `grace`.
+    Ending { grace: Duration },
 }
 
-/// How a connection ends.
+/// How a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// When what is in flight is answered, or after so long.
+    /// When all requests in flight are answered, or after this grace period.
     Within(Duration),
-    /// As it is.
+    /// At once; requests in flight get no answer.
     Now,
 }
 
-/// How an HTTP/2 client begins. Source: RFC 9113, section 3.4.
+/// The connection preface of an HTTP/2 client. Source: RFC 9113, section 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Headers of one request; gRPC needs few.
+/// The largest header list of one request, in bytes (SETTINGS_MAX_HEADER_LIST_SIZE); gRPC needs few headers.
 const MAX_HEADER_BYTES: u32 = 16 * 1_024;
 
-/// What a stream may send, and all streams of a connection together, before it is read: this much of a connection waits in memory at most.
+/// Flow-control windows of a stream and of all streams of a connection, in bytes: at most this much unread data of a connection is in memory.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// The largest frame that a peer may send: what HTTP/2 begins with.
+/// The largest frame that a client may send: HTTP/2's default. Source: RFC 9113, section 6.5.2, SETTINGS_MAX_FRAME_SIZE.
 const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 
-/// What small frames of data may cost in memory beside what they hold, before they are read.
+/// The memory that unread DATA frames of a connection may take beside their content: many small frames cost more than their bytes.
 const DATA_FRAME_BUDGET: usize = 512 * 1_024;
 
-/// Answers that a stream may hold back before a service that streams has to wait; as hyper has it.
+/// The bytes of answers that one stream may buffer before a streaming service has to wait; hyper's default.
 const SEND_BUFFER_BYTES: usize = 400 * 1_024;
 
-/// Streams that were reset for what the peer did wrong, before the connection ends; as hyper has it.
+/// How many streams Weir resets for errors of the client before it closes the connection; hyper's default.
 const MAX_LOCAL_ERROR_RESETS: usize = 1_024;
 
-/// Streams that were reset here are remembered, so that what was under way to them does no harm: so many, for so long.
+/// Weir remembers this many streams that it has reset, for this long: frames that were already under way to them are then no error.
 const MAX_REMEMBERED_RESETS: usize = 50;
 const REMEMBERED_RESET: Duration = Duration::from_secs(1);
 
-/// Requests that are taken before they are served; then other connections have their turn.
-const ACCEPTED_AT_A_TIME: usize = 128;
+/// Requests that a connection accepts in one turn; then the worker's other connections have theirs.
+const MAX_ACCEPTED_PER_TURN: usize = 128;
 
-/// A peer that vanished without a word is noticed after these.
+/// Weir pings each client this often, and closes a connection whose client does not answer in time.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is read of a request that is no gRPC, so that it can be answered.
-const MOST_UNREAD: u64 = 64 * 1_024;
+/// The bytes that Weir reads of a request that is not HTTP/2 before it closes the connection.
+const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
 
-/// For those who try the port with curl or a browser.
-const WRONG_PROTOCOL: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+/// The answer to HTTP/1, as curl and browsers speak it.
+const OTHER_PROTOCOL_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
     This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
 
 /// What the connections of one worker share.
-pub(super) struct Shared<T> {
+pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
-    /// For calls that wait.
-    places: Arc<Semaphore>,
+    /// One permit for each call that may wait.
+    wait_permits: Arc<Semaphore>,
     backlog: Arc<Backlog>,
     options: Options,
 }
 
-impl<T> Shared<T> {
+impl<T> WorkerState<T> {
     pub(super) fn new(services: Services<T>, backlog: Arc<Backlog>, options: Options) -> Self {
-        Self { services: Arc::new(services), places: Arc::new(Semaphore::new(options.max_calls)), backlog, options }
+        Self { services: Arc::new(services), wait_permits: Arc::new(Semaphore::new(options.max_waiting_calls)), backlog, options }
     }
 }
 
-pub(super) async fn serve<T: ShouldRateLimit>(job: Job, shared: Arc<Shared<T>>, mut phase: watch::Receiver<Phase>) {
-    let options = shared.options;
-    let Job { stream, permit: _permit } = job;
+pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker: Arc<WorkerState<T>>, mut phase: watch::Receiver<Phase>) {
+    let options = worker.options;
+    let NewConnection { stream, permit: _permit } = connection;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    // A client that says nothing, hangs up, or speaks something else is not worth a line in the log; nor is it waited for at the end.
+    // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a shutdown does not wait for it.
     let greeted = tokio::select! {
         greeted = timeout(options.preface_timeout, greet(stream)) => greeted,
         _ = ending(&mut phase) => return,
     };
     let Ok(Ok(Some(stream))) = greeted else { return };
-    let intake = Intake::new(&shared.backlog);
-    let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&shared.services.metrics));
+    let intake = Intake::new(&worker.backlog);
+    let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&worker.services.metrics));
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
-    // What has to do with time is no part of the task that serves, which is woken often, and only looks whether it was told to end.
+    // Timers run in tasks of their own: the task that serves is woken often, and would poll them each time.
     let mut ends = JoinSet::new();
     if let Some(pings) = http2.ping_pong() {
         ends.spawn(vanished(pings));
     }
     ends.spawn(until_its_end(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(Arc::clone(&shared.services), Arc::clone(&shared.places), Arc::clone(&intake), begin);
+    let mut calls = Calls::new(Arc::clone(&worker.services), Arc::clone(&worker.wait_permits), Arc::clone(&intake), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
             let End::Within(grace) = end else { return Poll::Ready(()) };
@@ -137,14 +137,14 @@ pub(super) async fn serve<T: ShouldRateLimit>(job: Job, shared: Arc<Shared<T>>, 
     .await;
 }
 
-/// Takes all requests that have arrived, before any is served: their answers then leave together. Ready: the connection is closed.
+/// Accepts all requests that have arrived before it serves any: their answers then leave in one write. Ready: the connection is closed.
 ///
-/// What is sent wakes the connection, so that the answers are written when the tasks that are ready have had their turn.
+/// Each answer wakes the connection, which writes when the other tasks that are ready have had their turn.
 fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, intake: &Intake, context: &mut Context<'_>) -> Poll<()> {
-    while accepted.len() < ACCEPTED_AT_A_TIME {
+    while accepted.len() < MAX_ACCEPTED_PER_TURN {
         match http2.poll_accept(context) {
             Poll::Ready(Some(Ok(call))) => accepted.push(call),
-            // A client that breaks off is not worth a line in the log.
+            // A client that breaks off its connection is not logged.
             Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
             Poll::Pending => {
                 intake.emptied();
@@ -156,7 +156,7 @@ fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, intake: &Intake, context:
     Poll::Pending
 }
 
-/// HTTP/2 with all that matters written out.
+/// The settings of HTTP/2, all written out: a changed default of the library must not change a bound.
 fn http2(options: Options) -> server::Builder {
     let mut builder = server::Builder::new();
     builder
@@ -174,30 +174,33 @@ fn http2(options: Options) -> server::Builder {
     builder
 }
 
-/// Reads how the client begins; `None` when it does not speak HTTP/2, and has been told so.
+/// Reads the connection preface. `None`: the client does not speak HTTP/2, and has been answered.
+///
+/// # Errors
+/// The socket's.
 async fn greet(mut stream: TcpStream) -> std::io::Result<Option<TcpStream>> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {
         return Ok(Some(stream));
     }
-    // Reads on until the other side closes: closing with something unread would take the answer away from it.
-    stream.write_all(WRONG_PROTOCOL).await?;
+    // Reads until the client closes: a close with unread bytes resets the connection, and the client would lose the answer.
+    stream.write_all(OTHER_PROTOCOL_ANSWER).await?;
     stream.shutdown().await?;
-    tokio::io::copy(&mut stream.take(MOST_UNREAD), &mut tokio::io::sink()).await?;
+    tokio::io::copy(&mut stream.take(MAX_OTHER_PROTOCOL_BYTES), &mut tokio::io::sink()).await?;
     Ok(None)
 }
 
-/// Waits until the connection is old or the process ends.
+/// Waits until the connection has reached its maximum age, varied by a tenth, or the process ends.
 async fn until_its_end(options: Options, mut phase: watch::Receiver<Phase>) -> End {
     let age = options.max_connection_age.mul_f64(0.9 + 0.2 * fastrand::f64());
     End::Within(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
-        patience = ending(&mut phase) => patience,
+        grace = ending(&mut phase) => grace,
     })
 }
 
-/// Waits until the peer leaves a ping without an answer.
+/// Waits until the client leaves a ping without an answer.
 async fn vanished(mut pings: PingPong) -> End {
     loop {
         sleep(KEEP_ALIVE).await;
@@ -213,10 +216,10 @@ async fn after(grace: Duration) -> End {
     End::Now
 }
 
-/// Waits until the process ends; returns the time for what is in flight.
+/// Waits until the process ends; returns the grace period for requests in flight.
 pub(super) async fn ending(phase: &mut watch::Receiver<Phase>) -> Duration {
     match phase.wait_for(|phase| matches!(phase, Phase::Ending { .. })).await.as_deref() {
-        Ok(Phase::Ending { patience }) => *patience,
+        Ok(Phase::Ending { grace }) => *grace,
         _ => Duration::ZERO,
     }
 }

@@ -1,4 +1,4 @@
-//! Which service a request is for that is no usual call: the generated one for rate limits, health, reflection, or none.
+//! Routes each request that is not a usual call to its service: the generated one for rate limits, health, or reflection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,19 +19,19 @@ use crate::proto::{self, RateLimitServiceServer};
 use crate::rls::ShouldRateLimit;
 use crate::rls::codec::Generated;
 
-/// `grpc.health.v1` as it stands.
+/// The reporter of `grpc.health.v1`, from tonic-health.
 pub type GrpcHealth = HealthReporter;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// A service for anything but rate limits, where one more box does not matter.
+/// A service beside rate limits; it is called seldom, so that a boxed future does not matter.
 type SideService = Box<dyn Fn(Request<Streamed>) -> Answer + Send + Sync>;
 
 /// All gRPC services of one worker.
 pub struct Services<T> {
-    /// Answers the usual calls.
+    /// Answers usual calls.
     pub(super) limits: Arc<T>,
-    /// Answers the unusual ones, and is what says how gRPC answers them.
+    /// Answers unusual calls as gRPC prescribes.
     generated: RateLimitServiceServer<Generated<T>>,
     health: SideService,
     reflection: SideService,
@@ -47,7 +47,7 @@ impl<T> std::fmt::Debug for Services<T> {
 }
 
 impl<T: ShouldRateLimit> Services<T> {
-    /// Rate limits by `limits`, with health and reflection beside them. All services of a process share one `budget`.
+    /// Rate limits by `limits`, health and reflection. All workers of a process share one `budget`.
     #[must_use]
     pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
         let health = HealthServer::new(HealthService::from_health_reporter(health));
@@ -68,7 +68,7 @@ impl<T: ShouldRateLimit> Services<T> {
         }
     }
 
-    /// Answers any request, of whose message some may have been read already.
+    /// Answers any request; `message` is the part of its message that has been read already.
     pub(super) async fn answer(&self, request: Request<RecvStream>, mut message: Message) -> Response<Body> {
         let path = request.uri().path();
         let service = path.strip_prefix('/').and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);

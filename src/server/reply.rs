@@ -1,7 +1,7 @@
-//! Answers on their way out: a rate limit's in three frames that are written at once, a failure's in one, anything else as it comes.
+//! Writing answers: three frames for a rate limit's answer, one for an error; the answers of other services frame by frame.
 //!
-//! Nothing is sent from here: HTTP/2 keeps the frames until the connection is polled again, and then writes what all requests of that
-//! moment have to say together. It also keeps what does not fit into the client's window yet.
+//! No function here writes to the socket. h2 buffers the frames until the connection is polled again, and then writes those of all requests
+//! together. It also buffers what does not fit into the client's flow-control window yet.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use tonic::body::Body;
 
 use crate::rls::respond::Framed;
 
-/// The head of every answer, and its end. A copy costs less than to put them together.
+/// The headers and the trailers of every answer. To clone them costs less than to build them.
 static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| one_header(CONTENT_TYPE, "application/grpc"));
 static OK: LazyLock<HeaderMap> = LazyLock::new(|| one_header(Status::GRPC_STATUS, "0"));
 
@@ -29,7 +29,10 @@ fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
     headers
 }
 
-/// Answers a call. An error means that nobody waits for the answer.
+/// Answers a call.
+///
+/// # Errors
+/// The stream has ended: the client no longer waits for the answer.
 pub(super) fn answer(respond: &mut SendResponse<Bytes>, answer: Result<Framed, Status>) -> Result<(), h2::Error> {
     let answer = match answer {
         Ok(answer) => answer,
@@ -38,12 +41,15 @@ pub(super) fn answer(respond: &mut SendResponse<Bytes>, answer: Result<Framed, S
     let mut head = Response::new(());
     *head.headers_mut() = HEAD.clone();
     let mut stream = respond.send_response(head, false)?;
-    // Kept until there is window for it, which for an answer of ordinary size is at once.
+    // h2 buffers it until the client's window has room, which for an answer of ordinary size it has at once.
     stream.send_data(answer.bytes(), false)?;
     stream.send_trailers(OK.clone())
 }
 
-/// Passes on what a service answers.
+/// Passes on the answer of a service.
+///
+/// # Errors
+/// The stream has ended, or the service's body failed.
 pub(super) async fn pass_on(respond: &mut SendResponse<Bytes>, answer: Response<Body>) -> Result<(), h2::Error> {
     let (head, body) = answer.into_parts();
     let head = Response::from_parts(head, ());
@@ -56,7 +62,7 @@ pub(super) async fn pass_on(respond: &mut SendResponse<Bytes>, answer: Response<
         let next = poll_fn(|context| match body.as_mut().poll_frame(context) {
             Poll::Ready(Some(frame)) => Poll::Ready(frame.map(Some).map_err(|_| Reason::INTERNAL_ERROR.into())),
             Poll::Ready(None) => Poll::Ready(Ok(None)),
-            // The client may leave while there is nothing to send.
+            // The client may reset the stream while there is nothing to send.
             Poll::Pending => stream.poll_reset(context).map(|gone| Err(gone.map_or_else(|error| error, h2::Error::from))),
         });
         match next.await? {
@@ -69,7 +75,7 @@ pub(super) async fn pass_on(respond: &mut SendResponse<Bytes>, answer: Response<
     }
 }
 
-/// Sends when the client has some room, so that no more than one message waits for it.
+/// Sends when the client's window has room, so that at most one message of a stream is buffered.
 async fn send(stream: &mut SendStream<Bytes>, data: Bytes) -> Result<(), h2::Error> {
     stream.reserve_capacity(data.len().max(1));
     while stream.capacity() == 0 {

@@ -1,4 +1,4 @@
-//! Workers: one thread with a current-thread runtime per core, each owning its connections, its store connections and its tallies.
+//! Workers: one thread with a current-thread runtime per core, each owning its client connections, its connections to Redis and its row of counters.
 
 use std::io;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use tokio::task::JoinSet;
 
 use super::Options;
 use super::backlog::Backlog;
-use super::connection::{self, Phase, Shared};
+use super::connection::{self, Phase, WorkerState};
 use super::dispatch::Services;
 use crate::rls::ShouldRateLimit;
 
-/// Connections that a worker has been handed and not yet looked at.
-const WAITING: usize = 1_024;
+/// Accepted connections that wait for their worker at most.
+const MAX_WAITING_CONNECTIONS: usize = 1_024;
 
-/// A connection on its way to a worker.
+/// An accepted connection on its way to a worker.
 #[derive(Debug)]
-pub struct Job {
+pub struct NewConnection {
     /// The accepted socket, non-blocking.
     pub stream: std::net::TcpStream,
-    /// Its place among all open connections, given back when it closes.
+    /// Its permit among all open connections, released when it closes.
     pub permit: OwnedSemaphorePermit,
 }
 
-/// The threads.
+/// The worker threads and their queues of new connections.
 #[derive(Debug)]
 pub struct Workers {
-    queues: Vec<mpsc::Sender<Job>>,
+    queues: Vec<mpsc::Sender<NewConnection>>,
     threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
     next: AtomicUsize,
     phase: watch::Sender<Phase>,
 }
 
 impl Workers {
-    /// Starts `count` threads. `services` is called on each of them, inside its runtime, with its number from 0.
+    /// Starts `count` threads. `services` is called on each of them, inside its runtime, with its index from 0.
     ///
     /// # Errors
-    /// The operating system's, when there is no thread or no event queue to be had.
+    /// The operating system's, when it gives no thread or no event queue.
     pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
     where
         T: ShouldRateLimit,
@@ -52,12 +52,12 @@ impl Workers {
         let mut threads = Vec::with_capacity(count);
         for index in 0..count {
             let backlog = Arc::new(Backlog::new(options.sheds_load));
-            let runtime = watched(&backlog).build()?;
-            let (queue, jobs) = mpsc::channel(WAITING);
+            let runtime = runtime_builder(&backlog).build()?;
+            let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
             let (services, phase) = (services.clone(), phase.subscribe());
             let run = move || {
-                runtime.block_on(async { work(jobs, Shared::new(services(index), backlog, options), phase).await });
-                // Does not wait for a name that is being looked up, which may take longer than a pod has to end.
+                runtime.block_on(async { work(incoming, WorkerState::new(services(index), backlog, options), phase).await });
+                // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
                 runtime.shutdown_background();
             };
             threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
@@ -66,23 +66,24 @@ impl Workers {
         Ok(Self { queues, threads: threads.into(), next: AtomicUsize::new(0), phase })
     }
 
-    /// Hands a connection to the next worker in turn, or the one after it while a queue is full. False: nobody took it.
-    pub fn give(&self, job: Job) -> bool {
+    /// Hands a connection to the next worker in turn, or to the one after it while a queue is full. False: all queues are full, and the
+    /// connection is closed.
+    pub fn assign(&self, connection: NewConnection) -> bool {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut job = Some(job);
+        let mut connection = Some(connection);
         for offset in 0..self.queues.len() {
-            let Some(waiting) = job.take() else { return true };
-            match self.queues[first.wrapping_add(offset) % self.queues.len()].try_send(waiting) {
+            let Some(unassigned) = connection.take() else { return true };
+            match self.queues[first.wrapping_add(offset) % self.queues.len()].try_send(unassigned) {
                 Ok(()) => return true,
-                Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => job = Some(back),
+                Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => connection = Some(back),
             }
         }
-        job.is_none()
+        connection.is_none()
     }
 
-    /// Asks every connection to end, waits for what is in flight for at most `patience`, and ends the threads. Blocks.
-    pub fn drain(&self, patience: Duration) {
-        self.phase.send_replace(Phase::Ending { patience });
+    /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the threads. Blocks.
+    pub fn drain(&self, grace: Duration) {
+        self.phase.send_replace(Phase::Ending { grace });
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         for thread in threads {
             if thread.join().is_err() {
@@ -92,26 +93,26 @@ impl Workers {
     }
 }
 
-/// A runtime that tells when it waits for something to do.
-fn watched(backlog: &Arc<Backlog>) -> Builder {
+/// A runtime that reports to `backlog` when its thread parks and unparks.
+fn runtime_builder(backlog: &Arc<Backlog>) -> Builder {
     let (parks, unparks) = (Arc::clone(backlog), Arc::clone(backlog));
     let mut builder = Builder::new_current_thread();
     builder.enable_all().on_thread_park(move || parks.parks()).on_thread_unpark(move || unparks.unparks());
     builder
 }
 
-async fn work<T: ShouldRateLimit>(mut jobs: mpsc::Receiver<Job>, shared: Shared<T>, phase: watch::Receiver<Phase>) {
-    let shared = Arc::new(shared);
+async fn work<T: ShouldRateLimit>(mut incoming: mpsc::Receiver<NewConnection>, state: WorkerState<T>, phase: watch::Receiver<Phase>) {
+    let state = Arc::new(state);
     let mut connections = JoinSet::new();
-    let mut end = phase.clone();
-    let patience = loop {
+    let mut ending = phase.clone();
+    let grace = loop {
         tokio::select! {
-            Some(job) = jobs.recv() => {
-                drop(connections.spawn(connection::serve(job, Arc::clone(&shared), phase.clone())));
+            Some(connection) = incoming.recv() => {
+                drop(connections.spawn(connection::serve(connection, Arc::clone(&state), phase.clone())));
             }
             Some(_) = connections.join_next() => {}
-            patience = connection::ending(&mut end) => break patience,
+            grace = connection::ending(&mut ending) => break grace,
         }
     };
-    let _ = tokio::time::timeout(patience, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = tokio::time::timeout(grace, async { while connections.join_next().await.is_some() {} }).await;
 }

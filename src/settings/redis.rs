@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use super::{Backend, Wrong, parse};
+use super::{Backend, SettingError, parse};
 use crate::store::redis::{NameCheck, Options, TlsFiles, Topology, Written};
 
 /// Where Redis is, and how it is reached.
@@ -116,16 +116,16 @@ fn text(set: Option<&str>) -> &str {
 
 impl RedisFlags {
     /// Whether somebody said where Redis is.
-    pub(super) fn is_set(&self) -> Result<bool, Wrong> {
+    pub(super) fn is_set(&self) -> Result<bool, SettingError> {
         let is_single = ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
             "" if is_single => match self.tells_of_a_redis() {
-                Some(name) => {
-                    Err(Wrong(format!("{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory")))
-                }
+                Some(name) => Err(SettingError(format!(
+                    "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"
+                ))),
                 None => Ok(false),
             },
-            "" => Err(Wrong("REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers".to_owned())),
+            "" => Err(SettingError("REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers".to_owned())),
             _ => Ok(true),
         }
     }
@@ -147,25 +147,33 @@ impl RedisFlags {
     }
 
     /// Both, with the files that they name; what has no effect is added to `warnings`.
-    pub(super) fn backend(&self, key_prefix: &str, warnings: &mut Vec<String>) -> Result<Backend, Wrong> {
+    pub(super) fn backend(&self, key_prefix: &str, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
         if !self.is_set()? {
-            return Err(Wrong("BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned()));
+            return Err(SettingError("BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned()));
         }
         let main = self.options("REDIS_", &self.written(), self.redis_pool_size, key_prefix)?;
         let twin = &self.per_second;
         let per_second = match (twin.redis_persecond, text(twin.redis_persecond_url.as_deref())) {
             (false, _) => None,
-            (true, "") => return Err(Wrong("REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379".to_owned())),
+            (true, "") => {
+                return Err(SettingError("REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379".to_owned()));
+            }
             (true, _) => Some(self.options("REDIS_PERSECOND_", &twin.written(), twin.redis_persecond_pool_size, key_prefix)?),
         };
         self.warn(&main, per_second.as_ref(), warnings);
         Ok(Backend::Redis { main, per_second })
     }
 
-    fn options(&self, prefix: &str, written: &Written<'_>, pool_size: Option<NonZeroU32>, key_prefix: &str) -> Result<Options, Wrong> {
+    fn options(
+        &self,
+        prefix: &str,
+        written: &Written<'_>,
+        pool_size: Option<NonZeroU32>,
+        key_prefix: &str,
+    ) -> Result<Options, SettingError> {
         let options = Options::parse(written, &self.files()).map_err(|error| match error.setting() {
-            Some(setting) => Wrong(format!("{prefix}{setting}: {error}")),
-            None => Wrong(error.to_string()),
+            Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
+            None => SettingError(error.to_string()),
         })?;
         Ok(Options {
             pool_size: pool_size.unwrap_or(options.pool_size),

@@ -14,7 +14,7 @@ struct Cli {
 }
 
 /// Flags only: the variables of the machine that runs the test do not matter, because each one that does is given as a flag.
-fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Wrong> {
+fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, SettingError> {
     let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
     Settings::from_flags(flags, &environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>())
 }

@@ -10,7 +10,7 @@ struct Cli {
     flags: RedisFlags,
 }
 
-fn read(arguments: &[&str]) -> (Result<Backend, Wrong>, Vec<String>) {
+fn read(arguments: &[&str]) -> (Result<Backend, SettingError>, Vec<String>) {
     let mut warnings = Vec::new();
     let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
     (flags.backend("", &mut warnings), warnings)

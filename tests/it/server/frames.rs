@@ -202,7 +202,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// Of the calls that wait, so many have a place; who needs none is answered all the same.
 #[tokio::test]
 async fn too_many_waiting_calls_are_refused_at_once() {
-    let server = Server::start(Options { max_calls: 3, ..Options::default() });
+    let server = Server::start(Options { max_waiting_calls: 3, ..Options::default() });
     let refused = || server.metric("weir_calls_refused_total");
     let held = || server.held.load(Ordering::Relaxed);
     let (mut one, mut other) = (connect(&server, 65_535).await, connect(&server, 65_535).await);

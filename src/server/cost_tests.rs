@@ -1,4 +1,4 @@
-//! What a whole call costs in allocations, from the socket to the socket: HTTP/2, gRPC and the decision are all in it.
+//! How many allocations a whole call costs, from socket to socket: HTTP/2, gRPC and the decision.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,14 +10,14 @@ use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 
 use super::backlog::Backlog;
-use super::connection::{Phase, Shared, serve};
+use super::connection::{Phase, WorkerState, serve};
 use super::gate::frame;
-use super::{Budget, GrpcHealth, Job, Options, Services};
+use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::metrics::Metrics;
 use crate::rls::ShouldRateLimit;
 use crate::rls::respond::Framed;
 
-/// Answers nothing, for the price of one allocation.
+/// Answers with an empty response, which costs one allocation.
 struct Nothing;
 
 impl ShouldRateLimit for Nothing {
@@ -26,12 +26,12 @@ impl ShouldRateLimit for Nothing {
     }
 }
 
-/// A header that no table knows, and that none shall remember.
+/// A header as a literal without indexing. Source: RFC 7541, section 6.2.2.
 fn literal(name: &str, value: &str) -> Vec<u8> {
     [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
 }
 
-/// What Envoy sends of a call: the pseudo headers, five more, and a message in one frame.
+/// The frames of one call as Envoy sends it: the pseudo headers, five more headers, and a message in one DATA frame.
 fn call(stream: u32) -> Vec<u8> {
     let mut head = Vec::new();
     for (name, value) in [
@@ -50,7 +50,7 @@ fn call(stream: u32) -> Vec<u8> {
     [frame(1, 4, stream, &head), frame(0, 1, stream, b"\0\0\0\0\x03\x0a\x01d")].concat()
 }
 
-/// Makes so many calls, one after the other.
+/// Makes `calls` calls, one after the other.
 fn client(mut socket: TcpStream, calls: u32) {
     socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("a server");
     socket.write_all(&[frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat()).expect("a server");
@@ -61,7 +61,7 @@ fn client(mut socket: TcpStream, calls: u32) {
     }
 }
 
-/// Reads a frame. True: it ends the stream.
+/// Reads one frame. True: it ends the stream.
 fn ends(socket: &mut TcpStream, stream: u32) -> bool {
     let mut head = [0; 9];
     socket.read_exact(&mut head).expect("an answer");
@@ -70,7 +70,7 @@ fn ends(socket: &mut TcpStream, stream: u32) -> bool {
     head[4] & 1 == 1 && head[3] <= 1 && u32::from_be_bytes([head[5], head[6], head[7], head[8]]) == stream
 }
 
-/// Allocations of a connection with so many calls on it.
+/// The allocations of a connection with `calls` calls.
 fn connection(calls: u32) -> u64 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let asking = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
@@ -81,14 +81,14 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let shared = Arc::new(Shared::new(services, Arc::new(Backlog::new(true)), Options::default()));
-    let serving = serve(Job { stream, permit }, shared, phase);
+    let shared = Arc::new(WorkerState::new(services, Arc::new(Backlog::new(true)), Options::default()));
+    let serving = serve(NewConnection { stream, permit }, shared, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");
     counted
 }
 
-/// The answer is one, the header maps of the answer and of its end are two each, the request is ten: its own headers, and what they say.
+/// One for the answer, two each for the header maps of its headers and trailers, and ten for the request's headers and their values.
 #[test]
 fn a_call_costs_fifteen_allocations() {
     let (few, many) = (connection(1_000), connection(3_000));
