@@ -12,7 +12,7 @@ use std::fs;
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
-use weir::algorithm::{Algorithm, Kind, Moment, Options};
+use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
 use weir::plan::{Check, Plan, Role};
 use weir::store::{Memory, Redis, Store, Within, memory};
 use weir::time::{Rate, Span, Unit};
@@ -49,11 +49,11 @@ const BATCHES: [usize; 3] = [1, 16, 64];
 
 fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
-    let build = |&(name, kind): &(&'static str, Kind)| {
+    let build = |&(name, kind): &(&'static str, AlgorithmKind)| {
         let options = Options { kind, ..Options::default() };
         (name, Algorithm::try_new(&rate, &options).expect("options that belong together"))
     };
-    Kind::NAMED.iter().map(build).collect()
+    AlgorithmKind::NAMED.iter().map(build).collect()
 }
 
 /// A plan of `batch` checks on keys that go round.
@@ -74,7 +74,7 @@ fn in_memory(algorithm: Algorithm) -> f64 {
     let plans: Vec<Plan> = (0..KEYS).map(|key| plan(algorithm, 1, key)).collect();
     let begin = first_thread_micros(std::process::id());
     for index in 0..IN_MEMORY {
-        let at = Moment { now: memory::now(), patience: Span::ZERO };
+        let at = Arrival { now: memory::now(), max_hold: Span::ZERO };
         std::hint::black_box(memory.decide_at(&plans[index % KEYS], &[0], at));
     }
     (first_thread_micros(std::process::id()) - begin) / IN_MEMORY as f64
@@ -88,7 +88,7 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
     for key in 0..MANY {
         let name = format!("w1{{bench|user={key}}}x");
         let plan = Plan::of_checks([(name.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
-        let _ = memory.decide_at(&plan, &plan.all(), Moment { now: memory::now(), patience: Span::ZERO });
+        let _ = memory.decide_at(&plan, &plan.all(), Arrival { now: memory::now(), max_hold: Span::ZERO });
     }
     (resident() - begin) / MANY as f64
 }

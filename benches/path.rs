@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use weir::algorithm::{Algorithm, Kind, Moment, Options, State};
+use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::ask::Entry;
 use weir::plan::{self, Check, Plan, Role};
 use weir::rls::decode::decode;
@@ -88,11 +88,11 @@ fn limits(count: usize, value: impl Fn(usize) -> String) -> Rules {
 
 fn algorithms() -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: 4_000_000, unit: Unit::Hour, unit_multiplier: 1 };
-    let build = |&(name, kind): &(&'static str, Kind)| {
-        let rate = if kind == Kind::SlidingWindowLog { Rate { requests_per_unit: 100, ..rate } } else { rate };
+    let build = |&(name, kind): &(&'static str, AlgorithmKind)| {
+        let rate = if kind == AlgorithmKind::SlidingWindowLog { Rate { requests_per_unit: 100, ..rate } } else { rate };
         (name, Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together"))
     };
-    Kind::NAMED.iter().map(build).collect()
+    AlgorithmKind::NAMED.iter().map(build).collect()
 }
 
 fn matching(rows: &mut Vec<Row>) {
@@ -114,7 +114,7 @@ fn steps(rows: &mut Vec<Row>) {
         let (mut state, mut now): (Option<State>, _) = (None, memory::now());
         rows.push(Row::new(format!("step, {name}"), move || {
             now = now + Span::from_micros(100_000);
-            state = algorithm.step(state.take(), Moment { now, patience: Span::ZERO }, 1).state;
+            state = algorithm.step(state.take(), Arrival { now, max_hold: Span::ZERO }, 1).state;
         }));
     }
 }
@@ -131,7 +131,7 @@ fn store(rows: &mut Vec<Row>) {
             let mut key = *b"w1{shop|customer=c-________}fw3600";
             write_digits(&mut key[19..27], index);
             let plan = Plan::of_checks([(&key[..], Check::new(fixed, 1, Role::default()))]);
-            black_box(memory.decide_at(&plan, &[0], Moment { now, patience: Span::ZERO }));
+            black_box(memory.decide_at(&plan, &[0], Arrival { now, max_hold: Span::ZERO }));
         };
         (0..keys).for_each(|_| decide());
         rows.push(Row::new(format!("memory store, {keys} keys (with a plan of one check)"), decide));
@@ -162,7 +162,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
     let ask = decode(leaked).expect("a request");
     let plan = Plan::new(&rules, &ask, &plan::Options::default());
     let memory = Memory::new(memory::Options::default());
-    let answers = memory.decide_at(&plan, &plan.all(), Moment { now: memory::now(), patience: Span::ZERO });
+    let answers = memory.decide_at(&plan, &plan.all(), Arrival { now: memory::now(), max_hold: Span::ZERO });
     let decisions: Decisions = answers.checks.into_iter().map(|answer| Decision::Store(answer.expect("memory answers"))).collect();
     rows.push(Row::new(of("respond and encode"), move || {
         drop(black_box(respond(&ask, &plan, &decisions, &respond::Options::default()).expect("an answer")));

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use weir::algorithm::{Algorithm, Kind, Moment, Options};
+use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
 use weir::time::{Micros, Rate, Span, Unit};
 
 /// 60 a minute, for all pictures.
@@ -39,12 +39,12 @@ fn rate() -> Rate {
     Rate { requests_per_unit: LIMIT, unit: Unit::Minute, unit_multiplier: 1 }
 }
 
-fn options(kind: Kind) -> Options {
+fn options(kind: AlgorithmKind) -> Options {
     Options {
         kind,
-        burst: (kind == Kind::TokenBucket).then_some(20),
-        max_delay: (kind == Kind::LeakyBucket).then_some(Span::from_secs(5)),
-        bucket_interval: (kind == Kind::SlidingWindowBuckets).then_some(Span::from_secs(5)),
+        burst: (kind == AlgorithmKind::TokenBucket).then_some(20),
+        max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(5)),
+        bucket_interval: (kind == AlgorithmKind::SlidingWindowBuckets).then_some(Span::from_secs(5)),
         ..Options::default()
     }
 }
@@ -57,7 +57,7 @@ fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
         let count = offered(second);
         for number in 0..count {
             let micros = (START_SECS + second as u64) * 1_000_000 + u64::from(number) * 1_000_000 / u64::from(count);
-            let step = algorithm.step(state.take(), Moment { now: Micros(micros), patience: Span::MAX }, 1);
+            let step = algorithm.step(state.take(), Arrival { now: Micros(micros), max_hold: Span::MAX }, 1);
             state = step.state;
             if step.verdict.allowed {
                 let leaves = micros + step.verdict.delay.micros() - START_SECS * 1_000_000;
@@ -72,7 +72,7 @@ fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// The picture of one algorithm: what was offered and what passed in each second, and what passed within the last minute.
-pub fn picture(name: &str, kind: Kind) -> String {
+pub fn picture(name: &str, kind: AlgorithmKind) -> String {
     let algorithm = Algorithm::try_new(&rate(), &options(kind)).expect("options that belong together");
     let (admitted, refused) = run(&algorithm);
     let x = |second: f64| LEFT as f64 + second * (WIDTH - LEFT - 20) as f64 / SECONDS as f64;
@@ -151,8 +151,8 @@ pub fn distance() -> String {
     let rate = Rate { requests_per_unit: 600, unit: Unit::Minute, unit_multiplier: 1 };
     let mut table = "| traffic | requests | the log admits | the counter admits | its fullest minute |\n|---|---|---|---|---|\n".to_owned();
     for (name, shape) in SHAPES {
-        let (requests, by_log, _) = admits(&rate, Kind::SlidingWindowLog, shape);
-        let (_, by_counter, fullest) = admits(&rate, Kind::SlidingWindowCounter, shape);
+        let (requests, by_log, _) = admits(&rate, AlgorithmKind::SlidingWindowLog, shape);
+        let (_, by_counter, fullest) = admits(&rate, AlgorithmKind::SlidingWindowCounter, shape);
         let share = f64::from(by_counter) / f64::from(by_log) * 100.0;
         let most = fullest as f64 / 6.0;
         let _ = writeln!(table, "| {name} | {requests} | {by_log} | {by_counter} ({share:.1} %) | {most:.1} % of the limit |");
@@ -160,7 +160,7 @@ pub fn distance() -> String {
     table
 }
 
-fn admits(rate: &Rate, kind: Kind, shape: fn(usize, &mut fastrand::Rng) -> u32) -> (u32, u32, usize) {
+fn admits(rate: &Rate, kind: AlgorithmKind, shape: fn(usize, &mut fastrand::Rng) -> u32) -> (u32, u32, usize) {
     let algorithm = Algorithm::try_new(rate, &Options { kind, ..Options::default() }).expect("options that belong together");
     let mut random = fastrand::Rng::with_seed(7);
     let (mut state, mut requests, mut admitted, mut fullest) = (None, 0, 0, 0);
@@ -169,7 +169,7 @@ fn admits(rate: &Rate, kind: Kind, shape: fn(usize, &mut fastrand::Rng) -> u32) 
         let count = shape(tenth, &mut random);
         for number in 0..count {
             let now = START_SECS * 1_000_000 + tenth as u64 * 100_000 + u64::from(number) * 100_000 / u64::from(count);
-            let step = algorithm.step(state.take(), Moment { now: Micros(now), patience: Span::ZERO }, 1);
+            let step = algorithm.step(state.take(), Arrival { now: Micros(now), max_hold: Span::ZERO }, 1);
             state = step.state;
             requests += 1;
             if step.verdict.allowed {
@@ -189,7 +189,7 @@ fn admits(rate: &Rate, kind: Kind, shape: fn(usize, &mut fastrand::Rng) -> u32) 
 /// Draws the pictures, and prints the table.
 pub fn main() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plots");
-    for (name, kind) in Kind::NAMED {
+    for (name, kind) in AlgorithmKind::NAMED {
         std::fs::write(folder.join(format!("{name}.svg")), picture(name, kind)).expect("the folder is writable");
     }
     println!("wrote {}/*.svg\n\n{}", folder.display(), distance());

@@ -15,7 +15,7 @@ pub mod token_bucket;
 
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
-pub use options::{Kind, Mistake, Options};
+pub use options::{AlgorithmKind, OptionError, Options};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
@@ -80,13 +80,13 @@ pub enum State {
     },
 }
 
-/// When a check is decided.
+/// When a check arrives, and how long its caller can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct Arrival {
     /// The store's time.
     pub now: Micros,
-    /// How long the caller can be held; a shaper refuses what would have to wait longer.
-    pub patience: Span,
+    /// The longest time that the caller can be held. A shaper refuses a check that would have to wait longer.
+    pub max_hold: Span,
 }
 
 /// What one check does.
@@ -103,7 +103,7 @@ pub struct Step {
 impl Algorithm {
     /// Whether an allowed check may have to be held: a shaper.
     #[must_use]
-    pub const fn holds(&self) -> bool {
+    pub const fn may_delay(&self) -> bool {
         match self {
             Self::LeakyBucket(leaky) => leaky.max_delay > 0,
             Self::FixedWindow(_)
@@ -156,7 +156,7 @@ impl Algorithm {
     /// Decides `hits` (0 looks, below 0 gives back) at `at`. Total: never panics, whatever is stored and asked; a state that another
     /// algorithm wrote is no state.
     #[must_use]
-    pub fn step(&self, state: Option<State>, at: Moment, hits: i64) -> Step {
+    pub fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
         match self {
             Self::FixedWindow(fixed) => fixed.step(state, at.now, hits),
             Self::SlidingWindowLog(log) => log.step(state, at.now, hits),

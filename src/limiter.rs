@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::algorithm::Moment;
+use crate::algorithm::Arrival;
 use crate::plan::Plan;
 use crate::store::{AnyStore, Store, Within, memory};
 use crate::time::Span;
@@ -80,12 +80,12 @@ impl Limiter {
         if plan.checks.is_empty() {
             return Decisions::new();
         }
-        let is_shaped = plan.checks.iter().any(|check| check.algorithm.holds());
+        let is_shaped = plan.checks.iter().any(|check| check.algorithm.may_delay());
         let place = if is_shaped { self.waiting.try_acquire().ok() } else { None };
         let time = Time::new(timeout, self.options.store_timeout, place.is_some());
 
         let asked = self.ask(plan, &time).await;
-        let decisions = self.outage.settle(plan, asked, || Moment { now: memory::now(), patience: time.patience(Instant::now()) });
+        let decisions = self.outage.settle(plan, asked, || Arrival { now: memory::now(), max_hold: time.patience(Instant::now()) });
         if is_shaped {
             time.hold(longest_delay(plan, &decisions)).await;
         }

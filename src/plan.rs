@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure};
-use crate::rules::{Commit, Found, Rules};
+use crate::rules::{Commit, Lookup, Rules};
 use crate::time::{Rate, Unit};
 
 /// The checks of one request.
@@ -234,8 +234,8 @@ fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &
     match descriptor.limit {
         Some(_) => None,
         None => match rules.find(domain, entries) {
-            Found::Limit(limit) => Some(limit),
-            Found::Nothing | Found::UnknownDomain => None,
+            Lookup::Limit(limit) => Some(limit),
+            Lookup::NoLimit | Lookup::UnknownDomain => None,
         },
     }
 }

@@ -39,13 +39,13 @@ pub enum Commit {
     AllOrNone,
 }
 
-/// What a descriptor found.
+/// What the look-up of a descriptor found.
 #[derive(Debug)]
-pub enum Found<'r> {
+pub enum Lookup<'r> {
     /// No file speaks of this domain.
     UnknownDomain,
     /// Nothing limits the descriptor: no entry of the tree matches it, or the one that does has no limit.
-    Nothing,
+    NoLimit,
     /// The limit on the node of its last entry.
     Limit(&'r Limit),
 }
@@ -75,9 +75,9 @@ impl Rules {
     /// At each level the exact value is tried first, then wildcards in the order of the file, then the key alone; there is no way back. A
     /// limit counts only on the node of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
-    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Found<'_> {
-        let Some(domain) = self.domains.get(domain) else { return Found::UnknownDomain };
-        domain.tree.find(entries).map_or(Found::Nothing, |id| Found::Limit(self.limit(id)))
+    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
+        let Some(domain) = self.domains.get(domain) else { return Lookup::UnknownDomain };
+        domain.tree.find(entries).map_or(Lookup::NoLimit, |id| Lookup::Limit(self.limit(id)))
     }
 
     /// The limit of that id.

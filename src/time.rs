@@ -8,7 +8,7 @@ mod duration;
 use std::ops::Add;
 use std::time::Duration;
 
-pub use duration::NoDuration;
+pub use duration::ParseDurationError;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use weir::algorithm::{Algorithm, Kind, Options};
+use weir::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::plan::{Check, Plan, Role};
 use weir::store::{Redis, Store, Within};
 use weir::time::{Rate, Unit};
@@ -38,7 +38,7 @@ pub struct Reading {
 pub const FIXED_WINDOW: &str = "Redis asked by replicas, fixed_window";
 pub const TOKEN_BUCKET: &str = "Redis asked by replicas, token_bucket";
 
-const RUNS: [(&str, Kind); 2] = [(FIXED_WINDOW, Kind::FixedWindow), (TOKEN_BUCKET, Kind::TokenBucket)];
+const RUNS: [(&str, AlgorithmKind); 2] = [(FIXED_WINDOW, AlgorithmKind::FixedWindow), (TOKEN_BUCKET, AlgorithmKind::TokenBucket)];
 
 /// The readings of each that is wanted, a value per round.
 pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, Vec<Reading>)> {
@@ -61,7 +61,7 @@ pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static s
 }
 
 /// Decisions about keys that never reach their limit; half as long before it is not counted.
-fn decisions(kind: Kind, window: Duration) -> Reading {
+fn decisions(kind: AlgorithmKind, window: Duration) -> Reading {
     run_this_on(Place::FirstCore);
     let server = RedisServer::start();
     run_this_as_a_server();

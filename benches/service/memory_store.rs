@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use weir::algorithm::{Algorithm, Moment, Options};
+use weir::algorithm::{Algorithm, Arrival, Options};
 use weir::plan::{Check, Plan, Role};
 use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
@@ -114,10 +114,10 @@ fn insert(memory: &Memory, keys: std::ops::Range<usize>, late: bool) -> [f64; 2]
             let key = format!("w1{{bench|user={}}}x", first + offset);
             Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))])
         });
-        let moment = Moment { now: at(late), patience: Span::ZERO };
+        let arrival = Arrival { now: at(late), max_hold: Span::ZERO };
         insertion = insertion.max(cpu_ms_of(|| {
             for plan in &plans {
-                std::hint::black_box(memory.decide_at(plan, &[0], moment));
+                std::hint::black_box(memory.decide_at(plan, &[0], arrival));
             }
         }));
         arithmetic = arithmetic.max(cpu_ms_of(|| {

@@ -5,7 +5,7 @@
 //! to know how long. The twin is `lua/leaky_bucket.lua`.
 
 use super::ticks::{self, Clock, Found};
-use super::{Moment, State, Step};
+use super::{Arrival, State, Step};
 use crate::time::{Span, Tick};
 use crate::verdict::Verdict;
 
@@ -49,7 +49,7 @@ impl LeakyBucket {
 
     /// One check; see [`super::Algorithm::step`].
     #[must_use]
-    pub fn step(&self, state: Option<State>, at: Moment, hits: i64) -> Step {
+    pub fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
         let now = self.tick.at(at.now);
         if self.limit == 0 {
             let nothing = Found { allowed: hits <= 0, capacity: 0, used: 0, reset: 0, retry: (hits <= 0).then_some(0) };
@@ -57,7 +57,7 @@ impl LeakyBucket {
         }
         let (clock, backlog) = self.read(state.as_ref(), now);
         let delay = self.drain(backlog);
-        let threshold = self.threshold(hits, at.patience);
+        let threshold = self.threshold(hits, at.max_hold);
         let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
             let longer = backlog + taken.min(u64::from(self.capacity()) + 1) * self.window;

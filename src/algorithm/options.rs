@@ -8,7 +8,7 @@ use crate::time::{LONGEST_WINDOW, Rate, Span};
 
 /// The algorithms, by the names that files use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AlgorithmKind {
     /// `fixed_window`, the default.
     #[default]
     FixedWindow,
@@ -24,7 +24,7 @@ pub enum Kind {
     LeakyBucket,
 }
 
-impl Kind {
+impl AlgorithmKind {
     /// All of them with their names.
     pub const NAMED: [(&'static str, Self); 6] = [
         ("fixed_window", Self::FixedWindow),
@@ -46,7 +46,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `algorithm`.
-    pub kind: Kind,
+    pub kind: AlgorithmKind,
     /// `burst`: capacity of a `token_bucket`; the rate's hits by default. Without a refill (0 per window) nothing passes, whatever it is.
     pub burst: Option<u32>,
     /// `bucket_interval` of `sliding_window_buckets`; a sixtieth of the window by default.
@@ -63,7 +63,7 @@ pub struct Options {
 
 /// Why there is no such algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct OptionError {
     /// The option that is wrong, as files name it, so that the reader knows its place.
     pub option: &'static str,
     /// What is wrong.
@@ -72,7 +72,7 @@ pub struct Mistake {
     pub remedy: String,
 }
 
-impl Mistake {
+impl OptionError {
     fn new(option: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { option, what: what.into(), remedy: remedy.into() }
     }
@@ -83,10 +83,10 @@ impl Algorithm {
     /// The algorithm for a rate.
     ///
     /// # Errors
-    /// The first [`Mistake`].
-    pub fn try_new(rate: &Rate, options: &Options) -> Result<Self, Mistake> {
+    /// The first [`OptionError`].
+    pub fn try_new(rate: &Rate, options: &Options) -> Result<Self, OptionError> {
         let window = rate.window().ok_or_else(|| {
-            Mistake::new(
+            OptionError::new(
                 "unit_multiplier",
                 "the window is longer than 100 years, or nothing",
                 "write a unit_multiplier that makes it shorter",
@@ -94,26 +94,26 @@ impl Algorithm {
         })?;
         foreign(options)?;
         let limit = rate.requests_per_unit;
-        let count_denied = options.count_denied.unwrap_or(options.kind == Kind::FixedWindow);
+        let count_denied = options.count_denied.unwrap_or(options.kind == AlgorithmKind::FixedWindow);
         Ok(match options.kind {
-            Kind::FixedWindow => Self::FixedWindow(FixedWindow { limit, window, count_denied }),
-            Kind::SlidingWindowLog if limit > sliding_window_log::LARGEST_LIMIT => {
+            AlgorithmKind::FixedWindow => Self::FixedWindow(FixedWindow { limit, window, count_denied }),
+            AlgorithmKind::SlidingWindowLog if limit > sliding_window_log::LARGEST_LIMIT => {
                 let what =
                     format!("a sliding_window_log remembers every hit, and {limit} are more than {}", sliding_window_log::LARGEST_LIMIT);
-                return Err(Mistake::new("algorithm", what, "write 'algorithm: sliding_window_buckets', which has no such bound"));
+                return Err(OptionError::new("algorithm", what, "write 'algorithm: sliding_window_buckets', which has no such bound"));
             }
-            Kind::SlidingWindowLog => Self::SlidingWindowLog(SlidingWindowLog::new(limit, window, count_denied)),
-            Kind::SlidingWindowCounter => Self::SlidingWindowCounter(SlidingWindowCounter::new(limit, window, count_denied)),
-            Kind::SlidingWindowBuckets => Self::SlidingWindowBuckets(buckets(limit, window, options, count_denied)?),
-            Kind::TokenBucket => match options.burst.unwrap_or(limit) {
+            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(SlidingWindowLog::new(limit, window, count_denied)),
+            AlgorithmKind::SlidingWindowCounter => Self::SlidingWindowCounter(SlidingWindowCounter::new(limit, window, count_denied)),
+            AlgorithmKind::SlidingWindowBuckets => Self::SlidingWindowBuckets(buckets(limit, window, options, count_denied)?),
+            AlgorithmKind::TokenBucket => match options.burst.unwrap_or(limit) {
                 0 if options.burst.is_some() => {
-                    return Err(Mistake::new("burst", "a bucket of 0 tokens lets nothing pass", "write 1 or more, or remove 'burst'"));
+                    return Err(OptionError::new("burst", "a bucket of 0 tokens lets nothing pass", "write 1 or more, or remove 'burst'"));
                 }
                 burst => Self::TokenBucket(TokenBucket::new(limit, burst, window, count_denied)),
             },
-            Kind::LeakyBucket => match options.max_delay.unwrap_or(Span::ZERO) {
+            AlgorithmKind::LeakyBucket => match options.max_delay.unwrap_or(Span::ZERO) {
                 max_delay if max_delay > LONGEST_WINDOW => {
-                    return Err(Mistake::new("max_delay", "'max_delay' is longer than 100 years", "write a shorter one"));
+                    return Err(OptionError::new("max_delay", "'max_delay' is longer than 100 years", "write a shorter one"));
                 }
                 max_delay => Self::LeakyBucket(LeakyBucket::new(limit, max_delay, window, count_denied)),
             },
@@ -122,42 +122,59 @@ impl Algorithm {
 }
 
 /// Finds an option that belongs to another algorithm.
-fn foreign(options: &Options) -> Result<(), Mistake> {
+fn foreign(options: &Options) -> Result<(), OptionError> {
     let given = [
-        ("burst", options.burst.is_some(), Kind::TokenBucket),
-        ("bucket_interval", options.bucket_interval.is_some(), Kind::SlidingWindowBuckets),
-        ("bucket_span", options.bucket_span.is_some(), Kind::SlidingWindowBuckets),
-        ("subject_expiry", options.subject_expiry.is_some(), Kind::SlidingWindowBuckets),
-        ("max_delay", options.max_delay.is_some(), Kind::LeakyBucket),
+        ("burst", options.burst.is_some(), AlgorithmKind::TokenBucket),
+        ("bucket_interval", options.bucket_interval.is_some(), AlgorithmKind::SlidingWindowBuckets),
+        ("bucket_span", options.bucket_span.is_some(), AlgorithmKind::SlidingWindowBuckets),
+        ("subject_expiry", options.subject_expiry.is_some(), AlgorithmKind::SlidingWindowBuckets),
+        ("max_delay", options.max_delay.is_some(), AlgorithmKind::LeakyBucket),
     ];
     match given.into_iter().find(|&(_, is_given, owner)| is_given && owner != options.kind) {
         None => Ok(()),
         Some((option, _, owner)) => {
             let what = format!("'{option}' has no meaning for a {}", options.kind.name());
-            Err(Mistake::new(option, what, format!("remove it, or write 'algorithm: {}'", owner.name())))
+            Err(OptionError::new(option, what, format!("remove it, or write 'algorithm: {}'", owner.name())))
         }
     }
 }
 
 /// The buckets of a limit: a sixtieth of the window each, when nothing is said.
-fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<SlidingWindowBuckets, Mistake> {
+fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<SlidingWindowBuckets, OptionError> {
     let interval = options.bucket_interval.unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
     if interval == Span::ZERO {
-        return Err(Mistake::new("bucket_interval", "'bucket_interval' is 0, which makes no bucket", "write a longer one, or remove it"));
+        return Err(OptionError::new(
+            "bucket_interval",
+            "'bucket_interval' is 0, which makes no bucket",
+            "write a longer one, or remove it",
+        ));
     }
     if interval > window {
-        let what = format!("a bucket of {} is longer than the window of {}", told(interval), told(window));
-        return Err(Mistake::new("bucket_interval", what, format!("write {} or less; a sixtieth of the window if removed", told(window))));
+        let what = format!("a bucket of {} is longer than the window of {}", human_readable(interval), human_readable(window));
+        return Err(OptionError::new(
+            "bucket_interval",
+            what,
+            format!("write {} or less; a sixtieth of the window if removed", human_readable(window)),
+        ));
     }
     let shortest = Span::from_micros(window.micros() + interval.micros());
     let span = options.bucket_span.unwrap_or(shortest);
     if span < shortest {
-        let what = format!("a span of {} does not hold the window of {} and one bucket of {}", told(span), told(window), told(interval));
-        return Err(Mistake::new("bucket_span", what, format!("write {} or more, or remove it", told(shortest))));
+        let what = format!(
+            "a span of {} does not hold the window of {} and one bucket of {}",
+            human_readable(span),
+            human_readable(window),
+            human_readable(interval)
+        );
+        return Err(OptionError::new("bucket_span", what, format!("write {} or more, or remove it", human_readable(shortest))));
     }
     let count = span.micros().div_ceil(interval.micros());
     let Some(count) = u16::try_from(count).ok().filter(|&count| count <= MOST_BUCKETS) else {
-        let what = format!("a span of {} in buckets of {} makes {count}, which is more than {MOST_BUCKETS}", told(span), told(interval));
+        let what = format!(
+            "a span of {} in buckets of {} makes {count}, which is more than {MOST_BUCKETS}",
+            human_readable(span),
+            human_readable(interval)
+        );
         let longer = span.micros().div_ceil(u64::from(MOST_BUCKETS));
         // Without a span the buckets cover the window and one of them.
         let longer = if options.bucket_span.is_some() { longer } else { window.micros().div_ceil(u64::from(MOST_BUCKETS) - 1) };
@@ -165,25 +182,26 @@ fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> R
         return Err(match options.bucket_span {
             // Longer buckets than the window there cannot be.
             Some(_) if longest >= shortest && (options.bucket_interval.is_none() || longer > window) => {
-                Mistake::new("bucket_span", what, format!("write {} or less, or a longer bucket_interval", told(longest)))
+                OptionError::new("bucket_span", what, format!("write {} or less, or a longer bucket_interval", human_readable(longest)))
             }
             // Windows are whole seconds: up to a whole millisecond it is not longer than one.
             _ => {
                 let longer = Span::from_micros(longer.micros().next_multiple_of(1_000));
-                Mistake::new("bucket_interval", what, format!("write {} or more", told(longer)))
+                OptionError::new("bucket_interval", what, format!("write {} or more", human_readable(longer)))
             }
         });
     };
     let expiry = options.subject_expiry.unwrap_or(span);
     if expiry < span {
-        let what = format!("keys would be forgotten after {}, but their buckets count for {}", told(expiry), told(span));
-        return Err(Mistake::new("subject_expiry", what, format!("write {} or more, or remove it", told(span))));
+        let what =
+            format!("keys would be forgotten after {}, but their buckets count for {}", human_readable(expiry), human_readable(span));
+        return Err(OptionError::new("subject_expiry", what, format!("write {} or more, or remove it", human_readable(span))));
     }
     Ok(SlidingWindowBuckets::new(limit, window, interval, count, expiry, count_denied))
 }
 
 /// A span as files have it.
-fn told(span: Span) -> String {
+fn human_readable(span: Span) -> String {
     match span.micros() {
         micros if micros % 1_000_000 == 0 => format!("{}s", micros / 1_000_000),
         micros if micros % 1_000 == 0 => format!("{}ms", micros / 1_000),

@@ -35,14 +35,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{Kind, Moment, Options};
+    use crate::algorithm::{AlgorithmKind, Arrival, Options};
     use crate::time::{Micros, Rate, Span, Unit};
 
-    fn made(kind: Kind, limit: u32) -> Algorithm {
+    fn made(kind: AlgorithmKind, limit: u32) -> Algorithm {
         let options = Options {
             kind,
-            burst: (kind == Kind::TokenBucket && limit > 0).then_some(limit),
-            max_delay: (kind == Kind::LeakyBucket).then_some(Span::from_secs(7)),
+            burst: (kind == AlgorithmKind::TokenBucket && limit > 0).then_some(limit),
+            max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(7)),
             ..Options::default()
         };
         Algorithm::try_new(&Rate { requests_per_unit: limit, unit: Unit::Minute, unit_multiplier: 1 }, &options).expect("an algorithm")
@@ -55,7 +55,7 @@ mod tests {
     /// How many single hits pass at one instant.
     fn passes(algorithm: &Algorithm) -> u64 {
         let (mut state, mut passed) = (None, 0);
-        let at = Moment { now: Micros(1_800_000_000_000_000), patience: Span::MAX };
+        let at = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::MAX };
         loop {
             let step = algorithm.step(state, at, 1);
             if !step.verdict.allowed {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn replicas_together_let_the_limit_pass_and_hardly_more() {
-        for (name, kind) in Kind::NAMED {
+        for (name, kind) in AlgorithmKind::NAMED {
             for limit in [0, 1, 2, 3, 7, 10, 100] {
                 for replicas in [1, 2, 3, 10, 1_000] {
                     let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
@@ -76,7 +76,7 @@ mod tests {
                     assert!(together >= alone, "{name} of {limit}, {replicas} replicas: {together} < {alone}");
                     let most = alone + u64::from(replicas) - 1;
                     // A queue has one being served in each replica, beside those that wait.
-                    let most = if kind == Kind::LeakyBucket { most + u64::from(replicas) } else { most };
+                    let most = if kind == AlgorithmKind::LeakyBucket { most + u64::from(replicas) } else { most };
                     assert!(limit == 0 || together <= most, "{name} of {limit}, {replicas} replicas: {together} > {most}");
                     assert!(limit > 0 || together == 0, "{name}: nothing is nothing");
                 }
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_stay_and_amounts_shrink(kind in prop::sample::select(Kind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u32,
+        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u32,
             replicas in 1..=u32::MAX, hits in any::<i64>()) {
             let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
             prop_assert_eq!(whole.tick(), share.tick());
@@ -94,7 +94,7 @@ mod tests {
             prop_assert_eq!(share.capacity() == 0, whole.capacity() == 0);
             prop_assert_eq!(shared(whole, 1), whole);
             // Whatever was stored under the whole is understood.
-            let at = Moment { now: Micros(1_800_000_000_000_000), patience: Span::MAX };
+            let at = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::MAX };
             let stored = whole.step(None, at, hits).state;
             prop_assert!(share.step(stored, at, 0).verdict.remaining <= share.capacity());
         }

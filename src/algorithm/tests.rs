@@ -16,17 +16,17 @@ const START: u64 = 1_800_057_600_000_000;
 /// Where time stands still.
 const LAST: u64 = 1 << 53;
 
-fn at(micros: u64) -> Moment {
-    Moment { now: Micros(micros), patience: Span::MAX }
+fn at(micros: u64) -> Arrival {
+    Arrival { now: Micros(micros), max_hold: Span::MAX }
 }
 
-fn made(kind: Kind, limit: u32, secs: u32, count_denied: bool, burst: u32, max_delay: Span) -> Algorithm {
+fn made(kind: AlgorithmKind, limit: u32, secs: u32, count_denied: bool, burst: u32, max_delay: Span) -> Algorithm {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: secs };
     let options = Options {
         kind,
-        burst: (kind == Kind::TokenBucket).then_some(burst.max(1)),
-        max_delay: (kind == Kind::LeakyBucket).then_some(max_delay),
-        bucket_interval: (kind == Kind::SlidingWindowBuckets && burst.is_multiple_of(2))
+        burst: (kind == AlgorithmKind::TokenBucket).then_some(burst.max(1)),
+        max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(max_delay),
+        bucket_interval: (kind == AlgorithmKind::SlidingWindowBuckets && burst.is_multiple_of(2))
             .then(|| Span::from_micros(rate.window().expect("a window").micros() / (u64::from(burst) % 90 + 1))),
         count_denied: Some(count_denied),
         ..Options::default()
@@ -39,13 +39,13 @@ fn amount() -> impl Strategy<Value = u32> {
 }
 
 /// Any algorithm but those of `without`.
-fn algorithm(count_denied: impl Strategy<Value = bool>, without: &'static [Kind]) -> impl Strategy<Value = Algorithm> {
-    let kinds: Vec<_> = Kind::NAMED.iter().map(|&(_, kind)| kind).filter(|kind| !without.contains(kind)).collect();
+fn algorithm(count_denied: impl Strategy<Value = bool>, without: &'static [AlgorithmKind]) -> impl Strategy<Value = Algorithm> {
+    let kinds: Vec<_> = AlgorithmKind::NAMED.iter().map(|&(_, kind)| kind).filter(|kind| !without.contains(kind)).collect();
     let secs = prop_oneof![Just(1_u32), Just(7), Just(60), Just(86_400), Just(31_536_000), Just(3_153_600_000)];
     let delay = prop_oneof![Just(0_u64), 0_u64..100_000_000, 0..=3_153_600_000_000_000_u64];
     (prop::sample::select(kinds), amount(), secs, count_denied, amount(), delay).prop_map(
         |(kind, limit, secs, count_denied, burst, delay)| {
-            let limit = if kind == Kind::SlidingWindowLog { limit % 1_000 } else { limit };
+            let limit = if kind == AlgorithmKind::SlidingWindowLog { limit % 1_000 } else { limit };
             made(kind, limit, secs, count_denied, burst, Span::from_micros(delay))
         },
     )
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn no_window_admits_more_than_the_limit(algorithm in algorithm(Just(false), &[Kind::FixedWindow, Kind::SlidingWindowCounter]), acts in acts(
+    fn no_window_admits_more_than_the_limit(algorithm in algorithm(Just(false), &[AlgorithmKind::FixedWindow, AlgorithmKind::SlidingWindowCounter]), acts in acts(
         prop_oneof![(1_i64..4).prop_map(Act::Few), (1_i64..700).prop_map(Act::Part)],
     )) {
         let tick = algorithm.tick().micros();
@@ -332,7 +332,7 @@ proptest! {
     fn a_shaper_spaces_single_hits_evenly(
         limit in 1_u32..50, secs in 1_u32..100, delay in 0_u64..200_000_000, pauses in prop::collection::vec(0_u64..3_000_000, 1..200),
     ) {
-        let algorithm = made(Kind::LeakyBucket, limit, secs, false, 1, Span::from_micros(delay));
+        let algorithm = made(AlgorithmKind::LeakyBucket, limit, secs, false, 1, Span::from_micros(delay));
         let (mut state, mut now, mut slots) = (None, START, Vec::new());
         for pause in pauses {
             now += pause;

@@ -132,7 +132,7 @@ impl Denials {
 
     fn find(&self, key: &[u8], check: &Check, now: Instant) -> Option<Verdict> {
         let hits = u64::try_from(check.hits).ok().filter(|&hits| hits > 0)?;
-        if check.algorithm.holds() {
+        if check.algorithm.may_delay() {
             return None;
         }
         let (key, now) = (self.fingerprint(key, &check.algorithm), self.micros(now));
@@ -203,7 +203,7 @@ impl Denials {
 /// Whether the same check would be refused again for as long as the store told, whoever asks.
 fn is_lasting(plan: &Plan, check: &Check) -> bool {
     // What a shaper refuses depends on how long the caller waits, and a look is refused only while there is debt.
-    if check.hits <= 0 || check.algorithm.holds() {
+    if check.hits <= 0 || check.algorithm.may_delay() {
         return false;
     }
     if plan.commit == Commit::Each {

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Moment;
+use crate::algorithm::Arrival;
 use crate::plan::{Check, Plan};
 use crate::rules::Commit;
 use crate::rules::limit::OnStoreFailure;
@@ -59,7 +59,7 @@ impl Outage {
 
     /// Decides what the store did not. `at` is called when `local` decides.
     #[must_use]
-    pub fn settle(&self, plan: &Plan, asked: Asked, at: impl FnOnce() -> Moment) -> Decisions {
+    pub fn settle(&self, plan: &Plan, asked: Asked, at: impl FnOnce() -> Arrival) -> Decisions {
         let mut decisions = Decisions::with_capacity(asked.len());
         let Some(first) = asked.iter().find_map(|answer| answer.err()) else {
             decisions.extend(asked.into_iter().flatten());
@@ -99,7 +99,7 @@ impl Outage {
         decisions
     }
 
-    fn decide_locally(&self, plan: &Plan, places: &[usize], decisions: &mut Decisions, at: Moment) {
+    fn decide_locally(&self, plan: &Plan, places: &[usize], decisions: &mut Decisions, at: Arrival) {
         let part = plan.part(places, |algorithm| algorithm.share(self.replicas), |place| decisions[place].allows());
         let answers = self.local.decide_at(&part, &part.all(), at);
         for (&place, answer) in places.iter().zip(answers.checks) {

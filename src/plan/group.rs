@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 use super::Plan;
-use crate::algorithm::{Moment, State};
+use crate::algorithm::{Arrival, State};
 use crate::time::Span;
 use crate::verdict::Verdict;
 
@@ -26,7 +26,7 @@ impl Group {
     /// Steps all checks in order on what `stored` says of each, where a later check on the same key (`same`) sees the earlier one's step.
     ///
     /// When the request is refused nothing is written, and the checks that were not over say what they had left: what a look would.
-    pub fn decide(plan: &Plan, at: Moment, stored: impl Fn(usize) -> Option<State>, same: impl Fn(usize, usize) -> bool) -> Self {
+    pub fn decide(plan: &Plan, at: Arrival, stored: impl Fn(usize) -> Option<State>, same: impl Fn(usize, usize) -> bool) -> Self {
         let mut verdicts: SmallVec<[Verdict; 4]> = SmallVec::new();
         let mut states: SmallVec<[Known; 4]> = SmallVec::new();
         for (index, check) in plan.checks.iter().enumerate() {

@@ -14,11 +14,11 @@ mod settle;
 use hashbrown::{HashMap, HashSet};
 
 use super::limit::Limit;
-use super::source::{self, Position, Sort};
+use super::source::{self, Position, ValueType};
 use super::{Commit, Rules};
 use descriptor::Siblings;
-use fields::{Fields, Room};
-use problem::{Place, Problems, quoted};
+use fields::{Fields, Section};
+use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
 use settle::{Defaults, Once, Undecided};
 
@@ -89,12 +89,12 @@ struct Compiler {
 struct Domain {
     name: Box<str>,
     /// Where its first file names it.
-    first: Place,
+    first: Location,
     siblings: Siblings,
     /// The names of its limits.
     names: HashSet<Box<str>>,
     /// The names that `replaces` asks for: a later file may hold them.
-    replaced: Vec<(Place, Box<str>)>,
+    replaced: Vec<(Location, Box<str>)>,
     commit: Option<Once<Commit>>,
     defaults: Defaults,
     /// The limits whose algorithm depends on the defaults, which a later file may hold.
@@ -102,7 +102,7 @@ struct Domain {
 }
 
 impl Domain {
-    fn new(name: &str, first: Place) -> Self {
+    fn new(name: &str, first: Location) -> Self {
         Self {
             name: name.into(),
             first,
@@ -124,10 +124,10 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
     for note in document.warnings {
         compiler.problems.warning(note.at, note.what, note.remedy);
     }
-    let Some(root) = document.root.filter(|root| root.sort() != Sort::Nothing) else {
+    let Some(root) = document.root.filter(|root| root.value_type() != ValueType::Nothing) else {
         return compiler.problems.error(Position::default(), "the file is empty", REMEDY_FOR_DOMAIN);
     };
-    let Some(fields) = fields::read(&mut compiler.problems, &root, Room::Root) else { return };
+    let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else { return };
     let place = compiler.problems.here(fields.lack("domain").at);
     // A file without a domain of its own is checked all the same, in one that nobody will see: there is an error already.
     let mut scratch = Domain::new("", place);

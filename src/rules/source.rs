@@ -45,7 +45,7 @@ pub(super) struct Document {
 pub(super) struct Node {
     /// Where it begins; for an alias, where the alias stands.
     pub(super) at: Position,
-    pub(super) kind: Kind,
+    pub(super) content: Content,
     /// Nodes in it and itself, with every alias spelled out.
     size: usize,
     /// Levels of collections in it, itself included.
@@ -53,7 +53,7 @@ pub(super) struct Node {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum Content {
     Scalar {
         text: Box<str>,
         /// Without quotes, so that it may mean a number, a bool or nothing.
@@ -83,7 +83,7 @@ pub(super) enum Tag {
 
 /// What a scalar is, for messages and decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Sort {
+pub(super) enum ValueType {
     Nothing,
     Bool,
     /// A whole number that fits 64 bits with a sign.
@@ -98,7 +98,7 @@ pub(super) enum Sort {
     Mapping,
 }
 
-impl Sort {
+impl ValueType {
     /// The words for it in a message.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -116,27 +116,27 @@ impl Sort {
 }
 
 impl Node {
-    pub(super) fn sort(&self) -> Sort {
-        match &self.kind {
-            Kind::Sequence(_) => Sort::Sequence,
-            Kind::Mapping(_) => Sort::Mapping,
-            Kind::Scalar { tag: Tag::Binary, .. } => Sort::Binary,
-            Kind::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
-                Scalar::Null => Sort::Nothing,
-                Scalar::Bool(_) => Sort::Bool,
-                Scalar::Int(_) => Sort::Int,
-                Scalar::Huge(_) => Sort::Huge,
-                Scalar::Float(_) => Sort::Float,
-                Scalar::Text => Sort::Text,
+    pub(super) fn value_type(&self) -> ValueType {
+        match &self.content {
+            Content::Sequence(_) => ValueType::Sequence,
+            Content::Mapping(_) => ValueType::Mapping,
+            Content::Scalar { tag: Tag::Binary, .. } => ValueType::Binary,
+            Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+                Scalar::Null => ValueType::Nothing,
+                Scalar::Bool(_) => ValueType::Bool,
+                Scalar::Int(_) => ValueType::Int,
+                Scalar::Huge(_) => ValueType::Huge,
+                Scalar::Float(_) => ValueType::Float,
+                Scalar::Text => ValueType::Text,
             },
         }
     }
 
     /// The text of a scalar as it stands in the file, without quotes.
     pub(super) fn text(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Scalar { text, .. } => Some(text),
-            Kind::Sequence(_) | Kind::Mapping(_) => None,
+        match &self.content {
+            Content::Scalar { text, .. } => Some(text),
+            Content::Sequence(_) | Content::Mapping(_) => None,
         }
     }
 
@@ -147,7 +147,7 @@ impl Node {
 
     /// Whether it is a number that a leading zero makes octal.
     pub(super) fn is_octal_by_zero(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar { text, plain: true, tag: Tag::Implied | Tag::Resolved } if scalar::is_octal_by_zero(text))
+        matches!(&self.content, Content::Scalar { text, plain: true, tag: Tag::Implied | Tag::Resolved } if scalar::is_octal_by_zero(text))
     }
 
     /// Reads a map as a JSON object. Keys that are not text become text, as they stand in the file.
@@ -158,19 +158,19 @@ impl Node {
         self.require_json()?;
         self.read::<Metadata>().ok_or_else(|| Note {
             at: self.at,
-            what: format!("'metadata' is {} and not a map", self.sort().name()),
+            what: format!("'metadata' is {} and not a map", self.value_type().name()),
             remedy: "write keys and values below it".into(),
         })
     }
 
     fn require_json(&self) -> Result<(), Note> {
-        match &self.kind {
-            Kind::Scalar { tag: Tag::Binary, .. } => Err(Note {
+        match &self.content {
+            Content::Scalar { tag: Tag::Binary, .. } => Err(Note {
                 at: self.at,
                 what: "binary data cannot be returned as metadata".into(),
                 remedy: "write it as text, without !!binary".into(),
             }),
-            Kind::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+            Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
                 Scalar::Float(float) if !float.is_finite() => Err(Note {
                     at: self.at,
                     what: format!("{text} cannot be returned as metadata: JSON has no such number"),
@@ -178,19 +178,21 @@ impl Node {
                 }),
                 _ => Ok(()),
             },
-            Kind::Sequence(items) => items.iter().try_for_each(|item| item.require_json()),
-            Kind::Mapping(entries) => entries.iter().try_for_each(|(key, value)| match key.sort() {
-                Sort::Mapping | Sort::Sequence | Sort::Binary => {
-                    Err(Note { at: key.at, what: format!("a key of metadata is {}", key.sort().name()), remedy: "write it as text".into() })
-                }
+            Content::Sequence(items) => items.iter().try_for_each(|item| item.require_json()),
+            Content::Mapping(entries) => entries.iter().try_for_each(|(key, value)| match key.value_type() {
+                ValueType::Mapping | ValueType::Sequence | ValueType::Binary => Err(Note {
+                    at: key.at,
+                    what: format!("a key of metadata is {}", key.value_type().name()),
+                    remedy: "write it as text".into(),
+                }),
                 _ => value.require_json(),
             }),
         }
     }
 
     fn value(&self) -> Value {
-        match &self.kind {
-            Kind::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+        match &self.content {
+            Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
                 Scalar::Null => Value::Null,
                 Scalar::Bool(bool) => Value::Bool(bool),
                 Scalar::Int(int) => Value::Number(int.into()),
@@ -198,8 +200,8 @@ impl Node {
                 Scalar::Float(float) => Value::Number(float.into()),
                 Scalar::Text => Value::String(text.to_string()),
             },
-            Kind::Sequence(items) => Value::Sequence(items.iter().map(|item| item.value()).collect()),
-            Kind::Mapping(entries) => {
+            Content::Sequence(items) => Value::Sequence(items.iter().map(|item| item.value()).collect()),
+            Content::Mapping(entries) => {
                 let name = |key: &Node| Value::String(key.text().unwrap_or_default().to_owned());
                 Value::Mapping(entries.iter().map(|(key, value)| (name(key), value.value())).collect())
             }

@@ -27,7 +27,7 @@ use self::blocks::{Left, Pool};
 use self::shard::{Change, Shard};
 use self::table::Fingerprint;
 use super::{Store, Within};
-use crate::algorithm::{Moment, Step};
+use crate::algorithm::{Arrival, Step};
 use crate::plan::{Check, Group, Plan};
 use crate::rules::Commit;
 use crate::time::Micros;
@@ -104,7 +104,7 @@ impl Memory {
 
     /// Decides the checks of `plan` at the places `picked`; a plan that commits all or none whole. The time is `at`.
     #[must_use]
-    pub fn decide_at(&self, plan: &Plan, picked: &[usize], at: Moment) -> Answers {
+    pub fn decide_at(&self, plan: &Plan, picked: &[usize], at: Arrival) -> Answers {
         let checks = match plan.commit {
             Commit::Each => {
                 picked.iter().map(|&place| &plan.checks[place]).map(|check| Ok(self.check(plan.key(check), check, at))).collect()
@@ -114,7 +114,7 @@ impl Memory {
         Answers { now: at.now, checks }
     }
 
-    fn check(&self, key: &[u8], check: &Check, at: Moment) -> Verdict {
+    fn check(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
         let key = self.fingerprint(key);
         let mut shard = self.lock(self.place(key));
         let slot = shard.find(key);
@@ -147,7 +147,7 @@ impl Memory {
     }
 
     /// Decides all checks under the locks of all their shards, and writes only when the request is not refused.
-    fn all_or_none(&self, plan: &Plan, at: Moment) -> SmallVec<[Verdict; 4]> {
+    fn all_or_none(&self, plan: &Plan, at: Arrival) -> SmallVec<[Verdict; 4]> {
         let keys: SmallVec<[Fingerprint; 4]> = plan.checks.iter().map(|check| self.fingerprint(plan.key(check))).collect();
         // Always in the order of the shards, so that two requests never wait for each other.
         let mut places: SmallVec<[usize; 4]> = keys.iter().map(|key| self.place(*key)).collect();
@@ -219,7 +219,7 @@ impl Memory {
 
 impl Store for Memory {
     async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
-        self.decide_at(plan, picked, Moment { now: now(), patience: within.patience })
+        self.decide_at(plan, picked, Arrival { now: now(), max_hold: within.patience })
     }
 }
 

@@ -12,7 +12,7 @@ const UNITS: [(&str, u64); 7] = [("us", 1), ("µs", 1), ("μs", 1), ("ms", 1_000
 
 /// Why a text is no duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoDuration {
+pub enum ParseDurationError {
     /// A number without a unit.
     NoUnit,
     /// A unit that there is not.
@@ -27,10 +27,10 @@ pub enum NoDuration {
     Other,
 }
 
-impl NoDuration {
+impl ParseDurationError {
     /// What is wrong with it, and how to write it.
     #[must_use]
-    pub fn told(&self) -> (&'static str, &'static str) {
+    pub fn report(&self) -> (&'static str, &'static str) {
         match self {
             Self::NoUnit => ("a number without a unit", "write h, m, s, ms or us behind the number"),
             Self::Unit(unit) if matches!(unit.as_str(), "d" | "day" | "days") => ("which counts days", "write hours, as in 24h"),
@@ -45,13 +45,13 @@ impl NoDuration {
 }
 
 impl FromStr for Span {
-    type Err = NoDuration;
+    type Err = ParseDurationError;
 
     /// Reads `1m30s`: one or more numbers, each with its unit behind it, and a fraction where it comes out even.
-    fn from_str(text: &str) -> Result<Self, NoDuration> {
+    fn from_str(text: &str) -> Result<Self, ParseDurationError> {
         match text.as_bytes() {
-            [] => return Err(NoDuration::Other),
-            [b'-', b'0'..=b'9' | b'.', ..] => return Err(NoDuration::Negative),
+            [] => return Err(ParseDurationError::Other),
+            [b'-', b'0'..=b'9' | b'.', ..] => return Err(ParseDurationError::Negative),
             _ => {}
         }
         let mut total: u64 = 0;
@@ -61,7 +61,7 @@ impl FromStr for Span {
             let (number, behind) = rest.split_at(rest.find(|letter| !is_number(letter)).unwrap_or(rest.len()));
             let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
             let micros = part(number, unit)?;
-            total = total.checked_add(micros).ok_or(NoDuration::TooLong)?;
+            total = total.checked_add(micros).ok_or(ParseDurationError::TooLong)?;
             rest = behind;
         }
         Ok(Self::from_micros(total))
@@ -69,32 +69,32 @@ impl FromStr for Span {
 }
 
 /// One number with its unit, in microseconds.
-fn part(number: &str, unit: &str) -> Result<u64, NoDuration> {
+fn part(number: &str, unit: &str) -> Result<u64, ParseDurationError> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-        return Err(NoDuration::Other);
+        return Err(ParseDurationError::Other);
     }
     if unit.is_empty() {
-        return Err(NoDuration::NoUnit);
+        return Err(ParseDurationError::NoUnit);
     }
     if unit == "ns" {
-        return Err(NoDuration::TooFine);
+        return Err(ParseDurationError::TooFine);
     }
     let letters = unit.chars().all(char::is_alphabetic);
     let Some(&(_, micros)) = UNITS.iter().find(|(known, _)| *known == unit) else {
-        return Err(if letters { NoDuration::Unit(unit.to_owned()) } else { NoDuration::Other });
+        return Err(if letters { ParseDurationError::Unit(unit.to_owned()) } else { ParseDurationError::Other });
     };
     let fraction = fraction.trim_end_matches('0');
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
-    let whole = digits(whole).and_then(|whole| whole.checked_mul(micros)).ok_or(NoDuration::TooLong)?;
+    let whole = digits(whole).and_then(|whole| whole.checked_mul(micros)).ok_or(ParseDurationError::TooLong)?;
     // No fraction of an hour that is a whole number of microseconds has more than 10 digits, and none of a shorter unit.
     let scale = u32::try_from(fraction.len()).ok().filter(|&digits| digits <= 10).map(|digits| 10u128.pow(digits));
-    let (Some(scale), Some(fraction)) = (scale, digits(fraction)) else { return Err(NoDuration::TooFine) };
+    let (Some(scale), Some(fraction)) = (scale, digits(fraction)) else { return Err(ParseDurationError::TooFine) };
     let parts = u128::from(fraction) * u128::from(micros);
     if parts % scale != 0 {
-        return Err(NoDuration::TooFine);
+        return Err(ParseDurationError::TooFine);
     }
-    u64::try_from(parts / scale).ok().and_then(|parts| whole.checked_add(parts)).ok_or(NoDuration::TooLong)
+    u64::try_from(parts / scale).ok().and_then(|parts| whole.checked_add(parts)).ok_or(ParseDurationError::TooLong)
 }
 
 #[cfg(test)]
@@ -124,24 +124,24 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told() {
         for (text, error) in [
-            ("", NoDuration::Other),
-            ("10", NoDuration::NoUnit),
-            ("1m30", NoDuration::NoUnit),
-            ("s", NoDuration::Other),
-            (".s", NoDuration::Other),
-            ("1..5s", NoDuration::Other),
-            ("-1s", NoDuration::Negative),
-            ("-", NoDuration::Other),
-            ("10 s", NoDuration::Other),
-            ("1d", NoDuration::Unit("d".to_owned())),
-            ("1M", NoDuration::Unit("M".to_owned())),
-            ("10ns", NoDuration::TooFine),
-            ("0.5us", NoDuration::TooFine),
-            ("0.00000000001h", NoDuration::TooFine),
-            ("0.99999999999999999999999s", NoDuration::TooFine),
-            ("18446744073709551616us", NoDuration::TooLong),
-            ("5124095577h", NoDuration::TooLong),
-            ("18446744073709551615us1us", NoDuration::TooLong),
+            ("", ParseDurationError::Other),
+            ("10", ParseDurationError::NoUnit),
+            ("1m30", ParseDurationError::NoUnit),
+            ("s", ParseDurationError::Other),
+            (".s", ParseDurationError::Other),
+            ("1..5s", ParseDurationError::Other),
+            ("-1s", ParseDurationError::Negative),
+            ("-", ParseDurationError::Other),
+            ("10 s", ParseDurationError::Other),
+            ("1d", ParseDurationError::Unit("d".to_owned())),
+            ("1M", ParseDurationError::Unit("M".to_owned())),
+            ("10ns", ParseDurationError::TooFine),
+            ("0.5us", ParseDurationError::TooFine),
+            ("0.00000000001h", ParseDurationError::TooFine),
+            ("0.99999999999999999999999s", ParseDurationError::TooFine),
+            ("18446744073709551616us", ParseDurationError::TooLong),
+            ("5124095577h", ParseDurationError::TooLong),
+            ("18446744073709551615us1us", ParseDurationError::TooLong),
         ] {
             assert_eq!(text.parse::<Span>(), Err(error), "{text:?}");
         }

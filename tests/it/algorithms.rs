@@ -1,6 +1,6 @@
 //! `tests/vectors/algorithms/*.txt`: what hits do to each algorithm, written from its definition; here on the pure step.
 
-use weir::algorithm::{Algorithm, Kind, Moment, Options, State};
+use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::time::{Micros, Rate, Span, Unit};
 use weir::verdict::{Verdict, Wait};
 
@@ -16,7 +16,7 @@ pub struct Sequence {
 
 /// One check of a line, and what it says.
 pub struct Ask {
-    pub at: Moment,
+    pub at: Arrival,
     pub hits: i64,
     pub expected: Expected,
 }
@@ -52,12 +52,12 @@ pub fn tables() -> Vec<Sequence> {
             .collect::<Vec<_>>()
     };
     let sequences: Vec<Sequence> = [
-        table(Kind::FixedWindow, include_str!("../vectors/algorithms/fixed_window.txt")),
-        table(Kind::SlidingWindowLog, include_str!("../vectors/algorithms/sliding_window_log.txt")),
-        table(Kind::SlidingWindowCounter, include_str!("../vectors/algorithms/sliding_window_counter.txt")),
-        table(Kind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
-        table(Kind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
-        table(Kind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
+        table(AlgorithmKind::FixedWindow, include_str!("../vectors/algorithms/fixed_window.txt")),
+        table(AlgorithmKind::SlidingWindowLog, include_str!("../vectors/algorithms/sliding_window_log.txt")),
+        table(AlgorithmKind::SlidingWindowCounter, include_str!("../vectors/algorithms/sliding_window_counter.txt")),
+        table(AlgorithmKind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
+        table(AlgorithmKind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
+        table(AlgorithmKind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
     ]
     .into_iter()
     .flat_map(|table| {
@@ -68,7 +68,7 @@ pub fn tables() -> Vec<Sequence> {
     sequences
 }
 
-fn sequence(kind: Kind, line: &str) -> Sequence {
+fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     let [name, limit, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
     let mut words = limit.split_whitespace();
     let (requests, window) = words.next().and_then(|rate| rate.split_once('/')).expect("a rate");
@@ -101,7 +101,7 @@ fn sequence(kind: Kind, line: &str) -> Sequence {
         match word.strip_prefix('@') {
             Some(time) => now = START.checked_add_signed(micros(time)).expect("a time"),
             None => asks.push(Ask {
-                at: Moment { now: Micros(now), patience },
+                at: Arrival { now: Micros(now), max_hold: patience },
                 hits: if word == "max" { i64::MAX } else { word.parse().expect("hits") },
                 expected: expected.next().unwrap_or_else(|| panic!("as many answers as hits: {line}")),
             }),

@@ -1,6 +1,6 @@
 //! `tests/vectors/hits.txt` on everything that decides: the pure step, the memory store, and the service on both stores.
 
-use weir::algorithm::{Algorithm, FixedWindow, Moment};
+use weir::algorithm::{Algorithm, Arrival, FixedWindow};
 use weir::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::proto::rate_limit_response::Code;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
@@ -50,7 +50,7 @@ fn the_pure_step_keeps_to_the_table() {
         let mut state = None;
         for ((amount, negative), expected) in hits.into_iter().zip(expected) {
             let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-            let at = Moment { now: Micros(7_200_000_000), patience: Span::ZERO };
+            let at = Arrival { now: Micros(7_200_000_000), max_hold: Span::ZERO };
             let step = algorithm.step(state, at, if negative { -amount } else { amount });
             state = step.state;
             assert_eq!((step.verdict.allowed, step.verdict.remaining), expected, "{name}");

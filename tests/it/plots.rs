@@ -3,13 +3,13 @@
 #[path = "../../benches/plots.rs"]
 mod drawn;
 
-use weir::algorithm::Kind;
+use weir::algorithm::AlgorithmKind;
 
 use crate::support::tools;
 
 #[test]
 fn the_pictures_are_those_of_the_algorithms() {
-    for (name, kind) in Kind::NAMED {
+    for (name, kind) in AlgorithmKind::NAMED {
         let kept = tools::file(&format!("benches/plots/{name}.svg"));
         assert!(kept == drawn::picture(name, kind), "{name}.svg is an old one; run `cargo bench --bench plots`");
         assert!(tools::file("README.md").contains(&format!("benches/plots/{name}.svg")), "the README does not show {name}");

@@ -11,11 +11,11 @@ use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use weir::algorithm::{Algorithm, Kind};
+use weir::algorithm::{Algorithm, AlgorithmKind};
 use weir::ask::Entry;
 use weir::rules::compile::{Compiled, Options, Severity, SourceText, compile};
 use weir::rules::limit::{Amount, Limit, OnStoreFailure};
-use weir::rules::{Commit, Found, Rules};
+use weir::rules::{Commit, Lookup, Rules};
 use weir::time::Tick;
 
 mod bombs;
@@ -168,9 +168,9 @@ fn bytes(text: &str) -> Vec<u8> {
 fn find(rules: &Rules, domain: &[u8], entries: &[(Vec<u8>, Vec<u8>)]) -> String {
     let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
     match rules.find(domain, &entries) {
-        Found::UnknownDomain => "unknown domain".into(),
-        Found::Nothing => "none".into(),
-        Found::Limit(limit) => limit.path(),
+        Lookup::UnknownDomain => "unknown domain".into(),
+        Lookup::NoLimit => "none".into(),
+        Lookup::Limit(limit) => limit.path(),
     }
 }
 
@@ -235,7 +235,7 @@ fn every_example_is_right_without_a_warning() {
     assert_eq!(show(limit), "limit demo.remote_address: 20 per minute, name 'per-client'");
     let of_algorithms = compiled.rules.limits().iter().filter(|limit| &*limit.domain == "algorithms");
     let kinds: HashSet<_> = of_algorithms.filter_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm))).collect();
-    assert_eq!(kinds.len(), Kind::NAMED.len(), "an example for each algorithm");
+    assert_eq!(kinds.len(), AlgorithmKind::NAMED.len(), "an example for each algorithm");
 }
 
 #[test]

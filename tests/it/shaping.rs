@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tonic::Request;
-use weir::algorithm::{Algorithm, Kind, Options};
+use weir::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::limiter::{self, Limiter, Outage, outage};
 use weir::plan::{Check, Plan, Role};
 use weir::proto::rate_limit_response::Code;
@@ -90,7 +90,7 @@ async fn on_redis() {
 
 #[tokio::test]
 async fn so_many_wait_and_no_more() {
-    let options = Options { kind: Kind::LeakyBucket, max_delay: Some(Span::from_secs(60)), ..Options::default() };
+    let options = Options { kind: AlgorithmKind::LeakyBucket, max_delay: Some(Span::from_secs(60)), ..Options::default() };
     let rate = Rate { requests_per_unit: 4, unit: Unit::Second, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
     let plan = Arc::new(Plan::of_checks([(&b"key"[..], Check::new(algorithm, 1, Role::default()))]));

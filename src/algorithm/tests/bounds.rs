@@ -48,12 +48,12 @@ proptest! {
 
     #[test]
     fn nothing_panics(algorithm in algorithm(any::<bool>(), &[]), state in state(), now in number(), patience in number(), hits in any::<i64>()) {
-        let moment = Moment { now: Micros(now), patience: Span::from_micros(patience) };
+        let arrival = Arrival { now: Micros(now), max_hold: Span::from_micros(patience) };
         for hits in [hits, 0, 1, -1, hits % 1_000, i64::MIN, i64::MAX, i64::from(algorithm.capacity()), i64::from(algorithm.capacity()) + 1] {
-            let step = algorithm.step(state.clone(), moment, hits);
+            let step = algorithm.step(state.clone(), arrival, hits);
             prop_assert!(step.verdict.remaining <= algorithm.capacity() && step.verdict.used <= most_used(&algorithm));
             prop_assert!(hits >= 0 || step.verdict.allowed);
-            let again = algorithm.step(step.state, moment, hits);
+            let again = algorithm.step(step.state, arrival, hits);
             prop_assert!(again.verdict.remaining <= algorithm.capacity());
         }
     }
@@ -79,18 +79,18 @@ fn check_products(limit: u32, burst: u32, secs: u32, delay: Span) -> Result<(), 
         prop_assert!(tick == Tick::FINEST || window >= 30_000, "{:?} {}", tick, window);
         Ok(())
     };
-    if let Algorithm::TokenBucket(token) = made(Kind::TokenBucket, limit, secs, true, burst, Span::ZERO) {
+    if let Algorithm::TokenBucket(token) = made(AlgorithmKind::TokenBucket, limit, secs, true, burst, Span::ZERO) {
         let (rate, window, burst) = (u128::from(token.limit), u128::from(token.window), u128::from(token.burst));
         below("level - cost", burst * window + (burst + 1) * window)?;
         below("refill", 2 * burst * window + rate)?;
         grain(token.tick, token.window)?;
     }
-    if let Algorithm::SlidingWindowCounter(counter) = made(Kind::SlidingWindowCounter, limit, secs, true, burst, Span::ZERO) {
+    if let Algorithm::SlidingWindowCounter(counter) = made(AlgorithmKind::SlidingWindowCounter, limit, secs, true, burst, Span::ZERO) {
         let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
         below("weight + hits", 4 * rate * window + (rate + 1) * window)?;
         grain(counter.tick, counter.window)?;
     }
-    if let Algorithm::LeakyBucket(leaky) = made(Kind::LeakyBucket, limit, secs, true, burst, delay) {
+    if let Algorithm::LeakyBucket(leaky) = made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay) {
         let (rate, window, room) =
             (u128::from(leaky.limit), u128::from(leaky.window), u128::from(leaky.max_delay) * u128::from(leaky.limit));
         let longest = room + window + rate * window;

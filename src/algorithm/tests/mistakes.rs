@@ -10,7 +10,7 @@ fn mistake(limit: u32, options: Options) -> (&'static str, String) {
 }
 
 const BUCKETS: Options = Options {
-    kind: Kind::SlidingWindowBuckets,
+    kind: AlgorithmKind::SlidingWindowBuckets,
     burst: None,
     bucket_interval: None,
     bucket_span: None,
@@ -22,14 +22,14 @@ const BUCKETS: Options = Options {
 #[test]
 fn an_option_belongs_to_one_algorithm() {
     let second = Some(Span::from_secs(1));
-    for (name, kind) in Kind::NAMED {
+    for (name, kind) in AlgorithmKind::NAMED {
         let none = Options { kind, ..Options::default() };
         let given = [
-            ("burst", Kind::TokenBucket, Options { burst: Some(1), ..none }),
-            ("bucket_interval", Kind::SlidingWindowBuckets, Options { bucket_interval: second, ..none }),
-            ("bucket_span", Kind::SlidingWindowBuckets, Options { bucket_span: second, ..none }),
-            ("subject_expiry", Kind::SlidingWindowBuckets, Options { subject_expiry: second, ..none }),
-            ("max_delay", Kind::LeakyBucket, Options { max_delay: second, ..none }),
+            ("burst", AlgorithmKind::TokenBucket, Options { burst: Some(1), ..none }),
+            ("bucket_interval", AlgorithmKind::SlidingWindowBuckets, Options { bucket_interval: second, ..none }),
+            ("bucket_span", AlgorithmKind::SlidingWindowBuckets, Options { bucket_span: second, ..none }),
+            ("subject_expiry", AlgorithmKind::SlidingWindowBuckets, Options { subject_expiry: second, ..none }),
+            ("max_delay", AlgorithmKind::LeakyBucket, Options { max_delay: second, ..none }),
         ];
         for (option, owner, options) in given {
             if owner != kind {
@@ -45,9 +45,13 @@ fn an_option_belongs_to_one_algorithm() {
 fn numbers_out_of_bounds_are_told() {
     let secs = |secs| Some(Span::from_secs(secs));
     let told = [
-        (mistake(5, Options { kind: Kind::TokenBucket, burst: Some(0), ..Options::default() }), "burst", "0 tokens"),
-        (mistake(100_001, Options { kind: Kind::SlidingWindowLog, ..Options::default() }), "algorithm", "sliding_window_buckets"),
-        (mistake(5, Options { kind: Kind::LeakyBucket, max_delay: secs(3_153_600_001), ..Options::default() }), "max_delay", "100 years"),
+        (mistake(5, Options { kind: AlgorithmKind::TokenBucket, burst: Some(0), ..Options::default() }), "burst", "0 tokens"),
+        (mistake(100_001, Options { kind: AlgorithmKind::SlidingWindowLog, ..Options::default() }), "algorithm", "sliding_window_buckets"),
+        (
+            mistake(5, Options { kind: AlgorithmKind::LeakyBucket, max_delay: secs(3_153_600_001), ..Options::default() }),
+            "max_delay",
+            "100 years",
+        ),
         (mistake(5, Options { bucket_interval: secs(0), ..BUCKETS }), "bucket_interval", "is 0"),
         (mistake(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
         (mistake(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
@@ -75,7 +79,7 @@ fn what_the_remedies_say_is_accepted() {
         Options { bucket_interval: Some(Span::from_micros(60_061)), ..BUCKETS },
         Options { bucket_interval: Some(Span::from_micros(1_001_000)), bucket_span: secs(1_001), ..BUCKETS },
         Options { bucket_span: secs(1_000), ..BUCKETS },
-        Options { kind: Kind::LeakyBucket, max_delay: secs(3_153_600_000), ..Options::default() },
+        Options { kind: AlgorithmKind::LeakyBucket, max_delay: secs(3_153_600_000), ..Options::default() },
     ] {
         assert!(Algorithm::try_new(&rate, &options).is_ok(), "{options:?}");
     }
@@ -85,13 +89,13 @@ fn what_the_remedies_say_is_accepted() {
 fn defaults_are_as_documented() {
     let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
     let default = |kind| Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("good defaults");
-    assert!(matches!(default(Kind::FixedWindow), Algorithm::FixedWindow(FixedWindow { count_denied: true, .. })));
-    assert!(matches!(default(Kind::TokenBucket), Algorithm::TokenBucket(TokenBucket { burst: 5, count_denied: false, .. })));
-    assert!(matches!(default(Kind::LeakyBucket), Algorithm::LeakyBucket(LeakyBucket { max_delay: 0, .. })));
-    let Algorithm::SlidingWindowBuckets(buckets) = default(Kind::SlidingWindowBuckets) else { panic!("buckets") };
+    assert!(matches!(default(AlgorithmKind::FixedWindow), Algorithm::FixedWindow(FixedWindow { count_denied: true, .. })));
+    assert!(matches!(default(AlgorithmKind::TokenBucket), Algorithm::TokenBucket(TokenBucket { burst: 5, count_denied: false, .. })));
+    assert!(matches!(default(AlgorithmKind::LeakyBucket), Algorithm::LeakyBucket(LeakyBucket { max_delay: 0, .. })));
+    let Algorithm::SlidingWindowBuckets(buckets) = default(AlgorithmKind::SlidingWindowBuckets) else { panic!("buckets") };
     assert_eq!((buckets.interval, buckets.buckets, buckets.expiry), (1_000_000, 61, 61_000_000));
-    assert!(!default(Kind::LeakyBucket).holds());
-    for (_, kind) in Kind::NAMED {
+    assert!(!default(AlgorithmKind::LeakyBucket).may_delay());
+    for (_, kind) in AlgorithmKind::NAMED {
         let zero =
             Algorithm::try_new(&Rate { requests_per_unit: 0, ..rate }, &Options { kind, ..Options::default() }).expect("a limit of 0");
         assert_eq!(zero.capacity(), 0);

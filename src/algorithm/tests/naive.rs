@@ -73,7 +73,7 @@ proptest! {
 
     #[test]
     fn the_log_counts_what_is_younger_than_a_window(limit in 0_u32..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(Kind::SlidingWindowLog, limit, 1, count_denied, 1, Span::ZERO);
+        let algorithm = made(AlgorithmKind::SlidingWindowLog, limit, 1, count_denied, 1, Span::ZERO);
         check_window(&algorithm, &asks, |tick, now| now - tick < WINDOW)?;
     }
 
@@ -85,7 +85,7 @@ proptest! {
         let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 };
         let span = (WINDOW + interval + more).min(1_000 * interval).max(WINDOW + interval);
         let options = Options {
-            kind: Kind::SlidingWindowBuckets,
+            kind: AlgorithmKind::SlidingWindowBuckets,
             bucket_interval: Some(Span::from_micros(interval)),
             bucket_span: Some(Span::from_micros(span)),
             count_denied: Some(count_denied),
@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn the_counter_weighs_the_window_before(limit in 0_u32..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(Kind::SlidingWindowCounter, limit, 1, count_denied, 1, Span::ZERO);
+        let algorithm = made(AlgorithmKind::SlidingWindowCounter, limit, 1, count_denied, 1, Span::ZERO);
         let (limit, mut taken, mut state, mut now) = (f64::from(limit), Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;
@@ -144,7 +144,7 @@ proptest! {
     /// No more than the burst and what was refilled since, from any hit on.
     #[test]
     fn tokens_are_the_burst_and_the_refill_since_any_hit(limit in 1_u32..12, burst in 1_u32..12, asks in asks(0)) {
-        let algorithm = made(Kind::TokenBucket, limit, 1, false, burst, Span::ZERO);
+        let algorithm = made(AlgorithmKind::TokenBucket, limit, 1, false, burst, Span::ZERO);
         let (limit, burst, mut taken, mut state, mut now) = (i128::from(limit), i128::from(burst), Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;
@@ -171,7 +171,7 @@ proptest! {
     fn a_queue_gives_each_hit_a_slot(
         limit in 1_u32..12, delay in prop_oneof![Just(0), 0..3 * WINDOW], patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW], asks in asks(0),
     ) {
-        let algorithm = made(Kind::LeakyBucket, limit, 1, false, 1, Span::from_micros(delay));
+        let algorithm = made(AlgorithmKind::LeakyBucket, limit, 1, false, 1, Span::from_micros(delay));
         // Times here have as many parts per tick as the limit, so that slots are whole: a spacing is a window's ticks of parts.
         let (parts, mut state, mut now, mut next) = (u64::from(limit), None, START, 0);
         for Ask { pause, hits } in asks {
@@ -183,7 +183,7 @@ proptest! {
             if allowed && hits > 0 {
                 next = last + WINDOW;
             }
-            let step = algorithm.step(state, Moment { now: Micros(now), patience: Span::from_micros(patience) }, hits);
+            let step = algorithm.step(state, Arrival { now: Micros(now), max_hold: Span::from_micros(patience) }, hits);
             state = step.state;
             prop_assert_eq!(step.verdict.allowed, allowed);
             prop_assert_eq!(step.verdict.delay, Span::from_micros(if allowed && hits > 0 { held } else { 0 }));
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn refused_hits_of_a_fixed_window_count_only_when_they_shall(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(Kind::FixedWindow, u32::try_from(limit).expect("small"), 1, count_denied, 1, Span::ZERO);
+        let algorithm = made(AlgorithmKind::FixedWindow, u32::try_from(limit).expect("small"), 1, count_denied, 1, Span::ZERO);
         let (mut state, mut now, mut number, mut count) = (None, START, 0, 0);
         for Ask { pause, hits } in asks {
             now += pause;
@@ -218,7 +218,7 @@ proptest! {
 /// limit of 5; 60 a minute are one each second.
 #[test]
 fn a_token_bucket_replies_as_gcra() {
-    let algorithm = made(Kind::TokenBucket, 60, 60, false, 5, Span::ZERO);
+    let algorithm = made(AlgorithmKind::TokenBucket, 60, 60, false, 5, Span::ZERO);
     let mut state = None;
     // Seconds, quantity; allowed, remaining, retry after, reset after.
     let replies = [

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{FixedWindow, Kind, Moment, State};
+use crate::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
 use crate::plan::{Group, Role};
 use crate::time::{Micros, Rate, Unit};
 
@@ -15,12 +15,12 @@ fn cache() -> Denials {
     Denials::new(Options::default()).expect("a cache")
 }
 
-fn made(kind: Kind, limit: u32, count_denied: bool) -> Algorithm {
+fn made(kind: AlgorithmKind, limit: u32, count_denied: bool) -> Algorithm {
     let options = algorithm_options(kind, count_denied);
     Algorithm::try_new(&Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 }, &options).expect("an algorithm")
 }
 
-fn algorithm_options(kind: Kind, count_denied: bool) -> crate::algorithm::Options {
+fn algorithm_options(kind: AlgorithmKind, count_denied: bool) -> crate::algorithm::Options {
     crate::algorithm::Options { kind, count_denied: Some(count_denied), ..Default::default() }
 }
 
@@ -62,7 +62,7 @@ impl Denials {
 #[test]
 fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_asked() {
     let (cache, began) = (cache(), Instant::now());
-    let one = plan(made(Kind::TokenBucket, 10, false), &[("a", 2)]);
+    let one = plan(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 2)]);
     cache.learn(&one, &[0], &[Ok(refused_for(100))], began, began + ms(30));
     assert_eq!(cache.entries(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
@@ -76,7 +76,7 @@ fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_as
 #[test]
 fn no_entry_lives_longer_than_a_second() {
     let (cache, began) = (cache(), Instant::now());
-    let algorithm = made(Kind::SlidingWindowLog, 10, false);
+    let algorithm = made(AlgorithmKind::SlidingWindowLog, 10, false);
     let (long, never) = (plan(algorithm, &[("long", 1)]), plan(algorithm, &[("never", 11)]));
     cache.learn_all(&long, &[refused_for(3_600_000)], began);
     cache.learn_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
@@ -88,7 +88,7 @@ fn no_entry_lives_longer_than_a_second() {
 #[test]
 fn so_many_hits_are_refused_and_any_more() {
     let (cache, now) = (cache(), Instant::now());
-    let algorithm = made(Kind::TokenBucket, 10, false);
+    let algorithm = made(AlgorithmKind::TokenBucket, 10, false);
     let asked = |hits| plan(algorithm, &[("a", hits)]);
     cache.learn_all(&asked(5), &[refused_for(500)], now);
     for (hits, known) in [(1, false), (4, false), (5, true), (6, true), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
@@ -144,7 +144,7 @@ fn a_changed_amount_does_not_meet_old_entries() {
     cache.learn_all(&asked(FIXED), &[refused_for(900)], now);
     assert_eq!(cache.knows(&asked(FIXED), now), [true]);
     assert_eq!(cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now), [false]);
-    let bucket = made(Kind::TokenBucket, 10, false);
+    let bucket = made(AlgorithmKind::TokenBucket, 10, false);
     let Algorithm::TokenBucket(token) = bucket else { panic!("a bucket") };
     cache.learn_all(&plan(bucket, &[("b", 1)]), &[refused_for(900)], now);
     let larger = Algorithm::TokenBucket(crate::algorithm::TokenBucket { burst: 11, ..token });
@@ -156,7 +156,7 @@ fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
     let (cache, now) = (cache(), Instant::now());
     let rate = Rate { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 };
     let leaky = |max_delay| {
-        let options = crate::algorithm::Options { max_delay: Some(max_delay), ..algorithm_options(Kind::LeakyBucket, false) };
+        let options = crate::algorithm::Options { max_delay: Some(max_delay), ..algorithm_options(AlgorithmKind::LeakyBucket, false) };
         plan(Algorithm::try_new(&rate, &options).expect("an algorithm"), &[("a", 1)])
     };
     for (max_delay, known) in [(Span::ZERO, true), (Span::from_secs(1), false)] {
@@ -199,7 +199,7 @@ fn its_size_is_bounded_and_the_smallest_works() {
 struct Reference(HashMap<String, State>);
 
 impl Reference {
-    fn decide(&mut self, plan: &Plan, keys: &[&str], picked: &[usize], at: Moment) -> Vec<Result<Verdict, StoreError>> {
+    fn decide(&mut self, plan: &Plan, keys: &[&str], picked: &[usize], at: Arrival) -> Vec<Result<Verdict, StoreError>> {
         if plan.commit == Commit::AllOrNone {
             let group = Group::decide(plan, at, |index| self.0.get(keys[index]).cloned(), |left, right| keys[left] == keys[right]);
             self.0.extend(group.writes.into_iter().map(|(index, state, _)| (keys[index].to_owned(), state)));
@@ -214,7 +214,7 @@ impl Reference {
         picked.iter().map(decide).collect()
     }
 
-    fn would_allow(&self, check: &Check, key: &str, hits: i64, at: Moment) -> bool {
+    fn would_allow(&self, check: &Check, key: &str, hits: i64, at: Arrival) -> bool {
         check.algorithm.step(self.0.get(key).cloned(), at, hits).verdict.allowed
     }
 }
@@ -225,7 +225,7 @@ proptest! {
     /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more.
     #[test]
     fn the_store_would_have_refused_too(
-        kind in prop::sample::select(Kind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u32, count_denied in any::<bool>(),
+        kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u32, count_denied in any::<bool>(),
         operations in prop::collection::vec(
             (0..400_000_u64, 0..50_000_u64, prop::collection::vec((0..2_usize, prop_oneof![8 => 1..4_i64, 2 => 4..15_i64, 1 => -3..=0_i64]), 1..4), any::<bool>()),
             1..60,
@@ -240,12 +240,12 @@ proptest! {
             let plan = plan(algorithm, &hits);
             let plan = if is_group { group(plan) } else { plan };
             let began = epoch + Duration::from_micros(micros);
-            let moment = |micros| Moment { now: Micros(1_800_000_000_000_000 + micros), patience: Span::MAX };
+            let arrival = |micros| Arrival { now: Micros(1_800_000_000_000_000 + micros), max_hold: Span::MAX };
             let known = cache.refused(&plan, began);
             for (place, verdict) in known.iter().enumerate().filter_map(|(place, known)| Some((place, (*known)?))) {
                 let check = &plan.checks[place];
                 for hits in [check.hits, check.hits + 1, check.hits * 2, 1_000_000] {
-                    prop_assert!(!store.would_allow(check, keys[place], hits, moment(micros)), "{hits} of {:?}: {verdict:?}", keys[place]);
+                    prop_assert!(!store.would_allow(check, keys[place], hits, arrival(micros)), "{hits} of {:?}: {verdict:?}", keys[place]);
                 }
                 prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
             }
@@ -255,7 +255,7 @@ proptest! {
             }
             // On the way to the store and back.
             micros += trip;
-            let answers = store.decide(&plan, &keys, &picked, moment(micros));
+            let answers = store.decide(&plan, &keys, &picked, arrival(micros));
             micros += trip;
             cache.learn(&plan, &picked, &answers, began, epoch + Duration::from_micros(micros));
         }

@@ -28,8 +28,8 @@ fn plan(checks: &[(OnStoreFailure, Role)]) -> Plan {
     Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
 }
 
-fn at() -> Moment {
-    Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO }
+fn at() -> Arrival {
+    Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO }
 }
 
 fn verdict(allowed: bool) -> Verdict {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Kind, Options};
+use crate::algorithm::{AlgorithmKind, Options};
 use crate::time::{Rate, Span, Unit};
 
 /// What a key must tell apart.
@@ -13,7 +13,7 @@ struct Meaning {
     /// Key, value, and whether the value is a shared pattern.
     entries: Vec<(Vec<u8>, Vec<u8>, bool)>,
     window_secs: u32,
-    kind: Kind,
+    kind: AlgorithmKind,
     /// Of buckets.
     interval: Option<Span>,
 }
@@ -54,12 +54,12 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
 
 fn meaning() -> impl Strategy<Value = Meaning> {
     let entry = (hostile(), hostile(), prop::bool::weighted(0.2));
-    let kind = prop::sample::select(Kind::NAMED.map(|(_, kind)| kind).to_vec());
+    let kind = prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec());
     let interval = prop::sample::select(vec![None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))]);
     let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
     (hostile(), prop::collection::vec(entry, 0..4), window, kind, interval).prop_map(|(domain, entries, window_secs, kind, interval)| {
         // 1,000 buckets at most.
-        let interval = interval.filter(|_| kind == Kind::SlidingWindowBuckets && window_secs < 60);
+        let interval = interval.filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
         Meaning { domain, entries, window_secs, kind, interval }
     })
 }
@@ -120,7 +120,7 @@ fn keys_read_well_and_stay_short() {
         domain: b"shop".to_vec(),
         entries: vec![(b"user".to_vec(), b"42".to_vec(), false), (b"path".to_vec(), value.to_vec(), false)],
         window_secs: 60,
-        kind: Kind::FixedWindow,
+        kind: AlgorithmKind::FixedWindow,
         interval: None,
     };
     assert_eq!(key(&meaning(b"/x?y=1")), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
@@ -136,12 +136,12 @@ fn tags_tell_algorithms_windows_and_ticks() {
         tag(&mut out, &algorithm);
         String::from_utf8(out).expect("ASCII")
     };
-    assert_eq!(tag_of(Kind::FixedWindow, 5, Unit::Minute, 1, None), "fw60");
-    assert_eq!(tag_of(Kind::SlidingWindowLog, 5, Unit::Minute, 1, None), "sl60.0");
-    assert_eq!(tag_of(Kind::SlidingWindowCounter, 5, Unit::Minute, 1, None), "sc60.0");
-    assert_eq!(tag_of(Kind::SlidingWindowCounter, u32::MAX, Unit::Day, 1, None), "sc86400.6");
-    assert_eq!(tag_of(Kind::SlidingWindowBuckets, 5, Unit::Minute, 1, None), "sb60.0.1000000x61");
-    assert_eq!(tag_of(Kind::TokenBucket, 5, Unit::Minute, 1, Some(10)), "tb60.0");
-    assert_eq!(tag_of(Kind::TokenBucket, u32::MAX, Unit::Year, 100, Some(10)), "tb3153600000.10");
-    assert_eq!(tag_of(Kind::LeakyBucket, 5, Unit::Second, 30, None), "lb30.0");
+    assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None), "fw60");
+    assert_eq!(tag_of(AlgorithmKind::SlidingWindowLog, 5, Unit::Minute, 1, None), "sl60.0");
+    assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, 5, Unit::Minute, 1, None), "sc60.0");
+    assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, u32::MAX, Unit::Day, 1, None), "sc86400.6");
+    assert_eq!(tag_of(AlgorithmKind::SlidingWindowBuckets, 5, Unit::Minute, 1, None), "sb60.0.1000000x61");
+    assert_eq!(tag_of(AlgorithmKind::TokenBucket, 5, Unit::Minute, 1, Some(10)), "tb60.0");
+    assert_eq!(tag_of(AlgorithmKind::TokenBucket, u32::MAX, Unit::Year, 100, Some(10)), "tb3153600000.10");
+    assert_eq!(tag_of(AlgorithmKind::LeakyBucket, 5, Unit::Second, 30, None), "lb30.0");
 }

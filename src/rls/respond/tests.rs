@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::algorithm::{Algorithm, Kind, Options as AlgorithmOptions};
+use crate::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
 use crate::plan::{self, Plan};
 use crate::proto::RateLimitResponse;
 use crate::proto::rate_limit_response::{DescriptorStatus, RateLimit};
@@ -143,7 +143,7 @@ proptest! {
 #[test]
 fn a_check_that_fails_leaves_no_answer() {
     let rate = Rate { requests_per_unit: 1, unit: Unit::Hour, unit_multiplier: 1 };
-    let options = AlgorithmOptions { kind: Kind::FixedWindow, ..AlgorithmOptions::default() };
+    let options = AlgorithmOptions { kind: AlgorithmKind::FixedWindow, ..AlgorithmOptions::default() };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
     let plan = Plan::of_checks([(&b"key"[..], plan::Check::new(algorithm, 1, plan::Role::default()))]);
     let error = StoreError::Unknown("gone");

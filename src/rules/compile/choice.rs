@@ -5,10 +5,10 @@
 
 use super::fields::{self, Fields};
 use super::problem::{Problems, quoted};
-use crate::algorithm::{Kind, Options};
+use crate::algorithm::{AlgorithmKind, Options};
 use crate::rules::limit::OnStoreFailure;
-use crate::rules::source::{Node, Sort};
-use crate::time::{LONGEST_WINDOW, NoDuration, Span};
+use crate::rules::source::{Node, ValueType};
+use crate::time::{LONGEST_WINDOW, ParseDurationError, Span};
 
 /// The keys.
 pub(super) const KEYS: [&str; 8] =
@@ -20,7 +20,7 @@ const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 /// What is said; `None` where nothing is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Choice {
-    kind: Option<Kind>,
+    kind: Option<AlgorithmKind>,
     burst: Option<u32>,
     bucket_interval: Option<Span>,
     bucket_span: Option<Span>,
@@ -35,14 +35,14 @@ impl Choice {
     /// limit's own algorithm, so that a domain may give defaults for several.
     pub(super) fn over(&self, defaults: &Self) -> Options {
         let kind = self.kind.or(defaults.kind).unwrap_or_default();
-        let is_buckets = kind == Kind::SlidingWindowBuckets;
+        let is_buckets = kind == AlgorithmKind::SlidingWindowBuckets;
         Options {
             kind,
-            burst: self.burst.or(defaults.burst.filter(|_| kind == Kind::TokenBucket)),
+            burst: self.burst.or(defaults.burst.filter(|_| kind == AlgorithmKind::TokenBucket)),
             bucket_interval: self.bucket_interval.or(defaults.bucket_interval.filter(|_| is_buckets)),
             bucket_span: self.bucket_span.or(defaults.bucket_span.filter(|_| is_buckets)),
             subject_expiry: self.subject_expiry.or(defaults.subject_expiry.filter(|_| is_buckets)),
-            max_delay: self.max_delay.or(defaults.max_delay.filter(|_| kind == Kind::LeakyBucket)),
+            max_delay: self.max_delay.or(defaults.max_delay.filter(|_| kind == AlgorithmKind::LeakyBucket)),
             count_denied: self.count_denied.or(defaults.count_denied),
         }
     }
@@ -52,11 +52,11 @@ impl Choice {
 pub(super) fn leave_out(options: &mut Options, option: &str) -> bool {
     let kind = options.kind;
     match option {
-        "burst" if kind != Kind::TokenBucket => options.burst.take().is_some(),
-        "bucket_interval" if kind != Kind::SlidingWindowBuckets => options.bucket_interval.take().is_some(),
-        "bucket_span" if kind != Kind::SlidingWindowBuckets => options.bucket_span.take().is_some(),
-        "subject_expiry" if kind != Kind::SlidingWindowBuckets => options.subject_expiry.take().is_some(),
-        "max_delay" if kind != Kind::LeakyBucket => options.max_delay.take().is_some(),
+        "burst" if kind != AlgorithmKind::TokenBucket => options.burst.take().is_some(),
+        "bucket_interval" if kind != AlgorithmKind::SlidingWindowBuckets => options.bucket_interval.take().is_some(),
+        "bucket_span" if kind != AlgorithmKind::SlidingWindowBuckets => options.bucket_span.take().is_some(),
+        "subject_expiry" if kind != AlgorithmKind::SlidingWindowBuckets => options.subject_expiry.take().is_some(),
+        "max_delay" if kind != AlgorithmKind::LeakyBucket => options.max_delay.take().is_some(),
         _ => false,
     }
 }
@@ -84,9 +84,9 @@ fn option<'n, T>(fields: &Fields<'n>, key: &str, is_right: &mut bool, read: impl
     value
 }
 
-fn kind(problems: &mut Problems, node: &Node) -> Option<Kind> {
+fn kind(problems: &mut Problems, node: &Node) -> Option<AlgorithmKind> {
     let text = fields::text(problems, node, "algorithm")?;
-    fields::one_of(problems, node, text, "algorithm", &Kind::NAMED)
+    fields::one_of(problems, node, text, "algorithm", &AlgorithmKind::NAMED)
 }
 
 fn on_store_failure(problems: &mut Problems, node: &Node) -> Option<OnStoreFailure> {
@@ -97,15 +97,15 @@ fn on_store_failure(problems: &mut Problems, node: &Node) -> Option<OnStoreFailu
 /// A duration; `None`, with an error, when it is something else.
 fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
     let text = node.text().unwrap_or_default();
-    let (what, remedy) = match (node.sort(), text.parse::<Span>()) {
-        (Sort::Mapping | Sort::Sequence | Sort::Binary | Sort::Bool, _) => {
-            (format!("'{key}' is {} and not a duration", node.sort().name()), HOW.to_owned())
+    let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
+        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => {
+            (format!("'{key}' is {} and not a duration", node.value_type().name()), HOW.to_owned())
         }
         (_, Ok(span)) if span <= LONGEST => return Some(span),
-        (_, Ok(_) | Err(NoDuration::TooLong)) => {
+        (_, Ok(_) | Err(ParseDurationError::TooLong)) => {
             (format!("'{key}' is {}, which is longer than 200 years", quoted(text)), "write a shorter one".to_owned())
         }
-        (Sort::Int | Sort::Huge | Sort::Float, _) | (_, Err(NoDuration::NoUnit)) => {
+        (ValueType::Int | ValueType::Huge | ValueType::Float, _) | (_, Err(ParseDurationError::NoUnit)) => {
             let remedy = match text.parse::<u32>() {
                 Ok(number) => format!("write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us"),
                 Err(_) => HOW.to_owned(),
@@ -113,7 +113,7 @@ fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
             (format!("'{key}' is {}, a number without a unit", quoted(text)), remedy)
         }
         (_, Err(error)) => {
-            let (what, remedy) = error.told();
+            let (what, remedy) = error.report();
             (format!("'{key}' is {}, {what}", quoted(text)), remedy.to_owned())
         }
     };
@@ -131,7 +131,7 @@ mod tests {
 
     fn full() -> Choice {
         Choice {
-            kind: Some(Kind::TokenBucket),
+            kind: Some(AlgorithmKind::TokenBucket),
             burst: Some(10),
             bucket_interval: Some(SECOND),
             bucket_span: Some(SECOND),
@@ -147,19 +147,19 @@ mod tests {
         let buckets =
             Options { bucket_interval: Some(SECOND), bucket_span: Some(SECOND), subject_expiry: Some(SECOND), ..Options::default() };
         for (kind, options) in [
-            (Kind::FixedWindow, Options::default()),
-            (Kind::SlidingWindowLog, Options::default()),
-            (Kind::SlidingWindowCounter, Options::default()),
-            (Kind::SlidingWindowBuckets, buckets),
-            (Kind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
-            (Kind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
+            (AlgorithmKind::FixedWindow, Options::default()),
+            (AlgorithmKind::SlidingWindowLog, Options::default()),
+            (AlgorithmKind::SlidingWindowCounter, Options::default()),
+            (AlgorithmKind::SlidingWindowBuckets, buckets),
+            (AlgorithmKind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
+            (AlgorithmKind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
         ] {
             let expected = Options { kind, count_denied: Some(true), ..options };
             assert_eq!(Choice { kind: Some(kind), ..Choice::default() }.over(&full()), expected);
         }
         assert_eq!(
             Choice::default().over(&full()),
-            Options { kind: Kind::TokenBucket, burst: Some(10), count_denied: Some(true), ..Options::default() }
+            Options { kind: AlgorithmKind::TokenBucket, burst: Some(10), count_denied: Some(true), ..Options::default() }
         );
         assert_eq!(Choice::default().over(&Choice::default()), Options::default());
     }
@@ -168,9 +168,9 @@ mod tests {
     fn what_a_limit_says_itself_counts() {
         let own = Choice { burst: Some(3), count_denied: Some(false), ..Choice::default() };
         let options = own.over(&full());
-        assert_eq!((options.kind, options.burst, options.count_denied), (Kind::TokenBucket, Some(3), Some(false)));
+        assert_eq!((options.kind, options.burst, options.count_denied), (AlgorithmKind::TokenBucket, Some(3), Some(false)));
         // Also what does not belong to its algorithm: that is a mistake, and nothing to pass over in silence.
-        let own = Choice { kind: Some(Kind::LeakyBucket), burst: Some(3), ..Choice::default() };
+        let own = Choice { kind: Some(AlgorithmKind::LeakyBucket), burst: Some(3), ..Choice::default() };
         assert_eq!(own.over(&full()).burst, Some(3));
     }
 }

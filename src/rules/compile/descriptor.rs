@@ -3,13 +3,13 @@
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-use super::fields::{self, Fields, Room};
-use super::problem::{Place, quoted};
+use super::fields::{self, Fields, Section};
+use super::problem::{Location, quoted};
 use super::rate::{self, RateLimit};
 use super::settle::Undecided;
 use super::{Compiler, Domain};
 use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
-use crate::rules::source::{Kind, Node, Position, Sort};
+use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::{Branch, Tree};
 
 /// Bytes of all limits' paths together. Every limit carries the texts of its levels, so that long keys above many limits multiply.
@@ -23,19 +23,19 @@ const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric",
 pub(super) struct Siblings {
     pub(super) tree: Tree,
     /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
-    seen: HashMap<(Box<str>, Option<Box<str>>), Place>,
+    seen: HashMap<(Box<str>, Option<Box<str>>), Location>,
 }
 
 /// Reads a list of descriptors into a level; `path` leads to it.
 pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Node, siblings: &mut Siblings, path: &mut Vec<Level>) {
-    let Kind::Sequence(items) = &list.kind else {
-        let what = format!("'descriptors' is {} and not a list", list.sort().name());
+    let Content::Sequence(items) = &list.content else {
+        let what = format!("'descriptors' is {} and not a list", list.value_type().name());
         return compiler.problems.error_at(list, what, "begin each descriptor below it with '- key: '");
     };
     for item in items {
-        if item.sort() == Sort::Nothing {
+        if item.value_type() == ValueType::Nothing {
             compiler.problems.error_at(item, "a descriptor is empty", "write 'key: ' behind the '-', or remove it");
-        } else if let Some(fields) = fields::read(&mut compiler.problems, item, Room::Descriptor) {
+        } else if let Some(fields) = fields::read(&mut compiler.problems, item, Section::Descriptor) {
             read_descriptor(compiler, domain, &fields, siblings, path);
         }
     }

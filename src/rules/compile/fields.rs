@@ -4,11 +4,11 @@
 //! change, such a key is a warning here, and what that service refuses inside of what it ignores is refused as well.
 
 use super::problem::{Problems, quoted};
-use crate::rules::source::{Kind, Node, Position, Sort};
+use crate::rules::source::{Content, Node, Position, ValueType};
 
 /// A kind of map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Section {
     Root,
     Descriptor,
     RateLimit,
@@ -16,7 +16,7 @@ pub(super) enum Room {
     Defaults,
 }
 
-impl Room {
+impl Section {
     const fn name(self) -> &'static str {
         match self {
             Self::Root => "at the root of the file",
@@ -28,39 +28,39 @@ impl Room {
     }
 
     fn keys(self) -> impl Iterator<Item = &'static str> {
-        KEYS.iter().filter(move |(_, rooms)| rooms.contains(&self)).map(|&(key, _)| key)
+        KEYS.iter().filter(move |(_, sections)| sections.contains(&self)).map(|&(key, _)| key)
     }
 }
 
 /// All keys, with the maps that they belong to.
-const KEYS: [(&str, &[Room]); 27] = [
-    ("domain", &[Room::Root]),
-    ("key", &[Room::Descriptor]),
-    ("value", &[Room::Descriptor]),
-    ("rate_limit", &[Room::Descriptor]),
-    ("shadow_mode", &[Room::Descriptor]),
-    ("quota_mode", &[Room::Descriptor]),
-    ("detailed_metric", &[Room::Descriptor]),
-    ("value_to_metric", &[Room::Descriptor]),
-    ("share_threshold", &[Room::Descriptor]),
-    ("metadata", &[Room::Descriptor]),
-    ("descriptors", &[Room::Root, Room::Descriptor]),
-    ("unit", &[Room::RateLimit]),
-    ("unit_multiplier", &[Room::RateLimit]),
-    ("requests_per_unit", &[Room::RateLimit]),
-    ("unlimited", &[Room::RateLimit]),
-    ("name", &[Room::RateLimit, Room::Replaced]),
-    ("replaces", &[Room::RateLimit]),
-    ("algorithm", &[Room::RateLimit, Room::Defaults]),
-    ("burst", &[Room::RateLimit, Room::Defaults]),
-    ("bucket_interval", &[Room::RateLimit, Room::Defaults]),
-    ("bucket_span", &[Room::RateLimit, Room::Defaults]),
-    ("subject_expiry", &[Room::RateLimit, Room::Defaults]),
-    ("max_delay", &[Room::RateLimit, Room::Defaults]),
-    ("count_denied", &[Room::RateLimit, Room::Defaults]),
-    ("on_store_failure", &[Room::RateLimit, Room::Defaults]),
-    ("defaults", &[Room::Root]),
-    ("commit", &[Room::Root]),
+const KEYS: [(&str, &[Section]); 27] = [
+    ("domain", &[Section::Root]),
+    ("key", &[Section::Descriptor]),
+    ("value", &[Section::Descriptor]),
+    ("rate_limit", &[Section::Descriptor]),
+    ("shadow_mode", &[Section::Descriptor]),
+    ("quota_mode", &[Section::Descriptor]),
+    ("detailed_metric", &[Section::Descriptor]),
+    ("value_to_metric", &[Section::Descriptor]),
+    ("share_threshold", &[Section::Descriptor]),
+    ("metadata", &[Section::Descriptor]),
+    ("descriptors", &[Section::Root, Section::Descriptor]),
+    ("unit", &[Section::RateLimit]),
+    ("unit_multiplier", &[Section::RateLimit]),
+    ("requests_per_unit", &[Section::RateLimit]),
+    ("unlimited", &[Section::RateLimit]),
+    ("name", &[Section::RateLimit, Section::Replaced]),
+    ("replaces", &[Section::RateLimit]),
+    ("algorithm", &[Section::RateLimit, Section::Defaults]),
+    ("burst", &[Section::RateLimit, Section::Defaults]),
+    ("bucket_interval", &[Section::RateLimit, Section::Defaults]),
+    ("bucket_span", &[Section::RateLimit, Section::Defaults]),
+    ("subject_expiry", &[Section::RateLimit, Section::Defaults]),
+    ("max_delay", &[Section::RateLimit, Section::Defaults]),
+    ("count_denied", &[Section::RateLimit, Section::Defaults]),
+    ("on_store_failure", &[Section::RateLimit, Section::Defaults]),
+    ("defaults", &[Section::Root]),
+    ("commit", &[Section::Root]),
 ];
 
 /// Keys that Weir adds. The Go service refuses them everywhere, so that nothing is tolerated for its sake.
@@ -94,7 +94,7 @@ impl<'n> Fields<'n> {
 
     /// The value of a key; `None` too when it is null.
     pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
-        self.found.iter().find(|(found, _)| *found == key).map(|&(_, node)| node).filter(|node| node.sort() != Sort::Nothing)
+        self.found.iter().find(|(found, _)| *found == key).map(|&(_, node)| node).filter(|node| node.value_type() != ValueType::Nothing)
     }
 
     /// Whether a misspelled key was probably meant to be this one.
@@ -114,25 +114,27 @@ impl<'n> Fields<'n> {
 }
 
 /// Reads the keys of a map; `None`, with an error, when it is no map.
-pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, room: Room) -> Option<Fields<'n>> {
-    let Kind::Mapping(entries) = &node.kind else {
-        let what = match (node.text(), node.sort()) {
-            (Some(text), sort) if sort != Sort::Nothing => format!("{} stands {}, where a map belongs", quoted(text), place_of(room)),
-            (_, sort) => format!("{} stands {}, where a map belongs", sort.name(), place_of(room)),
+pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section) -> Option<Fields<'n>> {
+    let Content::Mapping(entries) = &node.content else {
+        let what = match (node.text(), node.value_type()) {
+            (Some(text), value_type) if value_type != ValueType::Nothing => {
+                format!("{} stands {}, where a map belongs", quoted(text), place_of(section))
+            }
+            (_, value_type) => format!("{} stands {}, where a map belongs", value_type.name(), place_of(section)),
         };
-        problems.error_at(node, what, remedy_for_map(room));
+        problems.error_at(node, what, remedy_for_map(section));
         return None;
     };
     let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(KEYS.len())), meant: Vec::new() };
     for (key, value) in entries {
         let Some(name) = key_text(problems, key) else { continue };
         match KEYS.iter().find(|(known, _)| *known == name) {
-            Some((known, rooms)) if rooms.contains(&room) => fields.found.push((known, value)),
-            Some((known, rooms)) => {
-                let what = format!("'{known}' has no meaning {}", room.name());
-                let places: Vec<&str> = rooms.iter().map(|room| room.name()).collect();
+            Some((known, sections)) if sections.contains(&section) => fields.found.push((known, value)),
+            Some((known, sections)) => {
+                let what = format!("'{known}' has no meaning {}", section.name());
+                let places: Vec<&str> = sections.iter().map(|section| section.name()).collect();
                 let remedy = format!("it belongs {}", places.join(" or "));
-                if OWN_KEYS.contains(known) || room == Room::Defaults {
+                if OWN_KEYS.contains(known) || section == Section::Defaults {
                     problems.error_at(key, what, remedy);
                 } else {
                     problems.warning(key.at, what + " and is ignored", remedy);
@@ -141,62 +143,66 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, room: Room) -> O
                     }
                 }
             }
-            None => fields.meant.extend(unknown_key(problems, key, name, Some(room))),
+            None => fields.meant.extend(unknown_key(problems, key, name, Some(section))),
         }
     }
     Some(fields)
 }
 
-const fn place_of(room: Room) -> &'static str {
-    match room {
-        Room::Root => "at the root of the file",
-        Room::Descriptor => "in the list of descriptors",
-        Room::RateLimit => "under rate_limit",
-        Room::Replaced => "in the list of replaces",
-        Room::Defaults => "under defaults",
+const fn place_of(section: Section) -> &'static str {
+    match section {
+        Section::Root => "at the root of the file",
+        Section::Descriptor => "in the list of descriptors",
+        Section::RateLimit => "under rate_limit",
+        Section::Replaced => "in the list of replaces",
+        Section::Defaults => "under defaults",
     }
 }
 
-const fn remedy_for_map(room: Room) -> &'static str {
-    match room {
-        Room::Root => "begin the file with 'domain: ' and 'descriptors:'",
-        Room::Descriptor => "begin each descriptor with '- key: '",
-        Room::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
-        Room::Replaced => "write '- name: ' and the name of a limit",
-        Room::Defaults => "write 'algorithm: ' and its options below it",
+const fn remedy_for_map(section: Section) -> &'static str {
+    match section {
+        Section::Root => "begin the file with 'domain: ' and 'descriptors:'",
+        Section::Descriptor => "begin each descriptor with '- key: '",
+        Section::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
+        Section::Replaced => "write '- name: ' and the name of a limit",
+        Section::Defaults => "write 'algorithm: ' and its options below it",
     }
 }
 
 /// The name of a key; `None`, with an error, when it is not text.
 fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
-    match (key.sort(), key.text()) {
-        (Sort::Text, Some(text)) => Some(text),
-        (sort, Some(text)) if sort != Sort::Nothing => {
-            let what = format!("the key {} is {} and not text", quoted(text), sort.name());
+    match (key.value_type(), key.text()) {
+        (ValueType::Text, Some(text)) => Some(text),
+        (value_type, Some(text)) if value_type != ValueType::Nothing => {
+            let what = format!("the key {} is {} and not text", quoted(text), value_type.name());
             problems.error_at(key, what, "write the name of a key");
             None
         }
-        (sort, _) => {
-            problems.error_at(key, format!("a key is {} and not text", sort.name()), "write the name of a key; check the indentation");
+        (value_type, _) => {
+            problems.error_at(
+                key,
+                format!("a key is {} and not text", value_type.name()),
+                "write the name of a key; check the indentation",
+            );
             None
         }
     }
 }
 
 /// Reports a key that nobody knows, and says which one it was probably meant to be.
-fn unknown_key(problems: &mut Problems, key: &Node, name: &str, room: Option<Room>) -> Option<&'static str> {
+fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<Section>) -> Option<&'static str> {
     let all = || KEYS.iter().map(|&(known, _)| known);
-    let near = match room {
+    let near = match section {
         _ if problems.is_full() => None,
-        Some(room) => nearest(name, room.keys()).or_else(|| nearest(name, all())),
+        Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
         None => nearest(name, all()),
     };
-    let remedy = match (near, room) {
+    let remedy = match (near, section) {
         (Some(near), _) => format!("write '{near}'"),
-        (None, Some(room)) => format!("remove it, or write one of {}", room.keys().collect::<Vec<_>>().join(", ")),
+        (None, Some(section)) => format!("remove it, or write one of {}", section.keys().collect::<Vec<_>>().join(", ")),
         (None, None) => "remove it".to_owned(),
     };
-    let place = room.map_or(String::new(), |room| format!(" {}", room.name()));
+    let place = section.map_or(String::new(), |section| format!(" {}", section.name()));
     problems.error_at(key, format!("unknown key {}{place}", quoted(name)), remedy);
     near
 }
@@ -219,21 +225,23 @@ pub(super) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
 
 /// What is ignored must still be what the Go service accepts: text keys that it knows, lists of maps, no numbers with a fraction.
 fn check_ignored(problems: &mut Problems, node: &Node) {
-    match &node.kind {
-        Kind::Scalar { .. } => {
-            if matches!(node.sort(), Sort::Huge | Sort::Float) {
+    match &node.content {
+        Content::Scalar { .. } => {
+            if matches!(node.value_type(), ValueType::Huge | ValueType::Float) {
                 no_float(problems, node);
             }
         }
-        Kind::Sequence(items) => {
+        Content::Sequence(items) => {
             for item in items {
-                match item.sort() {
-                    Sort::Mapping => check_ignored(problems, item),
-                    sort => problems.error_at(item, format!("{} stands in a list, where only maps may", sort.name()), "remove it"),
+                match item.value_type() {
+                    ValueType::Mapping => check_ignored(problems, item),
+                    value_type => {
+                        problems.error_at(item, format!("{} stands in a list, where only maps may", value_type.name()), "remove it")
+                    }
                 }
             }
         }
-        Kind::Mapping(entries) => {
+        Content::Mapping(entries) => {
             for (key, value) in entries {
                 let Some(name) = key_text(problems, key) else { continue };
                 if !KEYS.iter().any(|(known, _)| *known == name) {
@@ -248,32 +256,32 @@ fn check_ignored(problems: &mut Problems, node: &Node) {
 
 fn no_float(problems: &mut Problems, node: &Node) {
     let text = node.text().unwrap_or_default();
-    let what = format!("{} is read as {}, which has no meaning here", quoted(text), node.sort().name());
+    let what = format!("{} is read as {}, which has no meaning here", quoted(text), node.value_type().name());
     problems.error_at(node, what, format!("write \"{}\" if it is text", text.escape_default()));
 }
 
 /// The text of a value, exactly as it stands in the file; `None`, with an error, when it is none.
 pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Option<&'n str> {
-    match (node.sort(), node.text()) {
-        (Sort::Text | Sort::Bool | Sort::Int, Some(text)) => Some(text),
-        (Sort::Huge | Sort::Float, _) => {
+    match (node.value_type(), node.text()) {
+        (ValueType::Text | ValueType::Bool | ValueType::Int, Some(text)) => Some(text),
+        (ValueType::Huge | ValueType::Float, _) => {
             no_float(problems, node);
             None
         }
-        (sort, _) => {
-            problems.error_at(node, format!("'{key}' is {} and not text", sort.name()), format!("write '{key}: ' and a text"));
+        (value_type, _) => {
+            problems.error_at(node, format!("'{key}' is {} and not text", value_type.name()), format!("write '{key}: ' and a text"));
             None
         }
     }
 }
 
-/// What stands for one of these names; `None`, with an error, when it is none of them. `sort` says what kind of thing they name.
-pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, sort: &str, named: &[(&'static str, T)]) -> Option<T> {
+/// What stands for one of these names; `None`, with an error, when it is none of them. `noun` says what they name.
+pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, noun: &str, named: &[(&'static str, T)]) -> Option<T> {
     let found = named.iter().find(|(name, _)| *name == text).map(|&(_, value)| value);
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
         let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
-        problems.error_at(node, format!("{} is no {sort}", quoted(text)), remedy);
+        problems.error_at(node, format!("{} is no {noun}", quoted(text)), remedy);
     }
     found
 }
@@ -293,14 +301,14 @@ pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bo
     if let Some(bool) = node.read::<bool>() {
         return Some(bool);
     }
-    let (what, remedy) = match (node.sort(), node.text()) {
-        (Sort::Text, Some(text)) if matches!(text, "true" | "false") => {
+    let (what, remedy) = match (node.value_type(), node.text()) {
+        (ValueType::Text, Some(text)) if matches!(text, "true" | "false") => {
             (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {text}' without quotes"))
         }
-        (Sort::Text | Sort::Int | Sort::Huge | Sort::Float, Some(text)) => {
+        (ValueType::Text | ValueType::Int | ValueType::Huge | ValueType::Float, Some(text)) => {
             (format!("'{key}' is {} and not a bool", quoted(text)), format!("write '{key}: true' or '{key}: false'"))
         }
-        (sort, _) => (format!("'{key}' is {} and not a bool", sort.name()), format!("write '{key}: true' or '{key}: false'")),
+        (value_type, _) => (format!("'{key}' is {} and not a bool", value_type.name()), format!("write '{key}: true' or '{key}: false'")),
     };
     problems.error_at(node, what, remedy);
     None
@@ -317,23 +325,25 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
         }
         return Some(number);
     }
-    let (what, remedy) = match node.sort() {
-        Sort::Int if text.starts_with('-') => (format!("'{key}' is {} and cannot be negative", quoted(text)), "leave the minus out".into()),
-        Sort::Int | Sort::Huge => {
+    let (what, remedy) = match node.value_type() {
+        ValueType::Int if text.starts_with('-') => {
+            (format!("'{key}' is {} and cannot be negative", quoted(text)), "leave the minus out".into())
+        }
+        ValueType::Int | ValueType::Huge => {
             let longer_unit = if key == "burst" { "" } else { ", or a longer unit" };
             (format!("'{key}' is {} and too large", quoted(text)), format!("write at most {} (2^32-1){longer_unit}", u32::MAX))
         }
-        Sort::Float => {
+        ValueType::Float => {
             let remedy = format!("write a number from 0 to {} without fraction or exponent", u32::MAX);
-            (format!("'{key}' is {}, which is read as {}", quoted(text), Sort::Float.name()), remedy)
+            (format!("'{key}' is {}, which is read as {}", quoted(text), ValueType::Float.name()), remedy)
         }
-        Sort::Text if text.trim().parse::<u32>().is_ok() => {
+        ValueType::Text if text.trim().parse::<u32>().is_ok() => {
             (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {}' without quotes", text.trim()))
         }
-        Sort::Text | Sort::Bool => {
+        ValueType::Text | ValueType::Bool => {
             (format!("'{key}' is {} and not a number", quoted(text)), format!("write a whole number, as in '{key}: 100'"))
         }
-        sort => (format!("'{key}' is {} and not a number", sort.name()), format!("write a whole number, as in '{key}: 100'")),
+        value_type => (format!("'{key}' is {} and not a number", value_type.name()), format!("write a whole number, as in '{key}: 100'")),
     };
     problems.error_at(node, what, remedy);
     None

@@ -71,7 +71,7 @@ impl fmt::Display for OneLine<'_> {
 
 /// A place in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
+pub(super) struct Location {
     file: usize,
     at: Position,
 }
@@ -80,9 +80,9 @@ pub(super) struct Place {
 #[derive(Default)]
 pub(super) struct Problems {
     files: Vec<File>,
-    found: Vec<(Place, Severity, String, String)>,
+    found: Vec<(Location, Severity, String, String)>,
     /// Aliases lead to the same place more than once; it is told once.
-    told: HashSet<(Place, String)>,
+    told: HashSet<(Location, String)>,
     errors: bool,
     warnings: bool,
 }
@@ -100,12 +100,12 @@ impl Problems {
     }
 
     /// A place in the current file.
-    pub(super) fn here(&self, at: Position) -> Place {
-        Place { file: self.files.len().saturating_sub(1), at }
+    pub(super) fn here(&self, at: Position) -> Location {
+        Location { file: self.files.len().saturating_sub(1), at }
     }
 
     /// The place as messages about another one name it.
-    pub(super) fn show(&self, place: Place) -> String {
+    pub(super) fn show(&self, place: Location) -> String {
         let name = self.files.get(place.file).map_or("", |file| &file.name);
         format!("{name}:{}", place.at.line)
     }
@@ -126,12 +126,12 @@ impl Problems {
     }
 
     /// The same, in any file.
-    pub(super) fn warning_in(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn warning_in(&mut self, place: Location, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(place, Severity::Warning, what.into(), remedy.into());
     }
 
     /// Something that makes its file unusable, in any file.
-    pub(super) fn error_in(&mut self, place: Place, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn error_in(&mut self, place: Location, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(place, Severity::Error, what.into(), remedy.into());
     }
 
@@ -140,7 +140,7 @@ impl Problems {
         self.files.last().is_some_and(|file| file.found >= MOST_PER_FILE)
     }
 
-    fn add(&mut self, place: Place, severity: Severity, what: String, remedy: String) {
+    fn add(&mut self, place: Location, severity: Severity, what: String, remedy: String) {
         match severity {
             Severity::Error => self.errors = true,
             Severity::Warning => self.warnings = true,
@@ -160,7 +160,7 @@ impl Problems {
         for (index, file) in self.files.iter().enumerate().filter(|(_, file)| file.unshown > 0) {
             let what = format!("{} more problems in this file are not shown", file.unshown);
             let remedy = "repair these first".to_owned();
-            self.found.push((Place { file: index, at: last }, Severity::Warning, what, remedy));
+            self.found.push((Location { file: index, at: last }, Severity::Warning, what, remedy));
         }
         self.found.sort_by_key(|(place, ..)| *place);
         let files = self.files;

@@ -1,9 +1,9 @@
 //! The `rate_limit` of a descriptor.
 
 use super::choice::{self, Choice};
-use super::fields::{self, Fields, Room};
+use super::fields::{self, Fields, Section};
 use super::problem::{Problems, quoted};
-use crate::rules::source::{Kind, Node, Position, Sort};
+use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::time::{Rate, Unit};
 
 /// What a `rate_limit` says.
@@ -25,7 +25,7 @@ pub(super) struct Wrong;
 
 /// Reads a `rate_limit`; `None`, with an error, when it is no map.
 pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
-    let fields = fields::read(problems, node, Room::RateLimit)?;
+    let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
     let replaces = replaces(problems, &fields, name);
     let amount = if fields::switch(problems, &fields, "unlimited") {
@@ -107,18 +107,18 @@ fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
 
 fn replaces<'n>(problems: &mut Problems, fields: &Fields<'n>, own_name: Option<&str>) -> Vec<(Position, &'n str)> {
     let Some(node) = fields.get("replaces") else { return Vec::new() };
-    let Kind::Sequence(items) = &node.kind else {
-        let what = format!("'replaces' is {} and not a list", node.sort().name());
+    let Content::Sequence(items) = &node.content else {
+        let what = format!("'replaces' is {} and not a list", node.value_type().name());
         problems.error_at(node, what, "write '- name: ' and the name of a limit below it");
         return Vec::new();
     };
     let mut replaces = Vec::with_capacity(items.len());
     for item in items {
-        if item.sort() == Sort::Nothing {
+        if item.value_type() == ValueType::Nothing {
             problems.error_at(item, "an entry of replaces is empty", "write '- name: ' and the name of a limit, or remove it");
             continue;
         }
-        let Some(entry) = fields::read(problems, item, Room::Replaced) else { continue };
+        let Some(entry) = fields::read(problems, item, Section::Replaced) else { continue };
         let node = entry.get("name");
         let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
             if !entry.meant("name") {

@@ -5,9 +5,9 @@
 
 use super::Domain;
 use super::choice::{self, Choice};
-use super::fields::{self, Fields, Room};
-use super::problem::{Place, Problems};
-use crate::algorithm::{Algorithm, Mistake};
+use super::fields::{self, Fields, Section};
+use super::problem::{Location, Problems};
+use crate::algorithm::{Algorithm, OptionError};
 use crate::rules::Commit;
 use crate::rules::limit::{Amount, Limit, LimitId, OnStoreFailure};
 use crate::time::Rate;
@@ -18,7 +18,7 @@ const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Co
 /// What a domain says once, or several times in the same way.
 pub(super) struct Once<T> {
     pub(super) value: T,
-    first: Place,
+    first: Location,
 }
 
 /// The `defaults` of a domain.
@@ -26,7 +26,7 @@ pub(super) struct Once<T> {
 pub(super) struct Defaults {
     choice: Option<Once<Choice>>,
     /// The places of all that they say.
-    said: Vec<(&'static str, Place)>,
+    said: Vec<(&'static str, Location)>,
     /// They are wrong, and it is reported.
     is_wrong: bool,
 }
@@ -44,9 +44,9 @@ pub(super) struct Undecided {
     pub(super) rate: Rate,
     pub(super) choice: Choice,
     /// The `rate_limit`.
-    pub(super) at: Place,
+    pub(super) at: Location,
     /// The keys of the `rate_limit` with their values' places.
-    pub(super) said: Vec<(&'static str, Place)>,
+    pub(super) said: Vec<(&'static str, Location)>,
 }
 
 /// Reads what a file says about its whole domain.
@@ -60,7 +60,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Do
     }
     domain.defaults.is_wrong |= fields.meant("defaults");
     let Some(node) = fields.get("defaults") else { return };
-    let said = fields::read(problems, node, Room::Defaults);
+    let said = fields::read(problems, node, Section::Defaults);
     let Some((said, choice)) = said.and_then(|said| choice::read(problems, &said).map(|choice| (said, choice))) else {
         domain.defaults.is_wrong = true;
         return;
@@ -113,9 +113,9 @@ pub(super) fn decide(problems: &mut Problems, limits: &mut [Limit], domain: &mut
     }
 }
 
-fn report(problems: &mut Problems, limit: &Undecided, defaults: &Defaults, mistake: &Mistake) {
-    let place_in = |said: &[(&'static str, Place)]| said.iter().find(|(key, _)| *key == mistake.option).map(|&(_, place)| place);
-    match (place_in(&limit.said), place_in(&defaults.said)) {
+fn report(problems: &mut Problems, limit: &Undecided, defaults: &Defaults, mistake: &OptionError) {
+    let location_of = |said: &[(&'static str, Location)]| said.iter().find(|(key, _)| *key == mistake.option).map(|&(_, place)| place);
+    match (location_of(&limit.said), location_of(&defaults.said)) {
         (Some(place), _) => problems.error_in(place, mistake.what.as_str(), mistake.remedy.as_str()),
         (None, Some(place)) => {
             let what = format!("{} ('{}' is the default in {})", mistake.what, mistake.option, problems.show(place));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag as RawTag};
 
-use super::{Document, Kind, Node, Note, Pair, Position, Sort, Tag};
+use super::{Content, Document, Node, Note, Pair, Position, Tag, ValueType};
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
 const LARGEST_FILE: usize = 16 << 20;
@@ -101,8 +101,8 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.count_node(at)?;
-                let kind = Kind::Scalar { text: text.into(), plain: style == ScalarStyle::Plain, tag: tag_of(tag.as_ref()) };
-                self.finish(Node { at, kind, size: 1, height: 0 }, anchor);
+                let content = Content::Scalar { text: text.into(), plain: style == ScalarStyle::Plain, tag: tag_of(tag.as_ref()) };
+                self.finish(Node { at, content, size: 1, height: 0 }, anchor);
             }
             Event::SequenceStart(anchor, _) => self.begin(Open { at, anchor, is_mapping: false, children: Vec::new() })?,
             Event::MappingStart(anchor, _) => self.begin(Open { at, anchor, is_mapping: true, children: Vec::new() })?,
@@ -131,8 +131,8 @@ impl Builder {
         let Some(Open { at, anchor, is_mapping, children }) = self.open.pop() else { return Ok(()) };
         let size = children.iter().fold(1, |sum, child| child.size.saturating_add(sum));
         let height = children.iter().map(|child| child.height).max().unwrap_or(0) + 1;
-        let kind = if is_mapping { Kind::Mapping(self.entries(children)?) } else { Kind::Sequence(children) };
-        self.finish(Node { at, kind, size, height }, anchor);
+        let content = if is_mapping { Content::Mapping(self.entries(children)?) } else { Content::Sequence(children) };
+        self.finish(Node { at, content, size, height }, anchor);
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Builder {
         }
         let mut taken: HashSet<Box<str>> = places.into_keys().collect();
         for source in merged {
-            let Kind::Mapping(entries) = &source.kind else { continue };
+            let Content::Mapping(entries) = &source.content else { continue };
             own.extend(entries.iter().filter(|(key, _)| key.text().is_none_or(|name| taken.insert(name.into()))).cloned());
         }
         Ok(own)
@@ -202,22 +202,22 @@ impl Builder {
 
 /// `<<` without quotes.
 fn is_merge(key: &Node) -> bool {
-    matches!(&key.kind, Kind::Scalar { text, plain: true, tag: Tag::Implied } if &**text == "<<")
+    matches!(&key.content, Content::Scalar { text, plain: true, tag: Tag::Implied } if &**text == "<<")
 }
 
 /// The maps that a merge key names, the strongest first.
 fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
     let wrong = |node: &Node| Note {
         at: node.at,
-        what: format!("the merge key '<<' takes a map or a list of maps, and this is {}", node.sort().name()),
+        what: format!("the merge key '<<' takes a map or a list of maps, and this is {}", node.value_type().name()),
         remedy: "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' needs quotes".into(),
     };
-    match &value.kind {
-        Kind::Mapping(_) => Ok(vec![Rc::clone(value)]),
-        Kind::Sequence(items) => {
-            items.iter().map(|item| if item.sort() == Sort::Mapping { Ok(Rc::clone(item)) } else { Err(wrong(item)) }).collect()
+    match &value.content {
+        Content::Mapping(_) => Ok(vec![Rc::clone(value)]),
+        Content::Sequence(items) => {
+            items.iter().map(|item| if item.value_type() == ValueType::Mapping { Ok(Rc::clone(item)) } else { Err(wrong(item)) }).collect()
         }
-        Kind::Scalar { .. } => Err(wrong(value)),
+        Content::Scalar { .. } => Err(wrong(value)),
     }
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn entry<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
-        let Kind::Mapping(entries) = &node.kind else { return None };
+        let Content::Mapping(entries) = &node.content else { return None };
         entries.iter().find(|(key, _)| key.text() == Some(name)).map(|(_, value)| &**value)
     }
 
@@ -295,7 +295,7 @@ mod tests {
         let root = root("a: 1\nb:\n  - c: ü\n    d: \"x\"\n");
         let b = entry(&root, "b").expect("b");
         assert_eq!(b.at, Position { line: 3, column: 3 });
-        let Kind::Sequence(items) = &b.kind else { panic!("a list") };
+        let Content::Sequence(items) = &b.content else { panic!("a list") };
         assert_eq!(entry(&items[0], "d").expect("d").at, Position { line: 4, column: 8 });
     }
 

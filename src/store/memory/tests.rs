@@ -6,11 +6,11 @@ use allocation_counter::measure;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Algorithm, FixedWindow, Kind, State};
+use crate::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::plan::Role;
 use crate::time::{Rate, Span, Unit};
 
-const START: Moment = Moment { now: Micros(1_800_000_000_000_000), patience: Span::ZERO };
+const START: Arrival = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO };
 
 fn check(limit: u32, secs: u64) -> Check {
     let fixed = FixedWindow { limit, window: Span::from_secs(secs), count_denied: true };
@@ -153,7 +153,7 @@ fn an_empty_store_is_small() {
 
 fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-    Kind::NAMED.into_iter().map(move |(name, kind)| {
+    AlgorithmKind::NAMED.into_iter().map(move |(name, kind)| {
         let options = crate::algorithm::Options { kind, ..Default::default() };
         (name, Algorithm::try_new(&rate, &options).expect("a limit"))
     })
@@ -187,7 +187,7 @@ proptest! {
 #[test]
 fn what_is_too_large_to_be_packed_is_as_exact() {
     let rate = Rate { requests_per_unit: u32::MAX, unit: Unit::Minute, unit_multiplier: 1 };
-    let options = crate::algorithm::Options { kind: Kind::SlidingWindowCounter, count_denied: Some(true), ..Default::default() };
+    let options = crate::algorithm::Options { kind: AlgorithmKind::SlidingWindowCounter, count_denied: Some(true), ..Default::default() };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
     let (memory, mut state) = (Memory::new(Options::default()), None);
     for hits in [i64::from(u32::MAX), 5, i64::from(u32::MAX), 0, -i64::from(u32::MAX), -7, 0, 1] {

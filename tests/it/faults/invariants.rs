@@ -1,6 +1,6 @@
 //! Numbers, clocks, two languages, and what is left behind: G13 to G16.
 
-use ::weir::algorithm::{self, Algorithm, Kind};
+use ::weir::algorithm::{self, Algorithm, AlgorithmKind};
 use ::weir::plan::{Check, Plan, Role};
 use ::weir::store::redis::Named;
 use ::weir::time::{Micros, Rate, Span, Unit};
@@ -13,11 +13,11 @@ use crate::support::load::Asker;
 
 /// A limit of every algorithm.
 fn each_algorithm(extra: &str) -> String {
-    let name = |(name, _): &(&'static str, Kind)| {
+    let name = |(name, _): &(&'static str, AlgorithmKind)| {
         // Logs have a limit of their own, and nothing is to be held back here.
         format!("  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: 1000, algorithm: {name}{extra} }}\n")
     };
-    format!("domain: faults\ndescriptors:\n{}", Kind::NAMED.iter().map(name).collect::<String>())
+    format!("domain: faults\ndescriptors:\n{}", AlgorithmKind::NAMED.iter().map(name).collect::<String>())
 }
 
 /// Any number of hits is an answer, never an error; nothing wraps, and who asked for too much is limited afterwards.
@@ -39,7 +39,7 @@ fn g13_any_number_of_hits_is_limited() {
         asker.ask(request)
     };
     for number in 0..mixes {
-        let (key, value) = (Kind::NAMED[number % Kind::NAMED.len()].0, format!("m{}", random.u8(..20)));
+        let (key, value) = (AlgorithmKind::NAMED[number % AlgorithmKind::NAMED.len()].0, format!("m{}", random.u8(..20)));
         let hits = if random.u8(..4) == 0 { random.u64(..) >> random.u8(..64) } else { corners[random.usize(..corners.len())] };
         let record = ask(key, &value, hits);
         errors += usize::from(record.is_failed());
@@ -49,7 +49,7 @@ fn g13_any_number_of_hits_is_limited() {
     goal.must(errors == 0, format!("{errors} errors (seed {seed})"));
     goal.must(wraps == 0, format!("{wraps} answers with more left than there ever was (seed {seed})"));
     goal.must(huge_let_in == 0, format!("{huge_let_in} let in that no limit has room for (seed {seed})"));
-    for (key, _) in Kind::NAMED {
+    for (key, _) in AlgorithmKind::NAMED {
         // A limit that counts what it refuses is used up by one such request; the others are not touched by it.
         let huge = ask(key, "after", u64::MAX);
         let used_up = key == "fixed_window";
@@ -65,7 +65,7 @@ fn g13_any_number_of_hits_is_limited() {
     goal.must_expire(&redis);
     goal.end(format!(
         "{mixes} requests of up to 2^64-1 hits on {} algorithms: {errors} errors, {wraps} wrapped, all limited afterwards",
-        Kind::NAMED.len()
+        AlgorithmKind::NAMED.len()
     ));
 }
 
@@ -107,7 +107,7 @@ fn g14_redis_s_clock_jumps() {
     let server = RedisServer::start();
     let mut redis = server.connection();
     let (mut most, mut longest) = (0, Span::ZERO);
-    for (name, kind) in Kind::NAMED {
+    for (name, kind) in AlgorithmKind::NAMED {
         let options = algorithm::Options { kind, ..Default::default() };
         let algorithm = Algorithm::try_new(&TEN, &options).expect("a good limit");
         // A shaper that holds nobody back lets one in at a time.
@@ -128,7 +128,7 @@ fn g14_redis_s_clock_jumps() {
     let seconds = longest.micros() / 1_000_000;
     goal.end(format!(
         "±1 h and ±50 ms on {} algorithms: at most {most} of 10 let in by a jump, longest wait {seconds} s of a window of 60 s",
-        Kind::NAMED.len()
+        AlgorithmKind::NAMED.len()
     ));
 }
 
@@ -137,8 +137,8 @@ fn g14_redis_s_clock_jumps() {
 fn g15_redis_and_memory_agree() {
     let (goal, each) = (Goal::of("G15"), Pace::here().pick(10_000, 250_000));
     // Panics at the first difference.
-    let done: usize = Kind::NAMED.iter().map(|(_, kind)| differential::run_for(&[*kind], each)).sum();
-    goal.end(format!("{done} operations on {} algorithms: 0 differences", Kind::NAMED.len()));
+    let done: usize = AlgorithmKind::NAMED.iter().map(|(_, kind)| differential::run_for(&[*kind], each)).sum();
+    goal.end(format!("{done} operations on {} algorithms: 0 differences", AlgorithmKind::NAMED.len()));
 }
 
 /// Whatever was asked, no key stays for ever, and none is longer than a page can show; a key that somebody left without an end gets one.
@@ -155,7 +155,7 @@ fn g16_no_key_stays_for_ever() {
     let mut asker = Asker::new(&weir);
     let long = "x".repeat(100_000);
     let mut asked = 0;
-    for key in Kind::NAMED.iter().map(|(name, _)| *name).chain(["long"]) {
+    for key in AlgorithmKind::NAMED.iter().map(|(name, _)| *name).chain(["long"]) {
         for value in ["a", "a b{}|%", "\u{1F600}", &long] {
             for (hits, is_negative_hits) in [(1, false), (2_000, false), (0, false), (1, true), (5, false)] {
                 let mut request = request("faults", vec![descriptor(&[(key, value)])]);
@@ -171,7 +171,7 @@ fn g16_no_key_stays_for_ever() {
         redis.run::<()>(&["PERSIST", &key]);
     }
     let mut healed = 0;
-    for (name, _) in Kind::NAMED {
+    for (name, _) in AlgorithmKind::NAMED {
         asker.ask(request("faults", vec![descriptor(&[(name, "a")])]));
         for key in redis.keys().into_iter().filter(|key| key.contains(&format!("{name}=a}}"))) {
             healed += usize::from(redis.run::<i64>(&["PTTL", &key]) > 0);
@@ -182,6 +182,6 @@ fn g16_no_key_stays_for_ever() {
     goal.must(healed >= 1, "no key was healed");
     goal.end(format!(
         "{asked} requests: 0 keys without an end, longest key {longest} bytes; {healed} of {} healed that had lost theirs",
-        Kind::NAMED.len()
+        AlgorithmKind::NAMED.len()
     ));
 }

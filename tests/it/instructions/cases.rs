@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use weir::algorithm::{Algorithm, Kind, Moment, Options, State};
+use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::ask::Entry;
 use weir::plan::{self, Plan};
 use weir::rls::decode::decode;
@@ -57,7 +57,7 @@ fn counted() {
     for descriptors in [1, 3, 10] {
         request(descriptors);
     }
-    for (name, kind) in Kind::NAMED {
+    for (name, kind) in AlgorithmKind::NAMED {
         step(name, kind);
     }
     for count in [10, 100, 1_000] {
@@ -86,14 +86,14 @@ fn request(descriptors: usize) {
     });
 }
 
-fn step(name: &str, kind: Kind) {
-    let requests_per_unit = if kind == Kind::SlidingWindowLog { 100 } else { 4_000_000 };
+fn step(name: &str, kind: AlgorithmKind) {
+    let requests_per_unit = if kind == AlgorithmKind::SlidingWindowLog { 100 } else { 4_000_000 };
     let rate = Rate { requests_per_unit, unit: Unit::Minute, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
     let (mut state, mut now): (Option<State>, _) = (None, START);
     count(&format!("step of {name}"), || {
         now = now + Span::from_micros(100_000);
-        state = black_box(algorithm.step(state.take(), Moment { now, patience: Span::ZERO }, 1)).state;
+        state = black_box(algorithm.step(state.take(), Arrival { now, max_hold: Span::ZERO }, 1)).state;
     });
 }
 

@@ -18,7 +18,7 @@ fn redis_does_what_the_tables_say() {
         }
         for (index, ask) in sequence.asks.iter().enumerate() {
             let plan = plan(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Role::default()))]);
-            let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.patience };
+            let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.max_hold };
             let call = call([(&plan, when)]);
             let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered"))];

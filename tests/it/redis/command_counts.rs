@@ -3,7 +3,7 @@
 use std::num::NonZero;
 
 use futures_util::future::join_all;
-use weir::algorithm::{Kind, Options};
+use weir::algorithm::{AlgorithmKind, Options};
 use weir::time::{Rate, Unit};
 
 use super::*;
@@ -44,12 +44,12 @@ async fn commands_and_bytes_of_a_batch() {
     // an MGET for all requests, and a write for each; a packed log is read and written in pieces, one more for a new bucket. A script gets its
     // numbers as eight bytes each, those of a limit and of neighbours alike once, and answers what it found.
     let table = [
-        (Kind::FixedWindow, 1 + REQUESTS, 86, 6),
-        (Kind::SlidingWindowLog, 2 + 6 * REQUESTS, 71, 25),
-        (Kind::SlidingWindowCounter, 3 + REQUESTS, 71, 33),
-        (Kind::SlidingWindowBuckets, 2 + 6 * REQUESTS, 71, 25),
-        (Kind::TokenBucket, 3 + REQUESTS, 71, 25),
-        (Kind::LeakyBucket, 3 + REQUESTS, 71, 25),
+        (AlgorithmKind::FixedWindow, 1 + REQUESTS, 86, 6),
+        (AlgorithmKind::SlidingWindowLog, 2 + 6 * REQUESTS, 71, 25),
+        (AlgorithmKind::SlidingWindowCounter, 3 + REQUESTS, 71, 33),
+        (AlgorithmKind::SlidingWindowBuckets, 2 + 6 * REQUESTS, 71, 25),
+        (AlgorithmKind::TokenBucket, 3 + REQUESTS, 71, 25),
+        (AlgorithmKind::LeakyBucket, 3 + REQUESTS, 71, 25),
     ];
     let mut wrong = Vec::new();
     for (kind, commands, most_received, most_sent) in table {
@@ -57,7 +57,7 @@ async fn commands_and_bytes_of_a_batch() {
         // A second connection would have to learn by itself which counters expire.
         let redis = Redis::connect_lazily(weir::store::redis::Options { pool_size: NonZero::<u32>::MIN, ..server.options() });
         // Enough that nothing is refused, also by the algorithm that keeps requests apart. The counters of a new window are not known to expire.
-        let unit = if kind == Kind::FixedWindow { Unit::Week } else { Unit::Minute };
+        let unit = if kind == AlgorithmKind::FixedWindow { Unit::Week } else { Unit::Minute };
         let rate = Rate { requests_per_unit: 60_000, unit, unit_multiplier: 1 };
         let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
         // Connections are made, and scripts and keys known.

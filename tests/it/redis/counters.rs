@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir::algorithm::{Moment, State};
+use weir::algorithm::{Arrival, State};
 use weir::store::redis::Shared;
 use weir::verdict::Wait;
 
@@ -315,7 +315,7 @@ async fn redis_and_the_pure_step_agree() {
         let answers = ask(&redis, &checks).await;
         for ((key, check), answer) in checks.iter().zip(&answers.checks) {
             let state = states.entry(key).or_default();
-            let step = check.algorithm.step(state.take(), Moment { now: answers.now, patience: Span::ZERO }, check.hits);
+            let step = check.algorithm.step(state.take(), Arrival { now: answers.now, max_hold: Span::ZERO }, check.hits);
             *state = step.state;
             let verdict = answer.unwrap_or_else(|error| panic!("round {round}: {error}"));
             assert_eq!(verdict, Verdict { reset_after: verdict.reset_after, retry_after: verdict.retry_after, ..step.verdict }, "{round}");

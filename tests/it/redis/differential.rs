@@ -10,7 +10,7 @@ mod stored_state;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, Value, cmd};
-use weir::algorithm::{self, Kind, Moment, State};
+use weir::algorithm::{self, AlgorithmKind, Arrival, State};
 use weir::plan::Group;
 use weir::rules::Commit;
 use weir::store::redis::Named;
@@ -79,7 +79,7 @@ struct Expected {
 /// Runs a batch on the pure steps.
 fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Expected {
     let keys: Vec<Vec<u8>> = plan.checks.iter().map(|check| stored_state::key(&plan, check, when.now)).collect();
-    let at = Moment { now: when.now, patience: when.patience };
+    let at = Arrival { now: when.now, max_hold: when.patience };
     let mut deleted = Vec::new();
     for (key, check) in keys.iter().zip(&plan.checks) {
         let Some(known) = model.get(key).filter(|known| known.is_free(check, when.now)) else { continue };
@@ -177,12 +177,12 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
     }
 }
 
-fn run(kinds: &[Kind]) {
+fn run(kinds: &[AlgorithmKind]) {
     run_for(kinds, setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize));
 }
 
 /// So many checks of these algorithms; panics at the first difference. How many there were.
-pub fn run_for(kinds: &[Kind], operations: usize) -> usize {
+pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let seed = setting("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let server = RedisServer::start();
     let mut connection = server.connection();
@@ -225,35 +225,35 @@ pub fn run_for(kinds: &[Kind], operations: usize) -> usize {
 
 #[test]
 fn fixed_window() {
-    run(&[Kind::FixedWindow]);
+    run(&[AlgorithmKind::FixedWindow]);
 }
 
 #[test]
 fn sliding_window_log() {
-    run(&[Kind::SlidingWindowLog]);
+    run(&[AlgorithmKind::SlidingWindowLog]);
 }
 
 #[test]
 fn sliding_window_counter() {
-    run(&[Kind::SlidingWindowCounter]);
+    run(&[AlgorithmKind::SlidingWindowCounter]);
 }
 
 #[test]
 fn sliding_window_buckets() {
-    run(&[Kind::SlidingWindowBuckets]);
+    run(&[AlgorithmKind::SlidingWindowBuckets]);
 }
 
 #[test]
 fn token_bucket() {
-    run(&[Kind::TokenBucket]);
+    run(&[AlgorithmKind::TokenBucket]);
 }
 
 #[test]
 fn leaky_bucket() {
-    run(&[Kind::LeakyBucket]);
+    run(&[AlgorithmKind::LeakyBucket]);
 }
 
 #[test]
 fn all_together() {
-    run(&Kind::NAMED.map(|(_, kind)| kind));
+    run(&AlgorithmKind::NAMED.map(|(_, kind)| kind));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bb8_redis::redis::{Value, cmd};
-use weir::algorithm::{self, Kind};
+use weir::algorithm::{self, AlgorithmKind};
 use weir::rules::Commit;
 use weir::store::redis::{Named, Shared};
 use weir::time::{Rate, Unit};
@@ -15,13 +15,14 @@ use crate::support::redis::RedisServer;
 /// Each algorithm with so many hits per hour, which nothing gives back before a test is over.
 fn each(limit: u32) -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Year, unit_multiplier: 1 };
-    let make = |&(name, kind): &(&'static str, Kind)| {
+    let make = |&(name, kind): &(&'static str, AlgorithmKind)| {
         // A shaper admits its whole limit at once only to who can wait.
-        let max_delay = (kind == Kind::LeakyBucket).then(|| Span::from_secs(u64::from(limit - 1) * 365 * 86_400 / u64::from(limit) + 60));
+        let max_delay =
+            (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs(u64::from(limit - 1) * 365 * 86_400 / u64::from(limit) + 60));
         let options = algorithm::Options { kind, max_delay, count_denied: Some(false), ..Default::default() };
         (name, Algorithm::try_new(&rate, &options).expect("a good limit"))
     };
-    Kind::NAMED.iter().map(make).collect()
+    AlgorithmKind::NAMED.iter().map(make).collect()
 }
 
 fn asked(algorithm: Algorithm, hits: i64) -> Check {
@@ -263,7 +264,7 @@ async fn waits_are_true_on_redis_s_own_clock() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let rate = Rate { requests_per_unit: 5, unit: Unit::Second, unit_multiplier: 1 };
-    for (name, kind) in Kind::NAMED {
+    for (name, kind) in AlgorithmKind::NAMED {
         let options = algorithm::Options { kind, count_denied: Some(false), ..Default::default() };
         let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
         let mut wait = None;
@@ -286,7 +287,7 @@ async fn a_long_log_takes_little_room() {
     const EVENTS: u64 = 10_000;
     let server = RedisServer::start();
     let rate = Rate { requests_per_unit: 100_000, unit: Unit::Hour, unit_multiplier: 1 };
-    let options = algorithm::Options { kind: Kind::SlidingWindowLog, ..Default::default() };
+    let options = algorithm::Options { kind: AlgorithmKind::SlidingWindowLog, ..Default::default() };
     let log = Algorithm::try_new(&rate, &options).expect("a good limit");
     let plan = plan(&[("log", asked(log, 1))]);
     let mut connection = server.connection();
@@ -369,23 +370,29 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
 async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    for kind in [Kind::TokenBucket, Kind::SlidingWindowCounter, Kind::LeakyBucket, Kind::SlidingWindowLog, Kind::SlidingWindowBuckets] {
+    for kind in [
+        AlgorithmKind::TokenBucket,
+        AlgorithmKind::SlidingWindowCounter,
+        AlgorithmKind::LeakyBucket,
+        AlgorithmKind::SlidingWindowLog,
+        AlgorithmKind::SlidingWindowBuckets,
+    ] {
         let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
-        let max_delay = (kind == Kind::LeakyBucket).then(|| Span::from_secs(3_600));
+        let max_delay = (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs(3_600));
         let options = algorithm::Options { kind, max_delay, ..Default::default() };
         let algorithm = Algorithm::try_new(&rate, &options).expect("options that belong together");
         for hit in 0..60 {
             let verdict = decide(&redis, plan(&[("kept", asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);
-            if hit == 0 && matches!(kind, Kind::TokenBucket | Kind::LeakyBucket) {
+            if hit == 0 && matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket) {
                 // Recovered after 600 ms; the grace, and ten seconds in advance.
                 assert!(lives_for_ms < 16_000, "{kind:?}: {lives_for_ms} ms for who comes once");
             }
             // Some of the grace of five seconds has passed.
             assert!(lives_for_ms > verdict.reset_after.micros() / 1_000 + 2_000, "{kind:?}: {lives_for_ms} ms, {verdict:?}");
         }
-        if matches!(kind, Kind::TokenBucket | Kind::SlidingWindowCounter | Kind::LeakyBucket) {
+        if matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::SlidingWindowCounter | AlgorithmKind::LeakyBucket) {
             // One of them looks whether Weir may.
             assert!(server.calls("set") <= 3, "{kind:?}: {} expiries for 60 hits", server.calls("set"));
         }

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Kind as Name, Options};
+use crate::algorithm::{AlgorithmKind, Options};
 use crate::time::{Rate, Unit};
 
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let units = vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
-    let named = prop::sample::select(&Name::NAMED[..]);
+    let named = prop::sample::select(&AlgorithmKind::NAMED[..]);
     (named, prop::sample::select(units), prop_oneof![1..200_u32, 1..=u32::MAX], 1..90_u32).prop_filter_map(
         "options that belong together",
         |((_, kind), unit, requests_per_unit, unit_multiplier)| {
@@ -45,7 +45,7 @@ proptest! {
 
     #[test]
     fn what_is_stored_today_is_packed(algorithm in algorithms(), now in 1_800_000_000_000_000..4_000_000_000_000_000_u64, hits in 1..9_i64) {
-        let at = crate::algorithm::Moment { now: Micros(now), patience: Span::ZERO };
+        let at = crate::algorithm::Arrival { now: Micros(now), max_hold: Span::ZERO };
         let step = algorithm.step(None, at, hits);
         let (Some(state), Some(keep_for)) = (step.state, step.keep_for) else { return Ok(()) };
         let packed = Packed::new(&state, &algorithm, at.now + keep_for);
@@ -80,7 +80,7 @@ fn the_state_of_another_algorithm_is_none() {
         let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
         Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("a limit")
     };
-    let (token, leaky) = (of(Name::TokenBucket), of(Name::LeakyBucket));
+    let (token, leaky) = (of(AlgorithmKind::TokenBucket), of(AlgorithmKind::LeakyBucket));
     let state = State::Tokens { last: 1, level: 2 };
     assert_eq!(Packed::new(&state, &leaky, Micros(9)), None);
     assert_eq!(Packed::new(&state, &token, Micros(9)).expect("it fits").state(&leaky), None);

@@ -7,7 +7,7 @@ use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
 use super::{Call, MOST, NUMBER, Part};
-use crate::algorithm::{Algorithm, Moment, State};
+use crate::algorithm::{Algorithm, Arrival, State};
 use crate::plan::Check;
 use crate::rules::Commit;
 use crate::store::redis::error;
@@ -130,7 +130,7 @@ impl Call<'_> {
 
     fn verdict(&self, part: &Part<'_>, check: &Check, (row, hits): (Row, i64), now: Micros) -> Result<Verdict, StoreError> {
         let (used, reset, extra) = match row {
-            Row::Found(state) => return Ok(check.algorithm.step(state, Moment { now, patience: part.patience }, hits).verdict),
+            Row::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: part.patience }, hits).verdict),
             Row::Decided { used, reset, extra } => (used, reset, extra),
             Row::Failed(_) => return Err(STRANGE),
         };

@@ -5,7 +5,7 @@ use super::*;
 /// Makes the checks.
 pub struct Source {
     pub random: fastrand::Rng,
-    kinds: Vec<Kind>,
+    kinds: Vec<AlgorithmKind>,
     scene: usize,
     limits: Vec<Algorithm>,
     /// In small steps and with few hits at once, so that much comes together under a key.
@@ -16,7 +16,7 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn new(kinds: &[Kind], seed: u64) -> Self {
+    pub fn new(kinds: &[AlgorithmKind], seed: u64) -> Self {
         let mut source = Self {
             random: fastrand::Rng::with_seed(seed),
             kinds: kinds.to_vec(),
@@ -61,13 +61,15 @@ impl Source {
             let window = rate.window().map_or(1, Span::micros);
             let mut some = |most: u64| random.bool().then(|| Span::from_micros(random.u64(..=most)));
             match kind {
-                Kind::SlidingWindowBuckets => {
+                AlgorithmKind::SlidingWindowBuckets => {
                     options.bucket_interval = some(window);
                     options.bucket_span = some(3 * window);
                     options.subject_expiry = some(5 * window);
                 }
-                Kind::LeakyBucket => options.max_delay = some(2 * window),
-                Kind::TokenBucket => options.burst = some(2 * u64::from(requests)).and_then(|span| u32::try_from(span.micros()).ok()),
+                AlgorithmKind::LeakyBucket => options.max_delay = some(2 * window),
+                AlgorithmKind::TokenBucket => {
+                    options.burst = some(2 * u64::from(requests)).and_then(|span| u32::try_from(span.micros()).ok())
+                }
                 _ => {}
             }
             options.count_denied = [None, Some(true), Some(false)][random.usize(..3)];
