@@ -6,24 +6,24 @@ use std::time::Duration;
 use crate::breaker::State;
 use crate::health::{Health, StoreHealth};
 use crate::metrics::Sample;
-use crate::store::redis::{Server, Shared};
+use crate::store::redis::{Deployment, Server};
 
 /// How often health is asked after.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Deployments, with what metrics call them.
-pub(super) type Deployments = Vec<(Role, Arc<Shared>)>;
+pub(super) type Deployments = Vec<(DeploymentName, Arc<Deployment>)>;
 
 /// What a deployment counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum DeploymentName {
     /// All limits, or all but those per second.
     Main,
     /// Limits per second.
     PerSecond,
 }
 
-impl Role {
+impl DeploymentName {
     const fn label(self) -> &'static str {
         match self {
             Self::Main => "main",
@@ -45,7 +45,7 @@ pub(super) async fn tell_health(deployments: Deployments, health: Health) {
     let mut tick = tokio::time::interval(TICK);
     loop {
         tick.tick().await;
-        let is_usable = deployments.iter().all(|(_, shared)| shared.is_usable());
+        let is_usable = deployments.iter().all(|(_, deployment)| deployment.is_usable());
         health.store_is(if is_usable { StoreHealth::Up } else { StoreHealth::Down });
     }
 }
@@ -53,34 +53,34 @@ pub(super) async fn tell_health(deployments: Deployments, health: Health) {
 /// All that a scrape shows of Redis.
 pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
     let mut samples = Vec::new();
-    for (role, shared) in deployments {
-        of_deployment(*role, shared, &mut samples);
+    for (name, deployment) in deployments {
+        of_deployment(*name, deployment, &mut samples);
         // A server that nobody has found yet has no name to be shown under.
-        for server in shared.servers().iter().filter(|server| !server.address.is_empty()) {
-            of_server(*role, server, &mut samples);
+        for server in deployment.servers().iter().filter(|server| !server.address.is_empty()) {
+            of_server(*name, server, &mut samples);
         }
     }
     samples
 }
 
-fn of_deployment(role: Role, shared: &Shared, samples: &mut Vec<Sample>) {
-    let (active, total) = role.pool_metrics();
-    let connections = shared.connections();
+fn of_deployment(name: DeploymentName, deployment: &Deployment, samples: &mut Vec<Sample>) {
+    let (active, total) = name.pool_metrics();
+    let connections = deployment.connections();
     samples.push(Sample::gauge(active, "Open connections to Redis.", Vec::new(), connections.open as f64));
     samples.push(Sample::counter(total, "Connections to Redis since the start.", Vec::new(), connections.opened));
     let help = "What went wrong with Redis, by name: once per request that it spoiled, once per attempt to connect.";
-    for (name, count) in shared.error_counts() {
+    for (name, count) in deployment.error_counts() {
         samples.push(Sample::counter("weir_redis_errors_total", help, vec![("error", name.to_owned())], count));
     }
-    let labels = || vec![("redis", role.label().to_owned())];
+    let labels = || vec![("redis", name.label().to_owned())];
     let help = "Requests of which nobody knows whether Redis counted them: the answer was lost or late.";
-    samples.push(Sample::counter("weir_redis_unknown_outcomes_total", help, labels(), shared.unknown_outcomes()));
+    samples.push(Sample::counter("weir_redis_unknown_outcomes_total", help, labels(), deployment.unknown_outcomes()));
     let help = "Requests that were sent a second time, because the first time they did certainly not run.";
-    samples.push(Sample::counter("weir_redis_retries_total", help, labels(), shared.retries()));
+    samples.push(Sample::counter("weir_redis_retries_total", help, labels(), deployment.retries()));
 }
 
-fn of_server(role: Role, server: &Server, samples: &mut Vec<Sample>) {
-    let labels = || vec![("redis", role.label().to_owned()), ("server", server.address.clone())];
+fn of_server(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
+    let labels = || vec![("redis", name.label().to_owned()), ("server", server.address.clone())];
     let with = |name, value: &str| [labels(), vec![(name, value.to_owned())]].concat();
     let mut gauge = |name, help, value: Option<f64>| samples.extend(value.map(|value| Sample::gauge(name, help, labels(), value)));
     let state = match server.state {
@@ -88,13 +88,13 @@ fn of_server(role: Role, server: &Server, samples: &mut Vec<Sample>) {
         State::Open => 1.0,
         State::Ramp { .. } => 2.0,
     };
-    let (sight, report) = (&server.sight, &server.sight.report);
+    let (status, report) = (&server.status, &server.status.report);
     gauge("weir_redis_breaker_state", "Whether requests go to the server: 0 all, 1 none, 2 more and more after an outage.", Some(state));
-    gauge("weir_redis_up", "Whether the server answered when it was looked at last.", Some(f64::from(u8::from(sight.is_up))));
+    gauge("weir_redis_up", "Whether the server answered when it was looked at last.", Some(f64::from(u8::from(status.is_up))));
     let help = "From a question to its answer, when the server was looked at last.";
-    gauge("weir_redis_round_trip_seconds", help, sight.round_trip.map(|time| time.as_secs_f64()));
+    gauge("weir_redis_round_trip_seconds", help, status.round_trip.map(|time| time.as_secs_f64()));
     let help = "How far the server's clock is ahead of this machine's.";
-    gauge("weir_redis_clock_offset_seconds", help, sight.clock_ahead_micros.map(|micros| micros as f64 / 1e6));
+    gauge("weir_redis_clock_offset_seconds", help, status.clock_ahead_micros.map(|micros| micros as f64 / 1e6));
     let help = "Keys in the database that Weir uses, of whoever they are.";
     gauge("weir_redis_keys", help, report.keys.map(|keys| keys as f64));
     gauge("weir_redis_used_memory_bytes", "What the server's data takes.", report.used_memory_bytes.map(|bytes| bytes as f64));
@@ -121,7 +121,7 @@ fn of_server(role: Role, server: &Server, samples: &mut Vec<Sample>) {
         let help = "1, with the version of the server.";
         samples.push(Sample::gauge("weir_redis_server_info", help, with("version", version), 1.0));
     }
-    for advice in &sight.advice {
+    for advice in &status.diagnostics {
         let help = "1 for what could be better about the server; the log says what to do.";
         samples.push(Sample::gauge("weir_redis_advice", help, with("advice", advice.name), 1.0));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::redis::{self as shown, Role};
+use super::redis::{self as shown, DeploymentName};
 use crate::health::{Health, StoreHealth};
 use crate::limiter::{self, Denials, Limiter, Outage};
 use crate::metrics::{Metrics, Sample};
@@ -28,7 +28,7 @@ pub(super) struct Stores {
 #[derive(Clone)]
 enum Shared {
     Memory(Memory),
-    Redis { main: Arc<redis::Shared>, per_second: Option<Arc<redis::Shared>> },
+    Redis { main: Arc<redis::Deployment>, per_second: Option<Arc<redis::Deployment>> },
 }
 
 impl Stores {
@@ -74,10 +74,10 @@ impl Stores {
             Shared::Redis { main, per_second } => {
                 let per_second = async {
                     if let Some(shared) = per_second {
-                        redis::keep(shared).await;
+                        redis::supervise(shared).await;
                     }
                 };
-                tokio::join!(sweep(self.outage.local()), redis::keep(main), per_second);
+                tokio::join!(sweep(self.outage.local()), redis::supervise(main), per_second);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Shared {
                 if let Some(options) = &per_second {
                     tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "those of limits per second in this one");
                 }
-                let shared = Self::Redis { main: redis::Shared::new(main), per_second: per_second.map(redis::Shared::new) };
+                let shared = Self::Redis { main: redis::Deployment::new(main), per_second: per_second.map(redis::Deployment::new) };
                 let deployments = shared.deployments();
                 metrics.register(Box::new(move || shown::samples(&deployments)));
                 shared
@@ -111,8 +111,8 @@ impl Shared {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis { main, per_second } => {
-                let per_second = per_second.iter().map(|shared| (Role::PerSecond, Arc::clone(shared)));
-                std::iter::once((Role::Main, Arc::clone(main))).chain(per_second).collect()
+                let per_second = per_second.iter().map(|shared| (DeploymentName::PerSecond, Arc::clone(shared)));
+                std::iter::once((DeploymentName::Main, Arc::clone(main))).chain(per_second).collect()
             }
         }
     }

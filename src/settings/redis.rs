@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::{Backend, SettingError, parse};
-use crate::store::redis::{NameCheck, Options, TlsFiles, Topology, Written};
+use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
 /// Where Redis is, and how it is reached.
 #[derive(Args, Clone, Debug)]
@@ -167,7 +167,7 @@ impl RedisFlags {
     fn options(
         &self,
         prefix: &str,
-        written: &Written<'_>,
+        written: &RawOptions<'_>,
         pool_size: Option<NonZeroU32>,
         key_prefix: &str,
     ) -> Result<Options, SettingError> {
@@ -184,8 +184,8 @@ impl RedisFlags {
         })
     }
 
-    fn written(&self) -> Written<'_> {
-        Written {
+    fn written(&self) -> RawOptions<'_> {
+        RawOptions {
             kind: &self.redis_type,
             url: text(self.redis_url.as_deref()),
             socket_type: text(self.redis_socket_type.as_deref()),
@@ -219,7 +219,7 @@ impl RedisFlags {
             no_effect(&of_tls, "nothing speaks TLS; set REDIS_TLS=true, or write rediss:// in REDIS_URL", warnings);
         }
         let twin = &self.per_second;
-        let of_sentinel = |is_sentinel: bool, prefix: &str, written: &Written<'_>, warnings: &mut Vec<String>| {
+        let of_sentinel = |is_sentinel: bool, prefix: &str, written: &RawOptions<'_>, warnings: &mut Vec<String>| {
             if !is_sentinel {
                 let (auth, file) = (format!("{prefix}SENTINEL_AUTH"), format!("{prefix}SENTINEL_AUTH_FILE"));
                 let set = [(auth.as_str(), !written.sentinel_auth.is_empty()), (file.as_str(), !written.sentinel_auth_file.is_empty())];
@@ -236,8 +236,8 @@ impl RedisFlags {
 }
 
 impl PerSecondFlags {
-    fn written(&self) -> Written<'_> {
-        Written {
+    fn written(&self) -> RawOptions<'_> {
+        RawOptions {
             kind: &self.redis_persecond_type,
             url: text(self.redis_persecond_url.as_deref()),
             socket_type: text(self.redis_persecond_socket_type.as_deref()),

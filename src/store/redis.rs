@@ -1,9 +1,9 @@
 //! The Redis store: counters that all replicas share.
 //!
-//! A request's checks go to the servers that have their keys (`shared`: one server, what Sentinels watch, or a cluster; `slots`), through a
-//! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `link`, `socket`). `batch` is what goes over it, `replies`
+//! A request's checks go to the servers that have their keys (`deployment`: one server, what Sentinels watch, or a cluster; `slots`), through a
+//! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `connection`, `socket`). `batch` is what goes over it, `replies`
 //! what comes back and `call` and `script` the part of it that runs inside Redis, `clock` numbers the windows by Redis's own time, and `node`
-//! is what is known of one server. `keeper` looks after them beside the requests (`sentinel`, `cluster`, `watch` with its `advice`), and
+//! is what is known of one server. `supervisor` looks after them beside the requests (`sentinel`, `cluster`, `watch` with its `advice`), and
 //! `error` names what goes wrong and says whether it ran. A check is sent a second time only when the first time provably did not run.
 
 mod advice;
@@ -39,19 +39,19 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
-pub use self::advice::{Advice, Report};
+pub use self::advice::{Diagnostic, Report};
 use self::batch::{Reply, Work};
-pub use self::call::{Call, Named, Part};
+pub use self::call::{Call, CallRequest, ScriptRef};
 pub use self::figures::Counts;
-pub use self::keeper::keep;
+pub use self::keeper::supervise;
 use self::lane::Lanes;
 use self::node::Node;
 pub use self::options::{
-    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, Secret, Tls, TlsError, TlsFiles, Topology, Written,
+    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions, Secret, Tls, TlsError, TlsFiles, Topology,
 };
-pub use self::shared::{Connections, Server, Shared};
+pub use self::shared::{ConnectionCounts, Deployment, Server};
 use self::slots::Redirect;
-pub use self::watch::Sight;
+pub use self::watch::ServerStatus;
 use super::{Store, Within};
 use crate::plan::Plan;
 use crate::rules::Commit;
@@ -63,21 +63,21 @@ const ON_ITS_WAY: Duration = Duration::from_millis(5);
 /// The store as one runtime uses it; clones share its connections.
 #[derive(Clone)]
 pub struct Redis {
-    main: Arc<Side>,
+    main: Arc<WorkerLanes>,
     /// Counts the limits per second, where they have a Redis of their own.
-    per_second: Option<Arc<Side>>,
+    per_second: Option<Arc<WorkerLanes>>,
 }
 
 /// The ways of one runtime to one deployment.
-struct Side {
-    shared: Arc<Shared>,
-    /// One per server that was asked. Made when first needed, because links belong to the runtime that they are made in.
+struct WorkerLanes {
+    deployment: Arc<Deployment>,
+    /// One per server that was asked. Made when first needed, because connections belong to the runtime that they are made in.
     lanes: Mutex<SmallVec<[Lanes; 1]>>,
-    keeper: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
 }
 
 /// Part of a request that is under way.
-struct Trip {
+struct PendingReply {
     node: Arc<Node>,
     began: Instant,
     /// Which of the picked checks it is for.
@@ -86,11 +86,11 @@ struct Trip {
 }
 
 /// The picked checks that go to the same server in the same way: whether it has to be told that we know that it gets the slot.
-type Group = (Arc<Node>, bool, SmallVec<[usize; 4]>);
+type NodeGroup = (Arc<Node>, bool, SmallVec<[usize; 4]>);
 
 /// Where a check has to go.
 #[derive(Clone, Debug)]
-enum Way {
+enum Route {
     /// To whoever has its key.
     ByKey,
     /// Elsewhere than the map said.
@@ -103,69 +103,69 @@ impl Redis {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the keeper ends with the store")]
     pub fn connect_lazily(options: Options) -> Self {
-        let shared = Shared::new(options);
-        let keeper = Some(tokio::spawn(keep(Arc::clone(&shared))));
-        Self { main: Arc::new(Side { shared, lanes: Mutex::default(), keeper }), per_second: None }
+        let deployment = Deployment::new(options);
+        let supervisor = Some(tokio::spawn(supervise(Arc::clone(&deployment))));
+        Self { main: Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor }), per_second: None }
     }
 
     /// The store for one runtime; all that are made of the same deployments count as one. The first [`Store::decide`] binds it, and its
-    /// clones, to the runtime that it runs in. Somebody has to [`keep`] the deployments.
+    /// clones, to the runtime that it runs in. Somebody has to [`supervise`] the deployments.
     #[must_use]
-    pub fn new(main: Arc<Shared>, per_second: Option<Arc<Shared>>) -> Self {
-        let side = |shared| Arc::new(Side { shared, lanes: Mutex::default(), keeper: None });
-        Self { main: side(main), per_second: per_second.map(side) }
+    pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
+        let worker_lanes = |deployment| Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor: None });
+        Self { main: worker_lanes(main), per_second: per_second.map(worker_lanes) }
     }
 
     /// What it shows of itself, of the main deployment.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.main.shared
+    pub fn deployment(&self) -> &Arc<Deployment> {
+        &self.main.deployment
     }
 
-    /// See [`Shared::error_counts`].
+    /// See [`Deployment::error_counts`].
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
-        self.shared().error_counts()
+        self.deployment().error_counts()
     }
 
-    /// See [`Shared::connections`].
+    /// See [`Deployment::connections`].
     #[must_use]
-    pub fn connections(&self) -> Connections {
-        self.shared().connections()
+    pub fn connections(&self) -> ConnectionCounts {
+        self.deployment().connections()
     }
 
-    fn side(&self, plan: &Plan, place: usize) -> &Side {
+    fn worker_lanes(&self, plan: &Plan, place: usize) -> &WorkerLanes {
         match &self.per_second {
             // A request that counts as a whole is counted in one place.
-            Some(side) if plan.checks[place].per_second && plan.commit == Commit::Each => side,
+            Some(worker_lanes) if plan.checks[place].per_second && plan.commit == Commit::Each => worker_lanes,
             _ => &self.main,
         }
     }
 }
 
-impl Side {
+impl WorkerLanes {
     /// The ways to a server.
     fn lanes(&self, node: &Arc<Node>) -> Lanes {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lanes.iter().find(|lanes| lanes.node().id == node.id) {
             return known.clone();
         }
-        // Servers that the cluster has no more are forgotten, with their links.
-        let map = self.shared.map();
+        // Servers that the cluster has no more are forgotten, with their connections.
+        let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
-        lanes.push(Lanes::new(node, self.shared.manner()));
+        lanes.push(Lanes::new(node, self.deployment.batch_options()));
         lanes[lanes.len() - 1].clone()
     }
 
     /// Sends some of the picked checks on their way. What cannot go is answered at once.
-    async fn send(&self, asked: &Asked<'_>, picks: &[(usize, Way)], answers: &mut Answers) -> SmallVec<[Trip; 1]> {
-        let map = self.shared.map_by(asked.within.deadline).await;
-        let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
-        for (pick, way) in picks {
-            let (node, is_asking) = match way {
-                Way::Redirected(redirect) if redirect.is_ask => (self.shared.node_at(&redirect.to), true),
-                Way::Redirected(redirect) => (self.shared.moved(redirect.slot, &redirect.to), false),
-                Way::ByKey => match map.owner(asked.key(*pick)) {
+    async fn send(&self, request: &PickedChecks<'_>, picks: &[(usize, Route)], answers: &mut Answers) -> SmallVec<[PendingReply; 1]> {
+        let map = self.deployment.map_by(request.within.deadline).await;
+        let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
+        for (pick, route) in picks {
+            let (node, is_asking) = match route {
+                Route::Redirected(redirect) if redirect.is_ask => (self.deployment.node_at(&redirect.to), true),
+                Route::Redirected(redirect) => (self.deployment.moved(redirect.slot, &redirect.to), false),
+                Route::ByKey => match map.owner(request.key(*pick)) {
                     Ok(node) => (Arc::clone(node), false),
                     Err(name) => {
                         answers.checks[*pick] = Err(StoreError::NotExecuted(name));
@@ -178,51 +178,51 @@ impl Side {
                 None => groups.push((node, is_asking, SmallVec::from_slice(&[*pick]))),
             }
         }
-        let mut trips = SmallVec::new();
+        let mut pending = SmallVec::new();
         for (node, is_asking, picks) in groups {
-            let places = picks.iter().map(|&pick| asked.picked[pick]).collect();
-            let work = Work { plan: Arc::clone(asked.plan), places, within: asked.within, is_asking };
-            let sent = node.admit(asked.within).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
+            let places = picks.iter().map(|&pick| request.picked[pick]).collect();
+            let work = Work { plan: Arc::clone(request.plan), places, within: request.within, is_asking };
+            let sent = node.admit(request.within).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
             match sent {
-                Ok(receiver) => trips.push(Trip { node, began: Instant::now(), picks, receiver }),
+                Ok(receiver) => pending.push(PendingReply { node, began: Instant::now(), picks, receiver }),
                 Err(error) => picks.iter().for_each(|&pick| answers.checks[pick] = Err(error)),
             }
         }
-        trips
+        pending
     }
 }
 
-impl Drop for Side {
+impl Drop for WorkerLanes {
     fn drop(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.abort();
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.abort();
         }
     }
 }
 
 /// What a request asks.
-struct Asked<'a> {
+struct PickedChecks<'a> {
     plan: &'a Arc<Plan>,
     picked: &'a [usize],
     within: Within,
 }
 
-impl Asked<'_> {
+impl PickedChecks<'_> {
     /// The key of a picked check. A request that counts as a whole goes where its first check goes: all its keys share a slot.
     fn key(&self, pick: usize) -> &[u8] {
         self.plan.key(&self.plan.checks[self.picked[pick]])
     }
 }
 
-impl Trip {
+impl PendingReply {
     /// Waits for the answers. Returns what may be asked once more.
-    async fn end(self, asked: &Asked<'_>, answers: &mut Answers) -> SmallVec<[(usize, Way); 4]> {
+    async fn end(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(usize, Route); 4]> {
         let Self { node, began, picks, receiver } = self;
-        let reply = match timeout_at(asked.within.deadline, receiver).await {
+        let reply = match timeout_at(request.within.deadline, receiver).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Reply::failed(picks.len(), StoreError::Unknown(error::IO)),
             Err(_) => {
-                node.timed_out(began, asked.within);
+                node.timed_out(began, request.within);
                 Reply::failed(picks.len(), StoreError::Unknown(error::TIMEOUT))
             }
         };
@@ -232,8 +232,8 @@ impl Trip {
             answers.checks[pick] = *answer;
             if answer.is_err_and(error::is_worth_another_try) {
                 let redirect = reply.redirects.iter().find(|(index, _)| *index == at).map(|(_, redirect)| redirect.clone());
-                let here = node.place().map(|place| place.address.clone());
-                again.push((pick, redirect.map_or(Way::ByKey, |redirect| Way::Redirected(redirect.seen_from(here.as_ref())))));
+                let here = node.location().map(|location| location.address.clone());
+                again.push((pick, redirect.map_or(Route::ByKey, |redirect| Route::Redirected(redirect.seen_from(here.as_ref())))));
             }
         }
         again
@@ -241,28 +241,28 @@ impl Trip {
 }
 
 impl Redis {
-    async fn ask(&self, asked: &Asked<'_>, answers: &mut Answers) {
-        let mut picks: SmallVec<[(usize, Way); 4]> = (0..asked.picked.len()).map(|pick| (pick, Way::ByKey)).collect();
+    async fn ask(&self, request: &PickedChecks<'_>, answers: &mut Answers) {
+        let mut picks: SmallVec<[(usize, Route); 4]> = (0..request.picked.len()).map(|pick| (pick, Route::ByKey)).collect();
         for attempt in 0..2 {
-            let mut trips: SmallVec<[Trip; 1]> = SmallVec::new();
-            for side in [Some(&self.main), self.per_second.as_ref()].into_iter().flatten() {
-                let of_side = |pick: &usize| std::ptr::eq(self.side(asked.plan, asked.picked[*pick]), &raw const **side);
-                let own: SmallVec<[(usize, Way); 4]> = picks.iter().filter(|(pick, _)| of_side(pick)).cloned().collect();
+            let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
+            for worker_lanes in [Some(&self.main), self.per_second.as_ref()].into_iter().flatten() {
+                let is_own = |pick: &usize| std::ptr::eq(self.worker_lanes(request.plan, request.picked[*pick]), &raw const **worker_lanes);
+                let own: SmallVec<[(usize, Route); 4]> = picks.iter().filter(|(pick, _)| is_own(pick)).cloned().collect();
                 if !own.is_empty() {
-                    trips.extend(side.send(asked, &own, answers).await);
+                    pending.extend(worker_lanes.send(request, &own, answers).await);
                 }
             }
             picks.clear();
-            for trip in trips {
-                picks.extend(trip.end(asked, answers).await);
+            for reply in pending {
+                picks.extend(reply.end(request, answers).await);
             }
             if picks.is_empty() || attempt > 0 {
                 return;
             }
-            self.side(asked.plan, asked.picked[picks[0].0]).shared.retried();
-            let is_on_its_way = |&(pick, _): &(usize, Way)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
+            self.worker_lanes(request.plan, request.picked[picks[0].0]).deployment.record_retry();
+            let is_on_its_way = |&(pick, _): &(usize, Route)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
             if picks.iter().any(is_on_its_way) {
-                if Instant::now() + ON_ITS_WAY < asked.within.deadline {
+                if Instant::now() + ON_ITS_WAY < request.within.deadline {
                     sleep(ON_ITS_WAY).await;
                 } else {
                     // There is no time to wait, and what is known already says more than that it was too late.
@@ -279,14 +279,14 @@ impl Store for Redis {
         if picked.is_empty() {
             return answers;
         }
-        self.ask(&Asked { plan, picked, within }, &mut answers).await;
+        self.ask(&PickedChecks { plan, picked, within }, &mut answers).await;
         let mut last = None;
         for (place, error) in answers.checks.iter().enumerate().filter_map(|(place, answer)| Some((place, answer.err()?))) {
             if last != Some(error) {
-                let shared = &self.side(plan, picked[place]).shared;
-                shared.tallies().record(error::name(error), None);
+                let deployment = &self.worker_lanes(plan, picked[place]).deployment;
+                deployment.error_counters().record(error::name(error), None);
                 if matches!(error, StoreError::Unknown(_)) {
-                    shared.had_unknown_outcome();
+                    deployment.record_unknown_outcome();
                 }
                 last = Some(error);
             }
@@ -297,6 +297,6 @@ impl Store for Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Redis").field("shared", self.shared()).finish_non_exhaustive()
+        out.debug_struct("Redis").field("deployment", self.deployment()).finish_non_exhaustive()
     }
 }

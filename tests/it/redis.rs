@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir::algorithm::{Algorithm, FixedWindow};
 use weir::plan::{Check, Plan, Role};
-use weir::store::redis::{Call, Part};
+use weir::store::redis::{Call, CallRequest};
 use weir::store::{Redis, Store, StoreError, Within};
 use weir::time::{Micros, Span};
 use weir::verdict::{Answers, Verdict};
@@ -60,10 +60,10 @@ pub fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
     let mut now = Micros::default();
     let part = |(plan, when): (&'p Plan, When)| {
         now = when.now;
-        Part { plan, places: plan.all(), deadline: when.deadline, patience: when.patience }
+        CallRequest { plan, places: plan.all(), deadline: when.deadline, patience: when.patience }
     };
-    let parts = plans.into_iter().map(part).collect();
-    Call { parts, now, is_time_given: true, jitter_secs: 0 }
+    let requests = plans.into_iter().map(part).collect();
+    Call { requests, now, is_time_given: true, jitter_secs: 0 }
 }
 
 pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {

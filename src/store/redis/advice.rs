@@ -20,7 +20,7 @@ const LONGEST_WORD: usize = 32;
 
 /// Something that could be better about a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advice {
+pub struct Diagnostic {
     /// Stays the same over versions.
     pub name: &'static str,
     /// Whether it is only for information.
@@ -63,7 +63,7 @@ impl Report {
     pub(super) fn read(info: &str, database: u32) -> Self {
         let mut report = Self::default();
         let database = format!("db{database}");
-        for (name, value) in info.lines().filter_map(|line| line.trim().split_once(':')) {
+        for (name, value) in info.lines().filter_map(|probe| probe.trim().split_once(':')) {
             match name {
                 "redis_version" => report.version = report.version.or_else(|| word(value)),
                 "valkey_version" => report.version = word(value),
@@ -137,7 +137,7 @@ pub(super) struct Facts {
 }
 
 /// What could be better. `before` is the advice of the last time: what is on the border stays as it was.
-pub(super) fn judge(facts: &Facts, before: &[Advice]) -> Vec<Advice> {
+pub(super) fn judge(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
     let was_full = before.iter().any(|advice| advice.name == "memory");
     let full_percent = if was_full { ROOM_AGAIN_PERCENT } else { NEARLY_FULL_PERCENT };
     let Facts { report, config, lacks, clock_ahead } = facts;
@@ -173,7 +173,7 @@ pub(super) fn judge(facts: &Facts, before: &[Advice]) -> Vec<Advice> {
     .collect()
 }
 
-fn memory(report: &Report, full_percent: u64) -> Option<Advice> {
+fn memory(report: &Report, full_percent: u64) -> Option<Diagnostic> {
     let most = report.max_memory_bytes.filter(|&most| most > 0)?;
     let then = match report.policy.as_deref()? {
         "noeviction" => "it refuses to count (OOM)",
@@ -191,7 +191,7 @@ fn memory(report: &Report, full_percent: u64) -> Option<Advice> {
     is_nearly_full.then(|| warning("memory", format!("Redis is nearly full; when it is, {then}: give it more maxmemory")))
 }
 
-fn persistence(report: &Report, config: &Config) -> Option<Advice> {
+fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
     let stops_writes = config.stops_writes == Some(true) && config.takes_snapshots == Some(true);
     if stops_writes && report.last_snapshot_failed {
         return Some(warning(
@@ -212,14 +212,14 @@ fn persistence(report: &Report, config: &Config) -> Option<Advice> {
     })
 }
 
-fn version(report: &Report) -> Option<Advice> {
+fn version(report: &Report) -> Option<Diagnostic> {
     let text = report.version.as_deref()?;
     let mut numbers = text.split('.').map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next()?, numbers.next().unwrap_or_default());
     (version < OLDEST).then(|| warning("version", format!("this is version {text}; Weir is made for 6.2 and later: upgrade")))
 }
 
-fn rights(lacks: &Lacks) -> Option<Advice> {
+fn rights(lacks: &Lacks) -> Option<Diagnostic> {
     if !lacks.rights.is_empty() {
         let grants: Vec<_> = lacks.rights.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))).collect();
         let text = format!("the Redis user lacks rights, and limits that need them get no answer: grant it {}", grants.join(" "));
@@ -228,7 +228,7 @@ fn rights(lacks: &Lacks) -> Option<Advice> {
     lacks.keys.then(|| warning("rights", "the Redis user may not use the keys of Weir: grant it ~w1*, with CACHE_KEY_PREFIX before the w1"))
 }
 
-fn commands(lacks: &Lacks) -> Option<Advice> {
+fn commands(lacks: &Lacks) -> Option<Diagnostic> {
     (!lacks.commands.is_empty()).then(|| {
         let text = format!(
             "what answers does not know {}, which Weir needs: is it a proxy? connect to Redis itself, with REDIS_TYPE=cluster if it is one",
@@ -238,12 +238,12 @@ fn commands(lacks: &Lacks) -> Option<Advice> {
     })
 }
 
-fn warning(name: &'static str, text: impl Into<Cow<'static, str>>) -> Advice {
-    Advice { name, urgency: Urgency::Warning, text: text.into() }
+fn warning(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagnostic {
+    Diagnostic { name, urgency: Urgency::Warning, text: text.into() }
 }
 
-fn information(name: &'static str, text: impl Into<Cow<'static, str>>) -> Advice {
-    Advice { name, urgency: Urgency::Information, text: text.into() }
+fn information(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagnostic {
+    Diagnostic { name, urgency: Urgency::Information, text: text.into() }
 }
 
 #[cfg(test)]

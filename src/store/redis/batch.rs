@@ -12,10 +12,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::call::{Call, Named, Part, longest_jitter, write_key};
+use super::call::{Call, CallRequest, ScriptRef, longest_jitter, write_key};
 use super::error;
-use super::expiring::{Counter, Expiring};
-use super::link::Outgoing;
+use super::expiring::{CounterKey, KnownTtls};
+use super::link::CommandBuffer;
 use super::slots::{self, Redirect, Slot};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::{Check, Plan};
@@ -66,7 +66,7 @@ impl Reply {
 
 /// How a batch is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
+pub(super) struct BatchOptions {
     /// Nothing may reach over two slots.
     pub(super) by_slot: bool,
     /// Fixed windows take the script too, which counts nothing that comes too late.
@@ -77,7 +77,7 @@ pub(super) struct Manner {
 
 /// The server's time, by estimate, at an instant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct ClockReading {
     pub(super) time: Micros,
     pub(super) at: Instant,
 }
@@ -86,64 +86,71 @@ pub(super) struct Now {
 #[derive(Debug)]
 pub(super) struct Batch<'w> {
     work: SmallVec<[&'w Work; 16]>,
-    manner: Manner,
-    now: Now,
-    runs: SmallVec<[Run; 2]>,
+    batch_options: BatchOptions,
+    now: ClockReading,
+    groups: SmallVec<[CommandGroup; 2]>,
 }
 
 /// What goes in one transaction or one call.
 #[derive(Clone, Debug)]
-struct Run {
-    way: Way,
+struct CommandGroup {
+    encoding: Encoding,
     slot: Slot,
     is_asking: bool,
     /// In the order of the work, so that what belongs to one request stands together.
-    items: Vec<Item>,
+    items: Vec<CheckRef>,
 }
 
 /// A check: the index into the batch's work, and the index into its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct CheckRef {
     work: usize,
     at: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Encoding {
     /// Commands that stand for themselves, on any slots.
     Plain,
     Transaction,
-    Script(Named),
+    Script(ScriptRef),
 }
 
 impl<'w> Batch<'w> {
-    /// All of `work`, for a server whose counters are known to expire as far as `expiring` tells.
-    pub(super) fn new(work: impl IntoIterator<Item = &'w Work>, manner: Manner, now: Now, expiring: &mut Expiring) -> Self {
-        let mut batch = Self { work: work.into_iter().collect(), manner, now, runs: SmallVec::new() };
+    /// All of `work`, for a server whose counters are known to expire as far as `known_ttls` tells.
+    pub(super) fn new(
+        work: impl IntoIterator<Item = &'w Work>,
+        batch_options: BatchOptions,
+        now: ClockReading,
+        known_ttls: &mut KnownTtls,
+    ) -> Self {
+        let mut batch = Self { work: work.into_iter().collect(), batch_options, now, groups: SmallVec::new() };
         for (index, work) in batch.work.iter().enumerate() {
             // A request that gives back goes one way, so that its checks on one key keep their order.
-            let by_script = manner.fixed_windows_by_script || work.plan.checks.iter().any(|check| check.hits < 0);
+            let by_script = batch_options.fixed_windows_by_script || work.plan.checks.iter().any(|check| check.hits < 0);
             for (at, &place) in work.places.iter().enumerate() {
                 let check = &work.plan.checks[place];
-                let way = match counted(&work.plan, check) {
+                let encoding = match counted(&work.plan, check) {
                     Some(fixed) if !by_script => {
                         // Where a slot arrives, whatever is said to the keys on their way has to be said together.
-                        let is_plain = !work.is_asking && (check.hits == 0 || expiring.knows(batch.counter(&work.plan, check, fixed)));
-                        if is_plain { Way::Plain } else { Way::Transaction }
+                        let is_plain = !work.is_asking && (check.hits == 0 || known_ttls.knows(batch.counter(&work.plan, check, fixed)));
+                        if is_plain { Encoding::Plain } else { Encoding::Transaction }
                     }
-                    _ => Way::Script(Named::ByHash),
+                    _ => Encoding::Script(ScriptRef::ByHash),
                 };
-                let slot = if manner.by_slot && way != Way::Plain { slots::of(work.plan.key(check)) } else { 0 };
-                let item = Item { work: index, at };
+                let slot = if batch_options.by_slot && encoding != Encoding::Plain { slots::of(work.plan.key(check)) } else { 0 };
+                let item = CheckRef { work: index, at };
                 // Of a slot that is on its way some keys may be there and others not: together they would be refused.
                 let is_alone = work.is_asking && work.plan.commit == Commit::Each;
-                let belongs = |run: &&mut Run| run.way == way && run.slot == slot && run.is_asking == work.is_asking && !is_alone;
-                match batch.runs.iter_mut().find(belongs) {
-                    Some(run) => run.items.push(item),
+                let belongs = |group: &&mut CommandGroup| {
+                    group.encoding == encoding && group.slot == slot && group.is_asking == work.is_asking && !is_alone
+                };
+                match batch.groups.iter_mut().find(belongs) {
+                    Some(group) => group.items.push(item),
                     None => {
-                        let mut items = Vec::with_capacity(if manner.by_slot { 1 } else { batch.work.len() });
+                        let mut items = Vec::with_capacity(if batch_options.by_slot { 1 } else { batch.work.len() });
                         items.push(item);
-                        batch.runs.push(Run { way, slot, is_asking: work.is_asking, items });
+                        batch.groups.push(CommandGroup { encoding, slot, is_asking: work.is_asking, items });
                     }
                 }
             }
@@ -157,44 +164,44 @@ impl<'w> Batch<'w> {
         self.work.iter().map(|work| Reply::failed(work.places.len(), nothing)).collect()
     }
 
-    /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a link that is out of step,
+    /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a connection that is out of step,
     /// where it would be answered by what others are still to get.
     pub(super) fn without_script(&self, replies: &[Reply]) -> Option<Self> {
         if replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
             return None;
         }
         let lacking = Err(StoreError::NotExecuted(error::NO_SCRIPT));
-        let mut runs: SmallVec<[Run; 2]> = SmallVec::new();
-        for run in &self.runs {
-            let Item { work, at } = run.items[0];
-            if run.way == Way::Script(Named::ByHash) && replies[work].answers[at] == lacking {
+        let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
+        for group in &self.groups {
+            let CheckRef { work, at } = group.items[0];
+            if group.encoding == Encoding::Script(ScriptRef::ByHash) && replies[work].answers[at] == lacking {
                 // Once it has come, Redis knows it.
-                let named = if runs.is_empty() { Named::ByText } else { Named::ByHash };
-                runs.push(Run { way: Way::Script(named), ..run.clone() });
+                let script_ref = if groups.is_empty() { ScriptRef::ByText } else { ScriptRef::ByHash };
+                groups.push(CommandGroup { encoding: Encoding::Script(script_ref), ..group.clone() });
             }
         }
-        (!runs.is_empty()).then(|| Self { work: self.work.clone(), runs, ..*self })
+        (!groups.is_empty()).then(|| Self { work: self.work.clone(), groups, ..*self })
     }
 
     /// Packs the commands.
-    pub(super) fn write(&self, out: &mut Outgoing) {
-        for run in &self.runs {
-            if run.is_asking {
-                out.words([b"ASKING"]);
+    pub(super) fn write(&self, out: &mut CommandBuffer) {
+        for group in &self.groups {
+            if group.is_asking {
+                out.push([b"ASKING"]);
             }
-            match run.way {
-                Way::Plain => {
-                    out.words([b"TIME"]);
-                    self.write_counts(run, out);
+            match group.encoding {
+                Encoding::Plain => {
+                    out.push([b"TIME"]);
+                    self.write_counts(group, out);
                 }
-                Way::Transaction => {
-                    out.words([b"MULTI"]);
-                    out.words([b"TIME"]);
-                    self.write_counts(run, out);
-                    out.words([b"EXEC"]);
+                Encoding::Transaction => {
+                    out.push([b"MULTI"]);
+                    out.push([b"TIME"]);
+                    self.write_counts(group, out);
+                    out.push([b"EXEC"]);
                 }
-                Way::Script(named) => {
-                    self.call(run).write(named, out.begin());
+                Encoding::Script(script_ref) => {
+                    self.call(group).write(script_ref, out.begin());
                     out.end();
                 }
             }
@@ -202,38 +209,38 @@ impl<'w> Batch<'w> {
     }
 
     /// Packs what counts: of a transaction each hit with its expiry.
-    fn write_counts(&self, run: &Run, out: &mut Outgoing) {
+    fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(USUAL_KEY);
-        for (plan, check, fixed) in self.counted(run) {
+        for (plan, check, fixed) in self.counted(group) {
             write_key(plan, check, self.now.time, &mut key);
             if check.hits == 0 {
-                out.words([b"GET", &key]);
+                out.push([b"GET", &key]);
                 continue;
             }
-            out.words([b"INCRBY", &key, itoa::Buffer::new().format(fixed.clamp(check.hits)).as_bytes()]);
-            if run.way == Way::Transaction {
+            out.push([b"INCRBY", &key, itoa::Buffer::new().format(fixed.clamp(check.hits)).as_bytes()]);
+            if group.encoding == Encoding::Transaction {
                 // A key that holds something else gets an expiry all the same: under our names it can only be an accident, and ends so.
                 self.write_expiry(&key, fixed, out);
             }
         }
     }
 
-    fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut Outgoing) {
-        out.words([b"EXPIRE", key, itoa::Buffer::new().format(self.keep_secs(fixed)).as_bytes()]);
+    fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut CommandBuffer) {
+        out.push([b"EXPIRE", key, itoa::Buffer::new().format(self.keep_secs(fixed)).as_bytes()]);
     }
 
     /// Takes in which counters expire from now on. Returns the hits whose counters turn out not to: they were gone, and a plain hit made them
     /// again.
-    pub(super) fn learn(&self, replies: &[Reply], expiring: &mut Expiring) -> SmallVec<[Item; 1]> {
+    pub(super) fn learn(&self, replies: &[Reply], known_ttls: &mut KnownTtls) -> SmallVec<[CheckRef; 1]> {
         let mut bare = SmallVec::new();
-        for run in self.runs.iter().filter(|run| run.way == Way::Transaction || run.way == Way::Plain) {
-            for (&item, (plan, check, fixed)) in run.items.iter().zip(self.counted(run)).filter(|(_, (_, check, _))| check.hits > 0) {
+        for group in self.groups.iter().filter(|group| group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain) {
+            for (&item, (plan, check, fixed)) in group.items.iter().zip(self.counted(group)).filter(|(_, (_, check, _))| check.hits > 0) {
                 let counter = self.counter(plan, check, fixed);
                 match replies[item.work].answers[item.at] {
-                    Err(_) => expiring.forget(counter),
-                    Ok(_) if run.way == Way::Transaction => expiring.learn(counter),
+                    Err(_) => known_ttls.forget(counter),
+                    Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
                     Ok(verdict) if verdict.used == fixed.clamp(check.hits).unsigned_abs() => {
-                        expiring.forget(counter);
+                        known_ttls.forget(counter);
                         bare.push(item);
                     }
                     Ok(_) => {}
@@ -244,7 +251,7 @@ impl<'w> Batch<'w> {
     }
 
     /// Packs the expiries of counters that have none.
-    pub(super) fn write_expiries(&self, bare: &[Item], out: &mut Outgoing) {
+    pub(super) fn write_expiries(&self, bare: &[CheckRef], out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(USUAL_KEY);
         for (plan, check) in bare.iter().map(|&item| self.check(item)) {
             if let Some(fixed) = counted(plan, check) {
@@ -254,33 +261,33 @@ impl<'w> Batch<'w> {
         }
     }
 
-    fn counter<'c>(&self, plan: &'c Plan, check: &Check, fixed: &FixedWindow) -> Counter<'c> {
-        Counter { key: plan.key(check), window: fixed.number(self.now.time) }
+    fn counter<'c>(&self, plan: &'c Plan, check: &Check, fixed: &FixedWindow) -> CounterKey<'c> {
+        CounterKey { key: plan.key(check), window: fixed.number(self.now.time) }
     }
 
-    fn call(&self, run: &Run) -> Call<'_> {
-        let mut parts: SmallVec<[Part<'_>; 1]> = SmallVec::with_capacity(run.items.len().min(self.work.len()));
-        for items in run.items.chunk_by(|left, right| left.work == right.work) {
+    fn call(&self, group: &CommandGroup) -> Call<'_> {
+        let mut requests: SmallVec<[CallRequest<'_>; 1]> = SmallVec::with_capacity(group.items.len().min(self.work.len()));
+        for items in group.items.chunk_by(|left, right| left.work == right.work) {
             let work = self.work[items[0].work];
             let left = u64::try_from(work.within.deadline.saturating_duration_since(self.now.at).as_micros()).unwrap_or(u64::MAX);
-            parts.push(Part {
+            requests.push(CallRequest {
                 plan: &work.plan,
                 places: items.iter().map(|item| work.places[item.at]).collect(),
                 deadline: self.now.time + Span::from_micros(left) + SLACK,
                 patience: work.within.patience,
             });
         }
-        Call { parts, now: self.now.time, is_time_given: false, jitter_secs: self.manner.expiry_jitter_secs }
+        Call { requests, now: self.now.time, is_time_given: false, jitter_secs: self.batch_options.expiry_jitter_secs }
     }
 
-    fn check(&self, item: Item) -> (&Plan, &Check) {
+    fn check(&self, item: CheckRef) -> (&Plan, &Check) {
         let work = self.work[item.work];
         (&work.plan, &work.plan.checks[work.places[item.at]])
     }
 
     /// The checks of a transaction.
-    fn counted<'b>(&'b self, run: &'b Run) -> impl Iterator<Item = (&'b Plan, &'b Check, &'b FixedWindow)> {
-        run.items.iter().filter_map(|&item| {
+    fn counted<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Plan, &'b Check, &'b FixedWindow)> {
+        group.items.iter().filter_map(|&item| {
             let (plan, check) = self.check(item);
             Some((plan, check, counted(plan, check)?))
         })
@@ -288,14 +295,14 @@ impl<'w> Batch<'w> {
 
     /// The same error for all checks of this batch.
     pub(super) fn fail(&self, error: StoreError, replies: &mut [Reply]) {
-        for item in self.runs.iter().flat_map(|run| &run.items) {
+        for item in self.groups.iter().flat_map(|group| &group.items) {
             replies[item.work].answers[item.at] = Err(error);
         }
     }
 
     fn keep_secs(&self, fixed: &FixedWindow) -> u64 {
         let left = fixed.end(fixed.number(self.now.time)).since(self.now.time).secs_rounded_up();
-        left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.manner.expiry_jitter_secs))
+        left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.batch_options.expiry_jitter_secs))
     }
 }
 

@@ -34,7 +34,7 @@ const REQUEST: usize = 1 + 2 * 2 + NUMBER;
 #[derive(Clone, Debug)]
 pub struct Call<'p> {
     /// The requests, in order.
-    pub parts: SmallVec<[Part<'p>; 1]>,
+    pub requests: SmallVec<[CallRequest<'p>; 1]>,
     /// What Redis's clock shows, by estimate.
     pub now: Micros,
     /// Redis takes `now` for its clock, keeps keys for years, and says for how long each had to be kept. For tests.
@@ -45,7 +45,7 @@ pub struct Call<'p> {
 
 /// What a call decides of one request.
 #[derive(Clone, Debug)]
-pub struct Part<'p> {
+pub struct CallRequest<'p> {
     /// The request.
     pub plan: &'p Plan,
     /// The places of its checks; of a plan that commits all or none all of them.
@@ -56,7 +56,7 @@ pub struct Part<'p> {
     pub patience: Span,
 }
 
-impl<'p> Part<'p> {
+impl<'p> CallRequest<'p> {
     /// Each check, and its part.
     fn checks(&self) -> impl Iterator<Item = (&Self, &'p Check)> {
         self.places.iter().map(move |&place| (self, &self.plan.checks[place]))
@@ -65,7 +65,7 @@ impl<'p> Part<'p> {
 
 /// How the script is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum ScriptRef {
     /// As Redis knows it.
     ByHash,
     /// For a Redis that does not.
@@ -75,17 +75,17 @@ pub enum Named {
 impl Call<'_> {
     /// Packs the whole command.
     #[must_use]
-    pub fn command(&self, named: Named) -> Cmd {
+    pub fn command(&self, script_ref: ScriptRef) -> Cmd {
         let mut command = Cmd::new();
-        self.write(named, &mut command);
+        self.write(script_ref, &mut command);
         command
     }
 
     /// Packs the whole command into an empty one.
-    pub(super) fn write(&self, named: Named, command: &mut Cmd) {
-        match named {
-            Named::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
-            Named::ByText => command.arg("EVAL").arg(script::TEXT),
+    pub(super) fn write(&self, script_ref: ScriptRef, command: &mut Cmd) {
+        match script_ref {
+            ScriptRef::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
+            ScriptRef::ByText => command.arg("EVAL").arg(script::TEXT),
         };
         let checks = self.len();
         command.arg(checks);
@@ -96,10 +96,10 @@ impl Call<'_> {
         let mut runs: SmallVec<[Run; 8]> = SmallVec::new();
         let mut firsts: SmallVec<[usize; 16]> = SmallVec::with_capacity(checks);
         let mut key = Vec::new();
-        for (place, (part, check)) in self.checks().enumerate() {
-            write_key(part.plan, check, self.now, &mut key);
+        for (place, (request, check)) in self.checks().enumerate() {
+            write_key(request.plan, check, self.now, &mut key);
             command.arg(&key[..]);
-            let own = part.plan.key(check);
+            let own = request.plan.key(check);
             let own = (hasher.hash_one(own), own, code(&check.algorithm));
             firsts.push(keys.iter().position(|key| *key == own).unwrap_or(place));
             keys.push(own);
@@ -107,7 +107,7 @@ impl Call<'_> {
                 limits.push(&check.algorithm);
                 limits.len() - 1
             });
-            let run = self.run(part, check, limit);
+            let run = self.run(request, check, limit);
             match runs.last_mut() {
                 Some(last) if run == (Run { checks: 1, ..*last }) => last.checks += 1,
                 _ => runs.push(run),
@@ -141,14 +141,14 @@ impl Call<'_> {
     }
 
     fn write_requests(&self, out: &mut Vec<u8>) {
-        let deadline = |part: &Part<'_>| part.deadline.0.min(MOST.unsigned_abs());
-        out.reserve(NUMBER + self.parts.len() * REQUEST);
-        pack(out, &[self.parts.iter().map(deadline).min().unwrap_or(MOST.unsigned_abs())]);
-        for part in &self.parts {
-            out.push((part.plan.commit == Commit::AllOrNone).into());
-            pack_short(out, part.places.len());
-            pack_short(out, part.plan.passing_quotas());
-            pack(out, &[deadline(part)]);
+        let deadline = |request: &CallRequest<'_>| request.deadline.0.min(MOST.unsigned_abs());
+        out.reserve(NUMBER + self.requests.len() * REQUEST);
+        pack(out, &[self.requests.iter().map(deadline).min().unwrap_or(MOST.unsigned_abs())]);
+        for request in &self.requests {
+            out.push((request.plan.commit == Commit::AllOrNone).into());
+            pack_short(out, request.places.len());
+            pack_short(out, request.plan.passing_quotas());
+            pack(out, &[deadline(request)]);
         }
     }
 
@@ -160,20 +160,20 @@ impl Call<'_> {
                 uses.push(code);
             }
         }
-        if self.parts.iter().any(|part| part.plan.commit == Commit::AllOrNone) {
+        if self.requests.iter().any(|request| request.plan.commit == Commit::AllOrNone) {
             uses.push(b'A');
         }
         uses
     }
 
     /// A run of this check alone. Roles matter only to requests that commit all or none.
-    fn run(&self, part: &Part<'_>, check: &Check, limit: usize) -> Run {
-        let role = match part.plan.commit {
+    fn run(&self, request: &CallRequest<'_>, check: &Check, limit: usize) -> Run {
+        let role = match request.plan.commit {
             Commit::Each => 0,
             Commit::AllOrNone => usize::from(check.role.quota) + 2 * usize::from(check.role.shadow),
         };
         let hits = check.hits.clamp(-MOST, i64::from(check.algorithm.capacity()) + 1);
-        Run { limit: 4 * limit + role, checks: 1, hits, own: self.own_number(check, part.patience) }
+        Run { limit: 4 * limit + role, checks: 1, hits, own: self.own_number(check, request.patience) }
     }
 
     /// What belongs to a check and not to its limit: for how long the counter of a window is kept, and how long a caller can be held.
@@ -191,17 +191,17 @@ impl Call<'_> {
     /// How many checks it decides.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.places.len()).sum()
+        self.requests.iter().map(|request| request.places.len()).sum()
     }
 
     /// Whether it decides none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| part.places.is_empty())
+        self.requests.iter().all(|request| request.places.is_empty())
     }
 
-    fn checks(&self) -> impl Iterator<Item = (&Part<'_>, &Check)> {
-        self.parts.iter().flat_map(Part::checks)
+    fn checks(&self) -> impl Iterator<Item = (&CallRequest<'_>, &Check)> {
+        self.requests.iter().flat_map(CallRequest::checks)
     }
 }
 

@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use bb8_redis::redis::Value;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::error::{self, Refusal};
-use super::link::{Link, Purpose, whole};
+use super::error::{self, ConnectError};
+use super::link::{Connection, Purpose, whole};
 use super::options::Address;
-use super::shared::Shared;
+use super::shared::Deployment;
 use super::slots::Slot;
 use crate::breaker::State;
 
@@ -32,28 +32,28 @@ const OPINIONS: usize = 3;
 const AT_LEAST: Duration = Duration::from_millis(50);
 
 /// Keeps the map true; never ends.
-pub(super) async fn follow(shared: &Shared, seeds: &[Address]) {
+pub(super) async fn follow(deployment: &Deployment, seeds: &[Address]) {
     let mut well_at = Instant::now();
     loop {
-        match ask_anybody(shared, seeds).await {
-            Ok(ranges) => shared.redraw(&ranges),
-            Err(refusal) => {
-                shared.tallies().refused(&refusal);
-                shared.finish_looking();
+        match ask_anybody(deployment, seeds).await {
+            Ok(ranges) => deployment.update_slots(&ranges),
+            Err(error) => {
+                deployment.error_counters().record_failed_connect(&error);
+                deployment.finish_discovery();
             }
         }
         sleep(AT_LEAST).await;
         let asked = Instant::now();
-        while shared.is_well() && asked.elapsed() < FRESH {
-            if timeout(TICK, shared.is_stale.notified()).await.is_ok() {
+        while deployment.is_well() && asked.elapsed() < FRESH {
+            if timeout(TICK, deployment.is_stale.notified()).await.is_ok() {
                 break;
             }
         }
-        if shared.is_well() {
+        if deployment.is_well() {
             well_at = Instant::now();
         } else {
             let wait = if well_at.elapsed() < FAILOVER { TICK } else { LATER };
-            let _ = timeout(wait, shared.is_stale.notified()).await;
+            let _ = timeout(wait, deployment.is_stale.notified()).await;
         }
     }
 }
@@ -62,12 +62,12 @@ type Ranges = Vec<(RangeInclusive<Slot>, Address)>;
 
 /// Asks one node after the other until one knows at least as many slots as we do: first those that are well, in any order, then those of the
 /// settings, then the others.
-async fn ask_anybody(shared: &Shared, seeds: &[Address]) -> Result<Ranges, Refusal> {
-    let map = shared.map();
+async fn ask_anybody(deployment: &Deployment, seeds: &[Address]) -> Result<Ranges, ConnectError> {
+    let map = deployment.map();
     let (mut known, mut others) = (Vec::new(), Vec::new());
     for node in &map.nodes {
-        let Some(place) = node.place() else { continue };
-        if node.state() == State::Closed { &mut known } else { &mut others }.push(place.address.clone());
+        let Some(location) = node.location() else { continue };
+        if node.state() == State::Closed { &mut known } else { &mut others }.push(location.address.clone());
     }
     fastrand::shuffle(&mut known);
     for address in seeds.iter().chain(&others) {
@@ -75,13 +75,13 @@ async fn ask_anybody(shared: &Shared, seeds: &[Address]) -> Result<Ranges, Refus
             known.push(address.clone());
         }
     }
-    let mut refusal = Refusal { name: error::NO_PRIMARY, cause: None };
+    let mut error = ConnectError { name: error::NO_PRIMARY, cause: None };
     let mut best: Option<Ranges> = None;
     let mut opinions = 0;
     for address in &known {
-        match ask(shared, address).await {
+        match ask(deployment, address).await {
             // A node that was made anew knows of none.
-            Ok(ranges) if ranges.is_empty() => refusal = Refusal { name: error::CLUSTER_DOWN, cause: None },
+            Ok(ranges) if ranges.is_empty() => error = ConnectError { name: error::CLUSTER_DOWN, cause: None },
             Ok(ranges) => {
                 opinions += 1;
                 if best.as_ref().is_none_or(|best| slots(best) < slots(&ranges)) {
@@ -91,24 +91,24 @@ async fn ask_anybody(shared: &Shared, seeds: &[Address]) -> Result<Ranges, Refus
                     break;
                 }
             }
-            Err(other) => refusal = other,
+            Err(other) => error = other,
         }
     }
-    best.ok_or(refusal)
+    best.ok_or(error)
 }
 
 fn slots(ranges: &Ranges) -> usize {
     ranges.iter().map(|(range, _)| range.len()).sum()
 }
 
-async fn ask(shared: &Shared, address: &Address) -> Result<Ranges, Refusal> {
-    let options = shared.options();
-    let mut link = Link::open(address, options, Purpose::Ask).await?.link;
-    let out = link.outgoing();
+async fn ask(deployment: &Deployment, address: &Address) -> Result<Ranges, ConnectError> {
+    let options = deployment.options();
+    let mut connection = Connection::open(address, options, Purpose::QueryCluster).await?.connection;
+    let out = connection.outgoing();
     out.command("CLUSTER").arg("SLOTS");
     out.end();
-    let reply = link.ask(Instant::now() + options.connect_timeout).await?;
-    let refused = |name| Refusal { name, cause: None };
+    let reply = connection.query(Instant::now() + options.connect_timeout).await?;
+    let refused = |name| ConnectError { name, cause: None };
     match reply {
         [Value::ServerError(error)] => Err(refused(error::classify(error).name)),
         [Value::Array(rows)] => rows.iter().map(|row| range(row, address)).collect::<Option<Ranges>>().ok_or(refused(error::PROTOCOL)),

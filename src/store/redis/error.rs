@@ -80,13 +80,13 @@ pub(super) const SERVER_ERROR: &str = "server_error";
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ConnectError {
     pub(super) name: &'static str,
     /// For the log: what the system or TLS says, or a hint of ours; never what the server says.
     pub(super) cause: Option<String>,
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for ConnectError {
     fn from(error: StoreError) -> Self {
         Self { name: name(error), cause: None }
     }
@@ -94,7 +94,7 @@ impl From<StoreError> for Refusal {
 
 /// One kind of error.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct ErrorKind {
     /// The first word of the error.
     code: &'static str,
     /// What its text holds; empty = any.
@@ -102,7 +102,7 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     outcome: fn(&'static str) -> StoreError,
     /// Another connection may lead to a server that does better.
-    breaks_link: bool,
+    breaks_connection: bool,
     /// A person has to change a setting, here or in Redis, before it gets better.
     is_config: bool,
     /// For the log: what it means and what to do.
@@ -115,16 +115,16 @@ const fn kind(
     name: &'static str,
     outcome: fn(&'static str) -> StoreError,
     means: &'static str,
-) -> Kind {
-    Kind { code, text, name, outcome, breaks_link: false, is_config: false, means }
+) -> ErrorKind {
+    ErrorKind { code, text, name, outcome, breaks_connection: false, is_config: false, means }
 }
 
-const fn breaking(mut kind: Kind) -> Kind {
-    kind.breaks_link = true;
+const fn breaking(mut kind: ErrorKind) -> ErrorKind {
+    kind.breaks_connection = true;
     kind
 }
 
-const fn config(mut kind: Kind) -> Kind {
+const fn config(mut kind: ErrorKind) -> ErrorKind {
     kind.is_config = true;
     kind
 }
@@ -132,7 +132,7 @@ const fn config(mut kind: Kind) -> Kind {
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first line that fits counts.
-static KINDS: [Kind; 43] = [
+static KINDS: [ErrorKind; 43] = [
     // What a server says.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
@@ -200,7 +200,7 @@ static KINDS: [Kind; 43] = [
     kind("", "", SERVER_ERROR, Unknown, "Redis answered with an error that Weir does not know"),
 ];
 
-impl Kind {
+impl ErrorKind {
     /// What a caller is told.
     pub(super) fn error(&self) -> StoreError {
         (self.outcome)(self.name)
@@ -208,18 +208,18 @@ impl Kind {
 }
 
 /// The kind of an error reply.
-pub(super) fn classify(error: &ServerError) -> &'static Kind {
+pub(super) fn classify(error: &ServerError) -> &'static ErrorKind {
     find(error.code(), error.details().unwrap_or_default())
 }
 
 /// The kind of an error as a line: its code, a space, its text.
-pub(super) fn classify_line(line: &[u8]) -> &'static Kind {
+pub(super) fn classify_line(line: &[u8]) -> &'static ErrorKind {
     let line = String::from_utf8_lossy(line.strip_prefix(b"-").unwrap_or(line));
     let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
     find(code, text)
 }
 
-fn find(code: &str, text: &str) -> &'static Kind {
+fn find(code: &str, text: &str) -> &'static ErrorKind {
     // Redis 7 names what made it refuse the transaction.
     if let ("EXECABORT", Some((_, cause))) = (code, text.split_once("because of: ")) {
         return classify_line(cause.as_bytes());
@@ -229,8 +229,8 @@ fn find(code: &str, text: &str) -> &'static Kind {
 }
 
 /// Whether the connection that an error came from should not be used again.
-pub(super) fn breaks_link(error: StoreError) -> bool {
-    KINDS.iter().any(|kind| kind.breaks_link && kind.name == name(error))
+pub(super) fn breaks_connection(error: StoreError) -> bool {
+    KINDS.iter().any(|kind| kind.breaks_connection && kind.name == name(error))
 }
 
 /// Whether the answer to a request speaks against the server as a whole, and in what way. Not if it is about one key or one command, is a
@@ -271,41 +271,41 @@ pub(super) fn meaning(name: &str) -> &'static str {
 
 /// How often each error happened; warns of it at most once a second.
 #[derive(Debug, Default)]
-pub(super) struct Tallies(Mutex<BTreeMap<&'static str, Tally>>);
+pub(super) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
 
 #[derive(Debug, Default)]
-struct Tally {
+struct ErrorCounter {
     count: u64,
     warned_at: Option<Instant>,
     warned_of: u64,
 }
 
-impl Tallies {
+impl ErrorCounters {
     /// Counts an error. `cause` is for the log and must hold nothing that we sent.
     pub(super) fn record(&self, name: &'static str, cause: Option<&str>) {
         let now = Instant::now();
         let times = {
-            let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let tally = tallies.entry(name).or_default();
-            tally.count += 1;
-            if tally.warned_at.is_some_and(|at| now.saturating_duration_since(at) < QUIET) {
+            let mut error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let counter = error_counters.entry(name).or_default();
+            counter.count += 1;
+            if counter.warned_at.is_some_and(|at| now.saturating_duration_since(at) < QUIET) {
                 return;
             }
-            tally.warned_at = Some(now);
-            tally.count - std::mem::replace(&mut tally.warned_of, tally.count)
+            counter.warned_at = Some(now);
+            counter.count - std::mem::replace(&mut counter.warned_of, counter.count)
         };
         tracing::warn!(error = name, times, cause, "Redis: {}", meaning(name));
     }
 
     /// Counts an attempt to connect that failed.
-    pub(super) fn refused(&self, refusal: &Refusal) {
-        self.record(refusal.name, refusal.cause.as_deref());
+    pub(super) fn record_failed_connect(&self, error: &ConnectError) {
+        self.record(error.name, error.cause.as_deref());
     }
 
     /// All counts, by name.
     pub(super) fn counts(&self) -> Vec<(&'static str, u64)> {
-        let tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        tallies.iter().map(|(&name, tally)| (name, tally.count)).collect()
+        let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        error_counters.iter().map(|(&name, counter)| (name, counter.count)).collect()
     }
 }
 
@@ -326,7 +326,7 @@ mod tests {
             ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", NotExecuted("misconf")),
             ("NOREPLICAS Not enough good replicas to write.", NotExecuted("noreplicas")),
             ("READONLY You can't write against a read only replica.", NotExecuted("readonly")),
-            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", NotExecuted("masterdown")),
+            ("MASTERDOWN Connection with MASTER is down and replica-serve-stale-data is set to 'no'.", NotExecuted("masterdown")),
             ("NOAUTH Authentication required.", NotExecuted("auth")),
             ("WRONGPASS invalid username-password pair or user is disabled.", NotExecuted("auth")),
             (
@@ -364,7 +364,7 @@ mod tests {
             assert!(!kind.name.is_empty() && !meaning(kind.name).is_empty(), "{kind:?}");
         }
         for (name, breaks) in [("readonly", true), ("masterdown", true), ("auth", true), ("loading", false), ("oom", false)] {
-            assert_eq!(breaks_link(NotExecuted(name)), breaks, "{name}");
+            assert_eq!(breaks_connection(NotExecuted(name)), breaks, "{name}");
         }
     }
 
@@ -382,11 +382,11 @@ mod tests {
 
     #[test]
     fn counts_go_on_while_the_log_is_quiet() {
-        let tallies = Tallies::default();
+        let error_counters = ErrorCounters::default();
         for _ in 0..1_000 {
-            tallies.record(IO, None);
+            error_counters.record(IO, None);
         }
-        tallies.record(TIMEOUT, Some("late"));
-        assert_eq!(tallies.counts(), [(IO, 1_000), (TIMEOUT, 1)]);
+        error_counters.record(TIMEOUT, Some("late"));
+        assert_eq!(error_counters.counts(), [(IO, 1_000), (TIMEOUT, 1)]);
     }
 }

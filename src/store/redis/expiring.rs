@@ -1,7 +1,7 @@
 //! Which counters are known to expire, so that a hit need not say it again.
 //!
-//! Belongs to one link, and knows only what that link was told: a server that lost its counters, or another one under the same name, is met by
-//! new links. What is known may be wrong all the same, because a server can be flushed or drop a key under way; then the hit that makes the
+//! Belongs to one connection, and knows only what that connection was told: a server that lost its counters, or another one under the same name, is met by
+//! new connections. What is known may be wrong all the same, because a server can be flushed or drop a key under way; then the hit that makes the
 //! key anew finds nothing before itself, and its expiry is said after it. Bounded: what was not asked for in a while is forgotten.
 
 use std::collections::hash_map::RandomState;
@@ -16,34 +16,34 @@ const GENERATION: usize = 65_536 / 8 * 7;
 
 /// A counter of one window.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counter<'k> {
+pub(super) struct CounterKey<'k> {
     pub(super) key: &'k [u8],
     pub(super) window: u64,
 }
 
 /// Keyed hashes of counters; that two are the same costs one repair and nothing else.
-pub(super) struct Expiring {
+pub(super) struct KnownTtls {
     recent: HashTable<u64>,
     older: HashTable<u64>,
     secret: (u64, u64),
 }
 
-impl Default for Expiring {
+impl Default for KnownTtls {
     fn default() -> Self {
         let secret = RandomState::new();
         Self { recent: HashTable::new(), older: HashTable::new(), secret: (secret.hash_one(0), secret.hash_one(1)) }
     }
 }
 
-impl fmt::Debug for Expiring {
+impl fmt::Debug for KnownTtls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Expiring").field("recent", &self.recent.len()).field("older", &self.older.len()).finish_non_exhaustive()
     }
 }
 
-impl Expiring {
+impl KnownTtls {
     /// Whether the counter was seen to get an expiry; it is remembered for longer then.
-    pub(super) fn knows(&mut self, counter: Counter<'_>) -> bool {
+    pub(super) fn knows(&mut self, counter: CounterKey<'_>) -> bool {
         let hash = self.hash(counter);
         if self.recent.find(hash, |known| *known == hash).is_some() {
             return true;
@@ -56,7 +56,7 @@ impl Expiring {
     }
 
     /// The counter has an expiry.
-    pub(super) fn learn(&mut self, counter: Counter<'_>) {
+    pub(super) fn learn(&mut self, counter: CounterKey<'_>) {
         let hash = self.hash(counter);
         if self.recent.find(hash, |known| *known == hash).is_none() {
             self.insert(hash);
@@ -64,7 +64,7 @@ impl Expiring {
     }
 
     /// The counter may have no expiry.
-    pub(super) fn forget(&mut self, counter: Counter<'_>) {
+    pub(super) fn forget(&mut self, counter: CounterKey<'_>) {
         let hash = self.hash(counter);
         for table in [&mut self.recent, &mut self.older] {
             if let Ok(known) = table.find_entry(hash, |known| *known == hash) {
@@ -81,7 +81,7 @@ impl Expiring {
         self.recent.insert_unique(hash, hash, |known| *known);
     }
 
-    fn hash(&self, counter: Counter<'_>) -> u64 {
+    fn hash(&self, counter: CounterKey<'_>) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
         hasher.write(counter.key);
         hasher.write_u64(counter.window);
@@ -93,35 +93,35 @@ impl Expiring {
 mod tests {
     use super::*;
 
-    fn counter(key: &[u8], window: u64) -> Counter<'_> {
-        Counter { key, window }
+    fn counter(key: &[u8], window: u64) -> CounterKey<'_> {
+        CounterKey { key, window }
     }
 
     #[test]
     fn a_counter_is_known_by_its_key_and_its_window() {
-        let mut expiring = Expiring::default();
-        expiring.learn(counter(b"a", 7));
-        assert!(expiring.knows(counter(b"a", 7)));
-        assert!(!expiring.knows(counter(b"a", 8)) && !expiring.knows(counter(b"b", 7)));
-        expiring.forget(counter(b"a", 7));
-        assert!(!expiring.knows(counter(b"a", 7)));
+        let mut known_ttls = KnownTtls::default();
+        known_ttls.learn(counter(b"a", 7));
+        assert!(known_ttls.knows(counter(b"a", 7)));
+        assert!(!known_ttls.knows(counter(b"a", 8)) && !known_ttls.knows(counter(b"b", 7)));
+        known_ttls.forget(counter(b"a", 7));
+        assert!(!known_ttls.knows(counter(b"a", 7)));
     }
 
     #[test]
     fn what_is_asked_for_is_kept_and_all_of_it_is_bounded() {
-        let mut expiring = Expiring::default();
-        expiring.learn(counter(b"kept", 0));
+        let mut known_ttls = KnownTtls::default();
+        known_ttls.learn(counter(b"kept", 0));
         for window in 0..10 * GENERATION as u64 {
-            expiring.learn(counter(b"k", window));
+            known_ttls.learn(counter(b"k", window));
             if window % 1_000 == 0 {
-                assert!(expiring.knows(counter(b"kept", 0)), "after {window}");
+                assert!(known_ttls.knows(counter(b"kept", 0)), "after {window}");
             }
         }
-        assert!(expiring.knows(counter(b"k", 10 * GENERATION as u64 - 1)));
-        assert!(!expiring.knows(counter(b"k", 0)), "what nobody asked for is forgotten");
-        assert!(expiring.recent.len() + expiring.older.len() <= 2 * GENERATION);
-        assert!(expiring.recent.capacity() + expiring.older.capacity() <= 2 * GENERATION, "two tables of 65,536 places");
-        expiring.forget(counter(b"kept", 0));
-        assert!(!expiring.knows(counter(b"kept", 0)), "in both generations");
+        assert!(known_ttls.knows(counter(b"k", 10 * GENERATION as u64 - 1)));
+        assert!(!known_ttls.knows(counter(b"k", 0)), "what nobody asked for is forgotten");
+        assert!(known_ttls.recent.len() + known_ttls.older.len() <= 2 * GENERATION);
+        assert!(known_ttls.recent.capacity() + known_ttls.older.capacity() <= 2 * GENERATION, "two tables of 65,536 places");
+        known_ttls.forget(counter(b"kept", 0));
+        assert!(!known_ttls.knows(counter(b"kept", 0)), "in both generations");
     }
 }

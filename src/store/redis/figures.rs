@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one server; they only grow.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct Counters {
     batches: AtomicU64,
     requests: AtomicU64,
     abandoned: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Counts {
     pub abandoned: u64,
 }
 
-impl Figures {
+impl Counters {
     /// A batch of so many requests was answered.
     pub(super) fn answered(&self, requests: usize) {
         self.batches.fetch_add(1, Ordering::Relaxed);

@@ -8,12 +8,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::batch::{Batch, Manner, Now, Work};
-use super::error::{self, Refusal};
-use super::link::Link;
+use super::batch::{Batch, BatchOptions, ClockReading, Work};
+use super::error::{self, ConnectError};
+use super::link::Connection;
 use super::node::Node;
 use super::options::Topology;
-use super::shared::{Map, Shared};
+use super::shared::{Deployment, SlotMap};
 use super::{cluster, sentinel, watch};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::breaker::Why;
@@ -29,42 +29,42 @@ const PROBE_WINDOW: Span = Span::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Looks after a deployment: finds its servers, follows them, and probes those that fell silent. Never ends; one per process is enough.
-pub async fn keep(shared: Arc<Shared>) {
+pub async fn supervise(deployment: Arc<Deployment>) {
     let find = async {
-        match &shared.options().topology {
+        match &deployment.options().topology {
             Topology::Single(_) => {}
-            Topology::Sentinel { master, sentinels } => sentinel::follow(&shared, master, sentinels).await,
-            Topology::Cluster(seeds) => cluster::follow(&shared, seeds).await,
+            Topology::Sentinel { master, sentinels } => sentinel::follow(&deployment, master, sentinels).await,
+            Topology::Cluster(seeds) => cluster::follow(&deployment, seeds).await,
         }
     };
-    tokio::join!(find, probe_whoever_fell_silent(&shared), watch::watch(&shared));
+    tokio::join!(find, probe_open_circuits(&deployment), watch::inspect_all(&deployment));
 }
 
 /// Probes every server whose circuit is open when it is due; none waits for another's probe.
-pub(super) async fn probe_whoever_fell_silent(shared: &Shared) {
-    // The link of a good probe is kept for the second one.
-    let mut links: HashMap<u64, Link> = HashMap::new();
+pub(super) async fn probe_open_circuits(deployment: &Deployment) {
+    // The connection of a good probe is kept for the second one.
+    let mut connections: HashMap<u64, Connection> = HashMap::new();
     let mut under_way: HashSet<u64> = HashSet::new();
     let mut probes = FuturesUnordered::new();
     loop {
-        let opened = shared.opened_circuit.notified();
+        let opened = deployment.opened_circuit.notified();
         let mut next = LONGEST_WAIT;
-        let map = shared.map();
+        let map = deployment.map();
         for node in &map.nodes {
             match node.next_probe() {
                 _ if under_way.contains(&node.id) => {}
                 Some(wait) if wait.is_zero() => {
                     under_way.insert(node.id);
-                    probes.push(probe_and_tell(shared, Arc::clone(&map), Arc::clone(node), links.remove(&node.id)));
+                    probes.push(probe_and_tell(deployment, Arc::clone(&map), Arc::clone(node), connections.remove(&node.id)));
                 }
                 Some(wait) => next = next.min(wait),
-                None => drop(links.remove(&node.id)),
+                None => drop(connections.remove(&node.id)),
             }
         }
         tokio::select! {
-            Some((id, link)) = probes.next() => {
+            Some((id, connection)) = probes.next() => {
                 under_way.remove(&id);
-                links.extend(link.map(|link| (id, link)));
+                connections.extend(connection.map(|connection| (id, connection)));
             }
             () = opened => {}
             // Who is due may be due earlier by then, if its circuit closes and opens again.
@@ -73,53 +73,58 @@ pub(super) async fn probe_whoever_fell_silent(shared: &Shared) {
     }
 }
 
-async fn probe_and_tell(shared: &Shared, map: Arc<Map>, node: Arc<Node>, link: Option<Link>) -> (u64, Option<Link>) {
-    let key = map.key_of(&node, |number| shared.options().probe_key(number));
-    let (link, result) = match key {
-        Some(key) => probe(&node, link, &key, shared.manner()).await,
+async fn probe_and_tell(
+    deployment: &Deployment,
+    map: Arc<SlotMap>,
+    node: Arc<Node>,
+    connection: Option<Connection>,
+) -> (u64, Option<Connection>) {
+    let key = map.key_of(&node, |number| deployment.options().probe_key(number));
+    let (connection, result) = match key {
+        Some(key) => probe(&node, connection, &key, deployment.batch_options()).await,
         // It has no slot any more, and nobody asks it.
         None => (None, Ok(())),
     };
     if let Err((_, name)) = result {
-        shared.tallies().record(name, None);
+        deployment.error_counters().record(name, None);
     }
     node.probed(result);
-    (node.id, link)
+    (node.id, connection)
 }
 
-type Probed = (Option<Link>, Result<(), (Why, &'static str)>);
+type ProbeResult = (Option<Connection>, Result<(), (Why, &'static str)>);
 
 /// Counts a hit, by transaction and by script, as requests do: only that shows that the server takes writes in time.
-async fn probe(node: &Node, link: Option<Link>, key: &[u8], manner: Manner) -> Probed {
-    let usable = link.and_then(|mut link| (!link.is_spent() && link.is_quiet()).then_some(link));
-    let mut link = match usable {
-        Some(link) => link,
+async fn probe(node: &Node, connection: Option<Connection>, key: &[u8], batch_options: BatchOptions) -> ProbeResult {
+    let usable = connection.and_then(|mut connection| (connection.is_reusable() && connection.is_quiet()).then_some(connection));
+    let mut connection = match usable {
+        Some(connection) => connection,
         None => match node.connect().await {
-            Ok((link, _)) => link,
-            Err(Refusal { name, .. }) => return (None, Err((error::why(name), name))),
+            Ok((connection, _)) => connection,
+            Err(ConnectError { name, .. }) => return (None, Err((error::why(name), name))),
         },
     };
-    match count(node, &mut link, key, manner).await {
-        Ok(()) => (Some(link), Ok(())),
+    match count(node, &mut connection, key, batch_options).await {
+        Ok(()) => (Some(connection), Ok(())),
         Err(error) => (None, Err((error::why(error::name(error)), error::name(error)))),
     }
 }
 
-async fn count(node: &Node, link: &mut Link, key: &[u8], manner: Manner) -> Result<(), StoreError> {
+async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_options: BatchOptions) -> Result<(), StoreError> {
     for by_script in [false, true] {
         // The text of the script may have to be sent, and takes its time; what requests need is measured by the transaction.
         let budget = if by_script { node.options().connect_timeout } else { node.budget() };
         let at = Instant::now();
         let time = node.clock().read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
         let work = work(key, at + budget);
-        let manner = Manner { fixed_windows_by_script: by_script || manner.fixed_windows_by_script, ..manner };
-        let batch = Batch::new([&work], manner, Now { time, at }, link.expiring());
+        let batch_options = BatchOptions { fixed_windows_by_script: by_script || batch_options.fixed_windows_by_script, ..batch_options };
+        let batch = Batch::new([&work], batch_options, ClockReading { time, at }, connection.known_ttls());
         let mut replies = batch.unanswered();
-        batch.write(link.outgoing());
-        batch.read(link.exchange(work.within.deadline).await?, &mut replies);
+        batch.write(connection.outgoing());
+        batch.read(connection.exchange(work.within.deadline).await?, &mut replies);
         if let Some(again) = batch.without_script(&replies) {
-            again.write(link.outgoing());
-            again.read(link.exchange(work.within.deadline).await?, &mut replies);
+            again.write(connection.outgoing());
+            again.read(connection.exchange(work.within.deadline).await?, &mut replies);
         }
         for answer in &replies[0].answers {
             match answer {

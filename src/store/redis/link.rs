@@ -1,52 +1,52 @@
 //! One connection to Redis: write what was packed, read exactly its replies.
 //!
-//! A link knows whether it may be used again: not after an error, and not when a caller left between its commands and their last reply, for
+//! A connection knows whether it may be used again: not after an error, and not when a caller left between its commands and their last reply, for
 //! then the next caller would read somebody else's answer. It never tries anything twice; what is lost is the caller's to judge.
 
 use std::io;
 
-use bb8_redis::redis::{Cmd, Parser, ToRedisArgs, Value, parse_redis_value};
+use bb8_redis::redis::{self, Cmd, ToRedisArgs, Value, parse_redis_value};
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::error::{self, Refusal};
-use super::expiring::Expiring;
+use super::error::{self, ConnectError};
+use super::expiring::KnownTtls;
 use super::options::{Address, Login, Options, Password};
-use super::replies::{Received, Strange, Words};
+use super::replies::{Parser, ProtocolError, ReplyBuffer};
 use super::socket::{self, Socket};
 use crate::time::Micros;
 use crate::verdict::StoreError;
 
-/// A link is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
+/// A connection is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
 const LIFETIME: Duration = Duration::from_secs(60);
 
 /// Buffers that grew beyond this for one large request are given back.
 const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Connection {
     socket: Socket,
-    out: Outgoing,
-    received: Received,
+    out: CommandBuffer,
+    received: ReplyBuffer,
     replies: Vec<Value>,
     written: usize,
-    /// What the system said when the link broke.
+    /// What the system said when the connection broke.
     cause: Option<io::Error>,
     state: State,
-    is_condemned: bool,
+    is_given_up: bool,
     retire_at: Instant,
-    /// What this link has told the server of its counters.
-    expiring: Expiring,
+    /// What this connection has told the server of its counters.
+    known_ttls: KnownTtls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ready,
-    /// Commands are under way; whoever finds a link like this was not the one who asked.
+    /// Commands are under way; whoever finds a connection like this was not the one who asked.
     Busy,
     Broken,
 }
 
-/// What a link is for.
+/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Counting; the server has to know transactions.
@@ -54,11 +54,11 @@ pub(super) enum Purpose {
     /// The same, on a server that has to say that it is a primary.
     CountOnPrimary,
     /// Asking a node of a cluster who the others are.
-    Ask,
+    QueryCluster,
     /// Asking a Sentinel, which has passwords of its own.
-    AskSentinel,
+    QuerySentinel,
     /// Looking at a server that may not be able to count at all; logs in and no more.
-    Look,
+    Inspect,
 }
 
 impl Purpose {
@@ -67,39 +67,39 @@ impl Purpose {
     }
 
     fn login(self, options: &Options) -> &Login {
-        if self == Self::AskSentinel { &options.sentinel_login } else { &options.login }
+        if self == Self::QuerySentinel { &options.sentinel_login } else { &options.login }
     }
 }
 
-/// A new link, and the time that the server's clock showed; 0 when it was not asked.
+/// A new connection, and the time that the server's clock showed; 0 when it was not asked.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) link: Link,
+    pub(super) connection: Connection,
     pub(super) time: Micros,
 }
 
-impl Link {
+impl Connection {
     /// Connects, logs in, and learns what it has to know about the server, in one round trip.
-    pub(super) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, Refusal> {
+    pub(super) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, ConnectError> {
         let deadline = Instant::now() + options.connect_timeout;
-        let refusal = match timeout_at(deadline, Self::shake_hands(address, options, purpose, deadline)).await {
+        let error = match timeout_at(deadline, Self::handshake(address, options, purpose, deadline)).await {
             Ok(Ok(opened)) => return Ok(opened),
-            Ok(Err(refusal)) => refusal,
-            Err(_) => Refusal { name: error::CONNECT_TIMEOUT, cause: None },
+            Ok(Err(error)) => error,
+            Err(_) => ConnectError { name: error::CONNECT_TIMEOUT, cause: None },
         };
         // Certificates may have been replaced; the next attempt has the new ones.
-        if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, refusal.name) {
+        if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name) {
             tls.read_again();
         }
-        Err(refusal)
+        Err(error)
     }
 
-    async fn shake_hands(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, Refusal> {
+    async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, ConnectError> {
         let login = purpose.login(options);
-        let who = login.read().await.map_err(|error| Refusal { name: error::AUTH, cause: Some(error.to_string()) })?;
-        let mut link = Self::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
+        let who = login.read().await.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
+        let mut connection = Self::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
         let mut steps = Vec::new();
-        let out = link.outgoing();
+        let out = connection.outgoing();
         if let Some((username, password)) = who {
             let command = out.command("AUTH");
             if let Some(username) = username {
@@ -109,7 +109,7 @@ impl Link {
             out.end();
             steps.push(error::AUTH);
         }
-        if options.database != 0 && matches!(purpose, Purpose::Count | Purpose::CountOnPrimary | Purpose::Look) {
+        if options.database != 0 && matches!(purpose, Purpose::Count | Purpose::CountOnPrimary | Purpose::Inspect) {
             out.command("SELECT").arg(options.database);
             out.end();
             steps.push(error::DATABASE);
@@ -121,8 +121,8 @@ impl Link {
         }
         let commands: &[&str] = match purpose {
             Purpose::Count | Purpose::CountOnPrimary => &["MULTI", "TIME", "EXEC"],
-            Purpose::Ask | Purpose::AskSentinel => &["PING"],
-            Purpose::Look => &[],
+            Purpose::QueryCluster | Purpose::QuerySentinel => &["PING"],
+            Purpose::Inspect => &[],
         };
         for name in commands {
             out.command(name);
@@ -130,78 +130,78 @@ impl Link {
             steps.push(error::UNSUPPORTED);
         }
         // The timeout around all of this is shorter.
-        if let Err(error) = link.ask(deadline + options.connect_timeout).await {
+        if let Err(error) = connection.query(deadline + options.connect_timeout).await {
             // Some say why, and hang up.
-            let said = steps.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply));
-            return Err(said.map_or_else(|| link.why_closed(error::name(error), options), |name| Refusal { name, cause: None }));
+            let said = steps.iter().zip(&connection.replies).find_map(|(&step, reply)| refused(step, reply));
+            return Err(said.map_or_else(|| connection.why_closed(error::name(error), options), |name| ConnectError { name, cause: None }));
         }
-        if let Some(name) = steps.iter().zip(&link.replies).find_map(|(&step, reply)| refused(step, reply)) {
+        if let Some(name) = steps.iter().zip(&connection.replies).find_map(|(&step, reply)| refused(step, reply)) {
             let cause = (name == error::AUTH).then(|| sent(login).to_owned());
-            return Err(Refusal { name, cause });
+            return Err(ConnectError { name, cause });
         }
-        let time = match link.replies.last() {
+        let time = match connection.replies.last() {
             Some(Value::Array(values)) => values.first().and_then(time),
             _ if !purpose.is_to_count() => Some(Micros::default()),
             _ => None,
         };
-        let time = time.ok_or(Refusal { name: error::PROTOCOL, cause: None })?;
-        Ok(Opened { link, time })
+        let time = time.ok_or(ConnectError { name: error::PROTOCOL, cause: None })?;
+        Ok(Opened { connection, time })
     }
 
     fn new(socket: Socket) -> Self {
         Self {
             socket,
-            out: Outgoing::default(),
-            received: Received::default(),
+            out: CommandBuffer::default(),
+            received: ReplyBuffer::default(),
             replies: Vec::new(),
             written: 0,
             cause: None,
             state: State::Ready,
-            is_condemned: false,
+            is_given_up: false,
             retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
-            expiring: Expiring::default(),
+            known_ttls: KnownTtls::default(),
         }
     }
 
     /// What ended the login, with a hint where one side may speak TLS and the other one not.
-    fn why_closed(&mut self, name: &'static str, options: &Options) -> Refusal {
+    fn why_closed(&mut self, name: &'static str, options: &Options) -> ConnectError {
         match (name, self.cause.take()) {
-            (error::PROTOCOL, _) if self.received.all().starts_with(&socket::TLS_ALERT) => {
-                Refusal { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
+            (error::PROTOCOL, _) if self.received.bytes().starts_with(&socket::TLS_ALERT) => {
+                ConnectError { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
             }
             (error::IO, cause) => {
-                let told = cause.map_or(Refusal { name, cause: None }, |cause| socket::refusal(name, &cause));
+                let told = cause.map_or(ConnectError { name, cause: None }, |cause| socket::connect_error(name, &cause));
                 let hint = if options.tls.is_some() { socket::MAY_WANT_A_CERTIFICATE } else { socket::MAY_SPEAK_TLS };
                 match told {
-                    Refusal { name: error::IO, cause } => {
+                    ConnectError { name: error::IO, cause } => {
                         let cause = cause.unwrap_or_else(|| "closed by the other side".to_owned());
-                        Refusal { name, cause: Some(format!("{cause}, during the login; {hint}")) }
+                        ConnectError { name, cause: Some(format!("{cause}, during the login; {hint}")) }
                     }
                     about_tls => about_tls,
                 }
             }
-            (name, cause) => Refusal { name, cause: cause.map(|cause| cause.to_string()) },
+            (name, cause) => ConnectError { name, cause: cause.map(|cause| cause.to_string()) },
         }
     }
 
     /// Where the next batch is packed; empty.
-    pub(super) fn outgoing(&mut self) -> &mut Outgoing {
+    pub(super) fn outgoing(&mut self) -> &mut CommandBuffer {
         self.out.clear();
         &mut self.out
     }
 
     /// Which counters the server was told to let expire.
-    pub(super) fn expiring(&mut self) -> &mut Expiring {
-        &mut self.expiring
+    pub(super) fn known_ttls(&mut self) -> &mut KnownTtls {
+        &mut self.known_ttls
     }
 
     /// Sends what was packed and reads a reply to each command.
     ///
     /// # Errors
     /// `NotExecuted` when not a byte of it left, because it was too late or could not be written, else `Unknown`. Whatever stood between
-    /// writing and the last reply breaks the link.
-    pub(super) async fn exchange(&mut self, deadline: Instant) -> Result<Words<'_>, StoreError> {
-        // What was read of a broken link may be the answer to something else.
+    /// writing and the last reply breaks the connection.
+    pub(super) async fn exchange(&mut self, deadline: Instant) -> Result<Parser<'_>, StoreError> {
+        // What was read of a broken connection may be the answer to something else.
         if self.is_broken() {
             return Err(StoreError::NotExecuted(error::IO));
         }
@@ -211,11 +211,11 @@ impl Link {
         self.state = State::Busy;
         self.written = 0;
         self.received.clear();
-        let result = timeout_at(deadline, self.converse()).await.unwrap_or(Err(error::TIMEOUT));
+        let result = timeout_at(deadline, self.round_trip()).await.unwrap_or(Err(error::TIMEOUT));
         match result {
             Ok(()) => {
                 self.state = State::Ready;
-                Ok(self.received.words())
+                Ok(self.received.tokens())
             }
             Err(name) => {
                 self.state = State::Broken;
@@ -227,12 +227,12 @@ impl Link {
     /// The same, with the replies as values: for what is asked rarely.
     ///
     /// # Errors
-    /// Those of [`Link::exchange`].
-    pub(super) async fn ask(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
+    /// Those of [`Connection::exchange`].
+    pub(super) async fn query(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
         self.replies.clear();
         let exchanged = self.exchange(deadline).await.map(drop);
         // Also those that came before it broke.
-        let (mut parser, mut bytes) = (Parser::new(), self.received.words().bytes());
+        let (mut parser, mut bytes) = (redis::Parser::new(), self.received.tokens().bytes());
         while self.replies.len() < self.out.commands
             && let Ok(value) = parser.parse_value(&mut bytes)
         {
@@ -246,7 +246,7 @@ impl Link {
         Ok(&self.replies)
     }
 
-    async fn converse(&mut self) -> Result<(), &'static str> {
+    async fn round_trip(&mut self) -> Result<(), &'static str> {
         while self.written < self.out.bytes.len() {
             match self.socket.write(&self.out.bytes[self.written..]).await {
                 Ok(count) if count > 0 => self.written += count,
@@ -263,15 +263,15 @@ impl Link {
         for _ in 0..self.out.commands {
             self.receive().await?;
         }
-        if self.received.has_more() { Err(error::PROTOCOL) } else { Ok(()) }
+        if self.received.has_unparsed() { Err(error::PROTOCOL) } else { Ok(()) }
     }
 
     /// Reads until another reply is whole.
     async fn receive(&mut self) -> Result<(), &'static str> {
-        while !self.received.see_reply().map_err(strange)? {
-            match self.socket.read(self.received.room().map_err(strange)?).await {
+        while !self.received.parse_reply().map_err(strange)? {
+            match self.socket.read(self.received.spare().map_err(strange)?).await {
                 Ok(0) => return Err(error::IO),
-                Ok(count) => self.received.came(count),
+                Ok(count) => self.received.fill(count),
                 Err(cause) => return Err(self.broke(cause)),
             }
         }
@@ -281,10 +281,10 @@ impl Link {
     /// What the server says without being asked, to whoever subscribed to it. Waits for as long as it takes.
     ///
     /// # Errors
-    /// The name of what broke the link.
+    /// The name of what broke the connection.
     pub(super) async fn listen(&mut self) -> Result<Value, &'static str> {
-        self.received.forget_seen();
-        let heard = self.receive().await.and_then(|()| parse_redis_value(self.received.words().bytes()).map_err(|_| error::PROTOCOL));
+        self.received.discard_parsed();
+        let heard = self.receive().await.and_then(|()| parse_redis_value(self.received.tokens().bytes()).map_err(|_| error::PROTOCOL));
         if heard.is_err() {
             self.state = State::Broken;
         }
@@ -296,9 +296,9 @@ impl Link {
         error::IO
     }
 
-    /// Not to be used again by another caller.
-    pub(super) fn condemn(&mut self) {
-        self.is_condemned = true;
+    /// Keeps the connection from being used again.
+    pub(super) fn give_up(&mut self) {
+        self.is_given_up = true;
     }
 
     /// Whether something went wrong with it.
@@ -306,9 +306,9 @@ impl Link {
         self.state != State::Ready
     }
 
-    /// Whether the link must not be used again: broken, left in the middle, or old.
-    pub(super) fn is_spent(&self) -> bool {
-        self.state != State::Ready || self.is_condemned
+    /// Whether another exchange may use the connection: the last one ended, nothing failed, and nobody gave the connection up.
+    pub(super) fn is_reusable(&self) -> bool {
+        self.state == State::Ready && !self.is_given_up
     }
 
     /// Whether it should be replaced when there is another one.
@@ -316,13 +316,13 @@ impl Link {
         Instant::now() >= self.retire_at
     }
 
-    /// Whether the other side has closed the link, or said something unasked, since it was last used. Asks nobody.
+    /// Whether the other side has closed the connection, or said something unasked, since it was last used. Asks nobody.
     pub(super) fn is_quiet(&mut self) -> bool {
         self.socket.is_quiet()
     }
 }
 
-fn strange(_: Strange) -> &'static str {
+fn strange(_: ProtocolError) -> &'static str {
     error::PROTOCOL
 }
 
@@ -373,14 +373,14 @@ pub(super) fn whole(reply: &Value) -> Option<i64> {
 
 /// Commands on their way out, packed into one run of bytes.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct CommandBuffer {
     bytes: Vec<u8>,
     commands: usize,
     command: Cmd,
 }
 
-impl Outgoing {
-    /// Begins a command; arguments may follow, then [`Outgoing::end`].
+impl CommandBuffer {
+    /// Begins a command; arguments may follow, then [`CommandBuffer::end`].
     pub(super) fn command<T: ToRedisArgs>(&mut self, name: T) -> &mut Cmd {
         self.begin().arg(name)
     }
@@ -398,11 +398,11 @@ impl Outgoing {
     }
 
     /// Packs a whole command.
-    pub(super) fn words<const N: usize>(&mut self, words: [&[u8]; N]) {
+    pub(super) fn push<const N: usize>(&mut self, arguments: [&[u8]; N]) {
         self.size(b'*', N);
-        for word in words {
-            self.size(b'$', word.len());
-            self.bytes.extend_from_slice(word);
+        for argument in arguments {
+            self.size(b'$', argument.len());
+            self.bytes.extend_from_slice(argument);
             self.bytes.extend_from_slice(b"\r\n");
         }
         self.commands += 1;

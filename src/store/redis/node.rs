@@ -9,12 +9,12 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::batch::Reply;
 use super::clock::Clock;
-use super::error::{self, Refusal, Tallies};
-use super::figures::Figures;
-use super::link::{Link, Purpose};
+use super::error::{self, ConnectError, ErrorCounters};
+use super::figures::Counters;
+use super::link::{Connection, Purpose};
 use super::options::{Address, Options};
-use super::round_trip::RoundTrip;
-use super::watch::Seen;
+use super::round_trip::RttEstimator;
+use super::watch::LatestStatus;
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Within;
 use crate::time::Micros;
@@ -29,7 +29,7 @@ pub(super) struct Node {
     pub(super) id: u64,
     options: Arc<Options>,
     purpose: Purpose,
-    place: ArcSwapOption<Place>,
+    location: ArcSwapOption<Location>,
     found: Notify,
     clock: Clock,
     began: Instant,
@@ -37,19 +37,19 @@ pub(super) struct Node {
     is_closed: AtomicBool,
     /// Told to the keeper when the circuit opens.
     pub(super) opened_circuit: Arc<Notify>,
-    tallies: Arc<Tallies>,
-    links: Links,
-    pub(super) figures: Figures,
+    error_counters: Arc<ErrorCounters>,
+    connections: OpenConnections,
+    pub(super) counters: Counters,
     /// What the slow look beside the requests shows.
-    pub(super) seen: Seen,
+    pub(super) latest_status: LatestStatus,
     /// What a request had for its trip, lately; a probe gets no more.
     budget_micros: AtomicU64,
-    pub(super) round_trip: RoundTrip,
+    pub(super) rtt: RttEstimator,
 }
 
 /// Where a server is. After a failover it is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) address: Address,
     generation: u64,
     since: Instant,
@@ -62,9 +62,9 @@ struct Circuit {
     reason: &'static str,
 }
 
-/// Links to the server, of all threads.
+/// OpenConnections to the server, of all threads.
 #[derive(Debug, Default)]
-struct Links {
+struct OpenConnections {
     opened: AtomicU64,
     open: AtomicUsize,
     /// One broke since the last was opened.
@@ -108,7 +108,7 @@ impl Node {
         address: Option<Address>,
         options: &Arc<Options>,
         purpose: Purpose,
-        tallies: &Arc<Tallies>,
+        error_counters: &Arc<ErrorCounters>,
         opened: &Arc<Notify>,
     ) -> Arc<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
@@ -116,19 +116,19 @@ impl Node {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             options: Arc::clone(options),
             purpose,
-            place: ArcSwapOption::from(address.map(|address| Arc::new(Place { address, generation: 0, since: Instant::now() }))),
+            location: ArcSwapOption::from(address.map(|address| Arc::new(Location { address, generation: 0, since: Instant::now() }))),
             found: Notify::new(),
             clock: Clock::new(),
             began: Instant::now(),
             circuit: Mutex::new(Circuit { breaker: Breaker::new(breaker::Options::default()), reason: error::NO_PRIMARY }),
             is_closed: AtomicBool::new(true),
             opened_circuit: Arc::clone(opened),
-            tallies: Arc::clone(tallies),
-            links: Links::default(),
-            figures: Figures::default(),
-            seen: Seen::default(),
+            error_counters: Arc::clone(error_counters),
+            connections: OpenConnections::default(),
+            counters: Counters::default(),
+            latest_status: LatestStatus::default(),
             budget_micros: AtomicU64::new(0),
-            round_trip: RoundTrip::default(),
+            rtt: RttEstimator::default(),
         })
     }
 
@@ -140,23 +140,23 @@ impl Node {
         &self.clock
     }
 
-    pub(super) fn tallies(&self) -> &Tallies {
-        &self.tallies
+    pub(super) fn error_counters(&self) -> &ErrorCounters {
+        &self.error_counters
     }
 
     /// Where it is, when that is known.
-    pub(super) fn place(&self) -> Option<Arc<Place>> {
-        self.place.load_full()
+    pub(super) fn location(&self) -> Option<Arc<Location>> {
+        self.location.load_full()
     }
 
-    /// It is elsewhere from now on: links to the old place are not used again, and what was known of its clock is forgotten.
+    /// It is elsewhere from now on: connections to the old place are not used again, and what was known of its clock is forgotten.
     pub(super) fn move_to(&self, address: Address) {
-        let old = self.place.load_full();
-        if old.as_ref().is_some_and(|place| place.address == address) {
+        let old = self.location.load_full();
+        if old.as_ref().is_some_and(|location| location.address == address) {
             return;
         }
-        let generation = old.map_or(0, |place| place.generation + 1);
-        self.place.store(Some(Arc::new(Place { address, generation, since: Instant::now() })));
+        let generation = old.map_or(0, |location| location.generation + 1);
+        self.location.store(Some(Arc::new(Location { address, generation, since: Instant::now() })));
         self.clock.forget();
         // What the old one did says nothing about the new one.
         self.circuit().breaker = Breaker::new(breaker::Options::default());
@@ -165,51 +165,51 @@ impl Node {
     }
 
     /// Whether the server is still where this says.
-    pub(super) fn is_at(&self, place: &Arc<Place>) -> bool {
-        self.place.load().as_ref().is_some_and(|now| now.generation == place.generation)
+    pub(super) fn is_at(&self, location: &Arc<Location>) -> bool {
+        self.location.load().as_ref().is_some_and(|now| now.generation == location.generation)
     }
 
-    /// A new link, and the place that it leads to.
-    pub(super) async fn connect(&self) -> Result<(Link, Arc<Place>), Refusal> {
-        let place = self.find().await.ok_or(Refusal { name: error::NO_PRIMARY, cause: None })?;
-        let opened = Link::open(&place.address, &self.options, self.purpose).await?;
-        if !self.is_at(&place) {
+    /// A new connection, and the place that it leads to.
+    pub(super) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
+        let location = self.find().await.ok_or(ConnectError { name: error::NO_PRIMARY, cause: None })?;
+        let opened = Connection::open(&location.address, &self.options, self.purpose).await?;
+        if !self.is_at(&location) {
             // It moved while we connected to where it was.
-            return Err(Refusal { name: error::READONLY, cause: None });
+            return Err(ConnectError { name: error::READONLY, cause: None });
         }
         let at = Instant::now();
-        // Behind a broken link there may be another machine now.
-        if self.links.open.load(Ordering::Relaxed) == 0 || self.links.broke.swap(false, Ordering::Relaxed) {
+        // Behind a broken connection there may be another machine now.
+        if self.connections.open.load(Ordering::Relaxed) == 0 || self.connections.broke.swap(false, Ordering::Relaxed) {
             self.clock.restart(opened.time, at);
         } else {
             self.clock.observe(opened.time, at);
         }
-        Ok((opened.link, place))
+        Ok((opened.connection, location))
     }
 
     /// Waits for a server that is being looked for.
-    async fn find(&self) -> Option<Arc<Place>> {
+    async fn find(&self) -> Option<Arc<Location>> {
         let found = self.found.notified();
-        if let Some(place) = self.place() {
-            return Some(place);
+        if let Some(location) = self.location() {
+            return Some(location);
         }
         let _ = timeout_at(Instant::now() + self.options.connect_timeout, found).await;
-        self.place()
+        self.location()
     }
 
-    pub(super) fn link_opened(&self) {
-        self.links.opened.fetch_add(1, Ordering::Relaxed);
-        self.links.open.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn connection_opened(&self) {
+        self.connections.opened.fetch_add(1, Ordering::Relaxed);
+        self.connections.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn link_closed(&self, link: &Link) {
-        self.links.open.fetch_sub(1, Ordering::Relaxed);
-        self.links.broke.fetch_or(link.is_broken(), Ordering::Relaxed);
+    pub(super) fn connection_closed(&self, connection: &Connection) {
+        self.connections.open.fetch_sub(1, Ordering::Relaxed);
+        self.connections.broke.fetch_or(connection.is_broken(), Ordering::Relaxed);
     }
 
-    /// Links, opened since the start and open now.
-    pub(super) fn links(&self) -> (u64, usize) {
-        (self.links.opened.load(Ordering::Relaxed), self.links.open.load(Ordering::Relaxed))
+    /// OpenConnections, opened since the start and open now.
+    pub(super) fn connections(&self) -> (u64, usize) {
+        (self.connections.opened.load(Ordering::Relaxed), self.connections.open.load(Ordering::Relaxed))
     }
 
     /// Whether a request may go there.
@@ -250,7 +250,7 @@ impl Node {
         });
     }
 
-    /// So many requests got no link.
+    /// So many requests got no connection.
     pub(super) fn refused(&self, requests: u32, name: &'static str) {
         self.learn(Outcome { failed: requests, failure: Some((error::why(name), name)), ..Outcome::default() });
     }
@@ -258,7 +258,7 @@ impl Node {
     /// A request was not answered within its time.
     pub(super) fn timed_out(&self, since: Instant, within: Within) {
         // What an old place owed us is not the new one's fault.
-        let is_here = self.place().is_some_and(|place| place.since <= since);
+        let is_here = self.location().is_some_and(|location| location.since <= since);
         if is_here && within.deadline.saturating_duration_since(since) >= TELLING {
             self.refused(1, error::TIMEOUT);
         }
@@ -312,7 +312,7 @@ impl Node {
         match (before, after) {
             (breaker::State::Open, breaker::State::Open) | (_, breaker::State::Ramp { .. }) => {}
             (_, breaker::State::Open) => {
-                let redis = self.place().map(|place| place.address.to_string());
+                let redis = self.location().map(|location| location.address.to_string());
                 tracing::warn!(
                     redis,
                     error = reason,
@@ -322,7 +322,7 @@ impl Node {
             }
             (breaker::State::Closed, breaker::State::Closed) => {}
             (_, breaker::State::Closed) => {
-                let redis = self.place().map(|place| place.address.to_string());
+                let redis = self.location().map(|location| location.address.to_string());
                 tracing::info!(redis, "Redis is back");
             }
         }

@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::address::Address;
-use self::address::{Asks, Place};
+use self::address::{ParsedAddress, Scheme};
 pub use self::login::{Login, Password, PasswordFileError, Secret};
 pub use self::tls::{NameCheck, Tls, TlsError, TlsFiles};
 
@@ -72,7 +72,7 @@ impl fmt::Display for Topology {
 
 /// Where Redis is, as settings write it; an empty text is a setting that is not set.
 #[derive(Clone, Copy, Default)]
-pub struct Written<'a> {
+pub struct RawOptions<'a> {
     /// `single` (or nothing), `sentinel` or `cluster`.
     pub kind: &'a str,
     /// `host:port`, a path, or `redis://` or `rediss://[[user][:password]@]host[:port][/database]`; for Sentinel the master's name and the
@@ -97,7 +97,7 @@ pub struct Written<'a> {
 pub enum OptionsError {
     /// None of the three topologies.
     #[error("Redis is `single`, `sentinel` or `cluster`")]
-    Kind,
+    Type,
     /// Nothing was written.
     #[error("the address of Redis is empty: write host:port, redis://[user:password@]host[:port][/database] or the path of a unix socket")]
     Empty,
@@ -159,7 +159,7 @@ impl OptionsError {
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         match self {
-            Self::Kind => Some("TYPE"),
+            Self::Type => Some("TYPE"),
             Self::SocketType => Some("SOCKET_TYPE"),
             Self::TwoPasswords(setting) | Self::PasswordFile(setting, _) => Some(setting),
             Self::UnixTls => Some("TLS"),
@@ -170,9 +170,9 @@ impl OptionsError {
 }
 
 /// What addresses say together.
-struct Found {
+struct ParsedTopology {
     topology: Topology,
-    asks: Asks,
+    scheme: Scheme,
     username: Option<String>,
     password: Option<Secret>,
     database: u32,
@@ -209,7 +209,7 @@ impl Options {
     ///
     /// # Errors
     /// What is wrong and how to write it, without repeating it.
-    pub fn parse(written: &Written<'_>, files: &TlsFiles) -> Result<Self, OptionsError> {
+    pub fn parse(written: &RawOptions<'_>, files: &TlsFiles) -> Result<Self, OptionsError> {
         let is_unix = match written.socket_type.trim() {
             "" => None,
             text if text.eq_ignore_ascii_case("unix") => Some(true),
@@ -222,9 +222,9 @@ impl Options {
             "" | "single" => single(url, is_unix)?,
             "sentinel" => sentinel(url)?,
             "cluster" => cluster(url)?,
-            _ => return Err(OptionsError::Kind),
+            _ => return Err(OptionsError::Type),
         };
-        let tls = if found.asks == Asks::Tls || written.tls {
+        let tls = if found.scheme == Scheme::Tls || written.tls {
             if matches!(found.topology, Topology::Single(Address::Unix(_))) {
                 return Err(OptionsError::UnixTls);
             }
@@ -232,7 +232,7 @@ impl Options {
         } else {
             None
         };
-        let Found { topology, username, password, database, .. } = found;
+        let ParsedTopology { topology, username, password, database, .. } = found;
         let nobody = Login::default();
         Ok(Self {
             login: login(("AUTH_FILE", written.auth, written.auth_file), username, password)?,
@@ -247,12 +247,12 @@ impl Options {
     }
 }
 
-fn single(url: &str, is_unix: Option<bool>) -> Result<Found, OptionsError> {
-    let Place { address, asks, username, password, database } = Place::of_one(url, is_unix)?;
-    Ok(Found { topology: Topology::Single(address), asks, username, password, database })
+fn single(url: &str, is_unix: Option<bool>) -> Result<ParsedTopology, OptionsError> {
+    let ParsedAddress { address, scheme, username, password, database } = ParsedAddress::of_one(url, is_unix)?;
+    Ok(ParsedTopology { topology: Topology::Single(address), scheme, username, password, database })
 }
 
-fn sentinel(url: &str) -> Result<Found, OptionsError> {
+fn sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
     let (master, rest) = url.split_once(',').ok_or(OptionsError::Sentinels)?;
     let master = master.trim();
     // These are the characters that a sentinel takes in a name; others are a sign that the name was left out.
@@ -265,27 +265,28 @@ fn sentinel(url: &str) -> Result<Found, OptionsError> {
         return Err(OptionsError::SentinelLogin);
     }
     let Topology::Cluster(sentinels) = found.topology else { return Err(OptionsError::Sentinels) };
-    Ok(Found { topology: Topology::Sentinel { master: master.to_owned(), sentinels }, ..found })
+    Ok(ParsedTopology { topology: Topology::Sentinel { master: master.to_owned(), sentinels }, ..found })
 }
 
-fn cluster(url: &str) -> Result<Found, OptionsError> {
+fn cluster(url: &str) -> Result<ParsedTopology, OptionsError> {
     let found = several(url)?;
     if found.database == 0 { Ok(found) } else { Err(OptionsError::ClusterDatabase) }
 }
 
 /// A list of servers, of which some say more than where they listen.
-fn several(list: &str) -> Result<Found, OptionsError> {
-    let places = list.split(',').map(|item| Place::of_many(item.trim())).collect::<Result<Vec<_>, _>>()?;
-    let mut schemes = places.iter().filter(|place| place.asks != Asks::Nothing);
+fn several(list: &str) -> Result<ParsedTopology, OptionsError> {
+    let places = list.split(',').map(|item| ParsedAddress::of_many(item.trim())).collect::<Result<Vec<_>, _>>()?;
+    let mut schemes = places.iter().filter(|place| place.scheme != Scheme::Unspecified);
     let first = schemes.next();
-    let agrees = |place: &Place| first.is_some_and(|first| *place == Place { address: place.address.clone(), ..first.clone() });
+    let agrees =
+        |place: &ParsedAddress| first.is_some_and(|first| *place == ParsedAddress { address: place.address.clone(), ..first.clone() });
     if !schemes.all(agrees) {
         return Err(OptionsError::Disagree);
     }
     let (username, password) = first.map(|place| (place.username.clone(), place.password.clone())).unwrap_or_default();
-    let (asks, database) = first.map_or((Asks::Nothing, 0), |place| (place.asks, place.database));
+    let (scheme, database) = first.map_or((Scheme::Unspecified, 0), |place| (place.scheme, place.database));
     let nodes = places.into_iter().map(|place| place.address).collect();
-    Ok(Found { topology: Topology::Cluster(nodes), asks, username, password, database })
+    Ok(ParsedTopology { topology: Topology::Cluster(nodes), scheme, username, password, database })
 }
 
 /// `auth` and `file` go before what the address says; `setting` is the name of the one for the file.

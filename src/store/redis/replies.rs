@@ -19,11 +19,11 @@ const KEPT_BYTES: usize = 64 << 10;
 
 /// What came in is no reply, or too much of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Strange;
+pub(super) struct ProtocolError;
 
 /// One word of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word<'a> {
+pub(super) enum Token<'a> {
     /// A short text of Redis's own, such as OK.
     Status(&'a [u8]),
     /// The line of an error.
@@ -35,7 +35,7 @@ pub(super) enum Word<'a> {
     Array(usize),
 }
 
-impl Word<'_> {
+impl Token<'_> {
     /// A whole number, sent as such or as text.
     pub(super) fn whole(self) -> Option<i64> {
         match self {
@@ -48,9 +48,9 @@ impl Word<'_> {
 
 /// The words of whole replies, in order.
 #[derive(Clone, Debug)]
-pub(super) struct Words<'a>(&'a [u8]);
+pub(super) struct Parser<'a>(&'a [u8]);
 
-impl<'a> Words<'a> {
+impl<'a> Parser<'a> {
     /// The words of `bytes`; ends early where they are no whole words.
     #[cfg(test)]
     pub(super) const fn of(bytes: &'a [u8]) -> Self {
@@ -58,7 +58,7 @@ impl<'a> Words<'a> {
     }
 
     /// The next one; it is not taken.
-    pub(super) fn peek(&self) -> Option<Word<'a>> {
+    pub(super) fn peek(&self) -> Option<Token<'a>> {
         self.clone().next()
     }
 
@@ -68,82 +68,82 @@ impl<'a> Words<'a> {
     }
 }
 
-impl<'a> Iterator for Words<'a> {
-    type Item = Word<'a>;
+impl<'a> Iterator for Parser<'a> {
+    type Item = Token<'a>;
 
-    fn next(&mut self) -> Option<Word<'a>> {
-        let (word, rest) = word(self.0).ok()??;
+    fn next(&mut self) -> Option<Token<'a>> {
+        let (token, rest) = token(self.0).ok()??;
         self.0 = rest;
-        Some(word)
+        Some(token)
     }
 }
 
 /// Takes the two values of a reply to TIME.
-pub(super) fn time<'w>(words: &mut impl Iterator<Item = Word<'w>>) -> Option<Micros> {
-    let mut part = || u64::try_from(words.next()?.whole()?).ok();
+pub(super) fn time<'w>(tokens: &mut impl Iterator<Item = Token<'w>>) -> Option<Micros> {
+    let mut part = || u64::try_from(tokens.next()?.whole()?).ok();
     let (seconds, micros) = (part()?, part()?);
     seconds.checked_mul(1_000_000)?.checked_add(micros).map(Micros)
 }
 
 /// The first word of `bytes` and what stands behind it; `None` while it is not whole.
-fn word(bytes: &[u8]) -> Result<Option<(Word<'_>, &[u8])>, Strange> {
+fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
     let Some((&kind, line)) = bytes.split_first() else { return Ok(None) };
     // Before anything else: what is not Redis may never send the end of a line.
     if !b"+-:$*".contains(&kind) {
-        return Err(Strange);
+        return Err(ProtocolError);
     }
     let Some(end) = memchr(b'\n', line) else { return Ok(None) };
-    let (line, rest) = (line[..end].strip_suffix(b"\r").ok_or(Strange)?, &line[end + 1..]);
-    let word = match kind {
-        b'+' => Word::Status(line),
-        b'-' => Word::Error(line),
-        b':' => Word::Number(number(line)?),
-        b'*' => length(line)?.map_or(Word::Nil, Word::Array),
+    let (line, rest) = (line[..end].strip_suffix(b"\r").ok_or(ProtocolError)?, &line[end + 1..]);
+    let token = match kind {
+        b'+' => Token::Status(line),
+        b'-' => Token::Error(line),
+        b':' => Token::Number(number(line)?),
+        b'*' => length(line)?.map_or(Token::Nil, Token::Array),
         _ => match length(line)? {
-            None => Word::Nil,
+            None => Token::Nil,
             Some(length) => {
                 let Some((text, rest)) = rest.split_at_checked(length + 2) else { return Ok(None) };
-                return Ok(Some((Word::Text(text.strip_suffix(b"\r\n").ok_or(Strange)?), rest)));
+                return Ok(Some((Token::Text(text.strip_suffix(b"\r\n").ok_or(ProtocolError)?), rest)));
             }
         },
     };
-    Ok(Some((word, rest)))
+    Ok(Some((token, rest)))
 }
 
 /// How much follows; `None` says that there is nothing.
-fn length(line: &[u8]) -> Result<Option<usize>, Strange> {
+fn length(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
     match number(line)? {
         -1 => Ok(None),
-        length => usize::try_from(length).ok().filter(|&length| length <= MOST_BYTES).map(Some).ok_or(Strange),
+        length => usize::try_from(length).ok().filter(|&length| length <= MOST_BYTES).map(Some).ok_or(ProtocolError),
     }
 }
 
-fn number(text: &[u8]) -> Result<i64, Strange> {
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(Strange)
+fn number(text: &[u8]) -> Result<i64, ProtocolError> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(ProtocolError)
 }
 
 /// What came in, and how far it was looked at.
 #[derive(Default)]
-pub(super) struct Received {
+pub(super) struct ReplyBuffer {
     bytes: Vec<u8>,
     /// So many of the bytes came in; behind them is room.
     filled: usize,
     /// So many of them belong to words that were seen.
-    seen: usize,
+    parsed: usize,
     /// Values that the reply seen last still lacks.
-    lacking: usize,
+    missing: usize,
 }
 
-impl std::fmt::Debug for Received {
+impl std::fmt::Debug for ReplyBuffer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Received").field("filled", &self.filled).field("seen", &self.seen).finish_non_exhaustive()
+        out.debug_struct("Received").field("filled", &self.filled).field("seen", &self.parsed).finish_non_exhaustive()
     }
 }
 
-impl Received {
+impl ReplyBuffer {
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        (self.filled, self.seen, self.lacking) = (0, 0, 0);
+        (self.filled, self.parsed, self.missing) = (0, 0, 0);
         self.bytes.truncate(KEPT_BYTES);
         self.bytes.shrink_to(KEPT_BYTES);
     }
@@ -152,10 +152,10 @@ impl Received {
     ///
     /// # Errors
     /// More came in than any reply has.
-    pub(super) fn room(&mut self) -> Result<&mut [u8], Strange> {
+    pub(super) fn spare(&mut self) -> Result<&mut [u8], ProtocolError> {
         if self.filled == self.bytes.len() {
             if self.filled >= MOST_BYTES {
-                return Err(Strange);
+                return Err(ProtocolError);
             }
             self.bytes.resize((2 * self.filled).max(CHUNK), 0);
         }
@@ -163,7 +163,7 @@ impl Received {
     }
 
     /// So many bytes of the room were filled.
-    pub(super) fn came(&mut self, count: usize) {
+    pub(super) fn fill(&mut self, count: usize) {
         self.filled += count;
     }
 
@@ -171,15 +171,15 @@ impl Received {
     ///
     /// # Errors
     /// It is none.
-    pub(super) fn see_reply(&mut self) -> Result<bool, Strange> {
-        while let Some((word, rest)) = word(&self.bytes[self.seen..self.filled])? {
-            self.seen = self.filled - rest.len();
-            let own = if let Word::Array(values) = word { values } else { 0 };
-            self.lacking = self.lacking.max(1) - 1 + own;
-            if self.lacking > MOST_BYTES {
-                return Err(Strange);
+    pub(super) fn parse_reply(&mut self) -> Result<bool, ProtocolError> {
+        while let Some((token, rest)) = token(&self.bytes[self.parsed..self.filled])? {
+            self.parsed = self.filled - rest.len();
+            let own = if let Token::Array(values) = token { values } else { 0 };
+            self.missing = self.missing.max(1) - 1 + own;
+            if self.missing > MOST_BYTES {
+                return Err(ProtocolError);
             }
-            if self.lacking == 0 {
+            if self.missing == 0 {
                 return Ok(true);
             }
         }
@@ -187,27 +187,27 @@ impl Received {
     }
 
     /// Whether something came in behind the replies that were seen.
-    pub(super) fn has_more(&self) -> bool {
-        self.seen < self.filled
+    pub(super) fn has_unparsed(&self) -> bool {
+        self.parsed < self.filled
     }
 
     /// The replies that were seen.
-    pub(super) fn words(&self) -> Words<'_> {
-        Words(&self.bytes[..self.seen])
+    pub(super) fn tokens(&self) -> Parser<'_> {
+        Parser(&self.bytes[..self.parsed])
     }
 
     /// Forgets the replies that were seen, but not one that was seen in part.
-    pub(super) fn forget_seen(&mut self) {
-        if self.lacking > 0 {
+    pub(super) fn discard_parsed(&mut self) {
+        if self.missing > 0 {
             return;
         }
-        self.bytes.copy_within(self.seen..self.filled, 0);
-        self.filled -= self.seen;
-        self.seen = 0;
+        self.bytes.copy_within(self.parsed..self.filled, 0);
+        self.filled -= self.parsed;
+        self.parsed = 0;
     }
 
     /// All that came in.
-    pub(super) fn all(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.filled]
     }
 }
@@ -220,17 +220,17 @@ mod tests {
     use super::*;
 
     /// Lets bytes come in, so many at a time; how many replies were seen.
-    fn receive(received: &mut Received, bytes: &[u8], at_a_time: usize) -> Result<usize, Strange> {
+    fn receive(received: &mut ReplyBuffer, bytes: &[u8], at_a_time: usize) -> Result<usize, ProtocolError> {
         let mut replies = 0;
         for piece in bytes.chunks(at_a_time) {
             for part in piece.chunks(CHUNK) {
-                let room = received.room()?;
-                let count = room.len().min(part.len());
-                room[..count].copy_from_slice(&part[..count]);
-                received.came(count);
+                let spare = received.spare()?;
+                let count = spare.len().min(part.len());
+                spare[..count].copy_from_slice(&part[..count]);
+                received.fill(count);
                 assert_eq!(count, part.len(), "the tests' parts fit into the room");
             }
-            while received.see_reply()? {
+            while received.parse_reply()? {
                 replies += 1;
             }
         }
@@ -240,24 +240,24 @@ mod tests {
     #[test]
     fn words_are_read_wherever_what_comes_in_is_cut() {
         let text = b"+OK\r\n-ERR no\r\n:-7\r\n$-1\r\n*-1\r\n$0\r\n\r\n*2\r\n*1\r\n:1\r\n$4\r\n\r\n*1\r\n*0\r\n";
-        let words = [
-            Word::Status(b"OK"),
-            Word::Error(b"ERR no"),
-            Word::Number(-7),
-            Word::Nil,
-            Word::Nil,
-            Word::Text(b""),
-            Word::Array(2),
-            Word::Array(1),
-            Word::Number(1),
-            Word::Text(b"\r\n*1"),
-            Word::Array(0),
+        let tokens = [
+            Token::Status(b"OK"),
+            Token::Error(b"ERR no"),
+            Token::Number(-7),
+            Token::Nil,
+            Token::Nil,
+            Token::Text(b""),
+            Token::Array(2),
+            Token::Array(1),
+            Token::Number(1),
+            Token::Text(b"\r\n*1"),
+            Token::Array(0),
         ];
         for at_a_time in 1..=text.len() {
-            let mut received = Received::default();
+            let mut received = ReplyBuffer::default();
             assert_eq!(receive(&mut received, text, at_a_time), Ok(8), "{at_a_time} bytes at a time");
-            assert!(!received.has_more());
-            assert!(received.words().eq(words), "{at_a_time} bytes at a time");
+            assert!(!received.has_unparsed());
+            assert!(received.tokens().eq(tokens), "{at_a_time} bytes at a time");
         }
     }
 
@@ -276,24 +276,24 @@ mod tests {
             "$9999999999\r\n",
             "*1048577\r\n",
         ] {
-            assert_eq!(receive(&mut Received::default(), text.as_bytes(), 100), Err(Strange), "{text:?}");
+            assert_eq!(receive(&mut ReplyBuffer::default(), text.as_bytes(), 100), Err(ProtocolError), "{text:?}");
         }
         let endless = vec![b'+'; 2 * MOST_BYTES];
-        assert_eq!(receive(&mut Received::default(), &endless, CHUNK), Err(Strange), "nor is there a reply of that length");
+        assert_eq!(receive(&mut ReplyBuffer::default(), &endless, CHUNK), Err(ProtocolError), "nor is there a reply of that length");
     }
 
     #[test]
     fn what_is_behind_the_replies_that_were_seen_is_kept() {
-        let mut received = Received::default();
+        let mut received = ReplyBuffer::default();
         assert_eq!(receive(&mut received, b":1\r\n:2\r", 100), Ok(1));
-        assert!(received.has_more());
-        received.forget_seen();
+        assert!(received.has_unparsed());
+        received.discard_parsed();
         assert_eq!(receive(&mut received, b"\n*2\r\n:3\r\n", 100), Ok(1));
-        received.forget_seen();
+        received.discard_parsed();
         assert_eq!(receive(&mut received, b":4\r\n", 100), Ok(1), "half a reply is not forgotten");
-        assert!(received.words().eq([Word::Number(2), Word::Array(2), Word::Number(3), Word::Number(4)]));
+        assert!(received.tokens().eq([Token::Number(2), Token::Array(2), Token::Number(3), Token::Number(4)]));
         received.clear();
-        assert!(!received.has_more() && received.words().next().is_none());
+        assert!(!received.has_unparsed() && received.tokens().next().is_none());
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
@@ -335,15 +335,15 @@ mod tests {
             for value in &values {
                 write(value, &mut text);
             }
-            let mut received = Received::default();
+            let mut received = ReplyBuffer::default();
             prop_assert_eq!(receive(&mut received, &text, at_a_time), Ok(values.len()));
-            prop_assert_eq!(received.words().bytes(), &text[..]);
+            prop_assert_eq!(received.tokens().bytes(), &text[..]);
             // One by one too.
             for value in &values {
                 let mut one = Vec::new();
                 write(value, &mut one);
                 prop_assert_eq!(&parse_redis_value(&one).expect("a good reply"), value);
-                prop_assert_eq!(receive(&mut Received::default(), &one, at_a_time), Ok(1));
+                prop_assert_eq!(receive(&mut ReplyBuffer::default(), &one, at_a_time), Ok(1));
             }
         }
     }

@@ -15,15 +15,15 @@ const NEVER_OVERDUE: Duration = Duration::from_millis(5);
 
 /// What is known from the last batches; nothing before there was one.
 #[derive(Debug, Default)]
-pub(super) struct RoundTrip {
+pub(super) struct RttEstimator {
     mean_micros: AtomicU64,
     /// Of the quickest: what the way takes, where the mean also has what this process had to do beside.
     quickest_micros: AtomicU64,
 }
 
-impl RoundTrip {
+impl RttEstimator {
     /// A batch took so long to be answered.
-    pub(super) fn took(&self, time: Duration) {
+    pub(super) fn record(&self, time: Duration) {
         let new = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let or_first = |old: u64, next: u64| if old == 0 { new } else { next };
         let mean = self.mean_micros.load(Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl RoundTrip {
     }
 
     /// Whether so little time is left that waiting for a batch under way to come back would be too much.
-    pub(super) fn is_too_long(&self, within: Within, now: Instant) -> bool {
+    pub(super) fn is_deadline_too_close(&self, within: Within, now: Instant) -> bool {
         within.deadline.saturating_duration_since(now) < self.mean().saturating_mul(5) / 2
     }
 
@@ -50,7 +50,7 @@ impl RoundTrip {
 
     /// Whether more than half of the time would be over before so many batches, which begin with the one under way, and one's own are back. Never
     /// behind no other batch: somebody has to find out that it has become quicker.
-    pub(super) fn is_too_long_behind(&self, batches: u32, within: Within, now: Instant) -> bool {
+    pub(super) fn is_queue_too_long(&self, batches: u32, within: Within, now: Instant) -> bool {
         batches > 0 && within.deadline.saturating_duration_since(now) / 2 < self.mean().saturating_mul(batches + 1)
     }
 
@@ -71,10 +71,10 @@ mod tests {
 
     const QUICK: Duration = Duration::from_micros(200);
 
-    fn after(times: impl IntoIterator<Item = Duration>) -> RoundTrip {
-        let trip = RoundTrip::default();
-        times.into_iter().for_each(|time| trip.took(time));
-        trip
+    fn after(times: impl IntoIterator<Item = Duration>) -> RttEstimator {
+        let rtt = RttEstimator::default();
+        times.into_iter().for_each(|time| rtt.record(time));
+        rtt
     }
 
     #[test]
@@ -96,31 +96,31 @@ mod tests {
     fn an_answer_is_overdue_after_four_times_the_usual_and_five_milliseconds() {
         let now = Instant::now();
         for (usual, overdue) in [(QUICK, 25 * QUICK), (10 * QUICK, 40 * QUICK)] {
-            let trip = after([usual; 3]);
-            assert!(!trip.is_overdue(now, now + overdue));
-            assert!(trip.is_overdue(now, now + overdue + Duration::from_micros(1)));
+            let rtt = after([usual; 3]);
+            assert!(!rtt.is_overdue(now, now + overdue));
+            assert!(rtt.is_overdue(now, now + overdue + Duration::from_micros(1)));
         }
     }
 
     #[test]
     fn half_of_the_time_is_for_the_batches_before() {
-        let (trip, now) = (after([4 * QUICK; 3]), Instant::now());
+        let (rtt, now) = (after([4 * QUICK; 3]), Instant::now());
         let left = |left: Duration| Within { deadline: now + left, patience: Span::ZERO };
-        assert!(!trip.is_too_long_behind(0, left(QUICK), now));
+        assert!(!rtt.is_queue_too_long(0, left(QUICK), now));
         for batches in 1..4 {
             let time = (batches + 1) * 8 * QUICK;
-            assert!(!trip.is_too_long_behind(batches, left(time), now));
-            assert!(trip.is_too_long_behind(batches, left(time - Duration::from_micros(2)), now));
+            assert!(!rtt.is_queue_too_long(batches, left(time), now));
+            assert!(rtt.is_queue_too_long(batches, left(time - Duration::from_micros(2)), now));
         }
-        assert!(!trip.is_slow_for(16 * QUICK) && trip.is_slow_for(15 * QUICK));
+        assert!(!rtt.is_slow_for(16 * QUICK) && rtt.is_slow_for(15 * QUICK));
     }
 
     #[test]
     fn who_has_less_time_than_two_and_a_half_cannot_wait_for_a_batch_under_way() {
-        let (trip, now) = (after([4 * QUICK; 3]), Instant::now());
+        let (rtt, now) = (after([4 * QUICK; 3]), Instant::now());
         let left = |left: Duration| Within { deadline: now + left, patience: Span::ZERO };
-        assert!(trip.is_too_long(left(9 * QUICK), now));
-        assert!(!trip.is_too_long(left(10 * QUICK), now));
-        assert!(!RoundTrip::default().is_too_long(left(Duration::ZERO), now));
+        assert!(rtt.is_deadline_too_close(left(9 * QUICK), now));
+        assert!(!rtt.is_deadline_too_close(left(10 * QUICK), now));
+        assert!(!RttEstimator::default().is_deadline_too_close(left(Duration::ZERO), now));
     }
 }

@@ -10,10 +10,10 @@ use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::error::{self, Refusal};
-use super::link::{Link, Purpose};
+use super::error::{self, ConnectError};
+use super::link::{Connection, Purpose};
 use super::options::Address;
-use super::shared::Shared;
+use super::shared::Deployment;
 
 /// Between two questions to a Sentinel that says nothing by itself, while all is well.
 const FRESH: Duration = Duration::from_secs(10);
@@ -22,27 +22,27 @@ const FRESH: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_millis(250);
 
 /// What each Sentinel says at present; nothing of those that cannot be reached.
-type Said = Mutex<Vec<Option<Seen>>>;
+type Said = Mutex<Vec<Option<PrimaryReport>>>;
 
 /// Keeps the primary's address true; never ends.
-pub(super) async fn follow(shared: &Shared, master: &str, sentinels: &[Address]) {
+pub(super) async fn follow(deployment: &Deployment, master: &str, sentinels: &[Address]) {
     let said = Said::new(vec![None; sentinels.len()]);
-    let listen_to = |(place, sentinel)| listen(shared, master, sentinel, Seat { said: &said, place });
+    let listen_to = |(index, sentinel)| listen(deployment, master, sentinel, SentinelVoice { said: &said, index });
     join_all(sentinels.iter().enumerate().map(listen_to)).await;
 }
 
 /// One Sentinel's place among what all say.
 #[derive(Clone, Copy)]
-struct Seat<'s> {
+struct SentinelVoice<'s> {
     said: &'s Said,
-    place: usize,
+    index: usize,
 }
 
-impl Seat<'_> {
+impl SentinelVoice<'_> {
     /// What this Sentinel says from now on. Returns what counts of all that is said.
-    fn say(self, seen: Option<Seen>, in_use: Option<&Address>) -> Option<Seen> {
+    fn say(self, seen: Option<PrimaryReport>, in_use: Option<&Address>) -> Option<PrimaryReport> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said[self.place] = seen;
+        said[self.index] = seen;
         let newest = said.iter().flatten().map(|seen| seen.epoch).max()?;
         let mut named = said.iter().flatten().filter(|seen| seen.epoch == newest);
         // Of several that are equally new the one in use.
@@ -50,37 +50,37 @@ impl Seat<'_> {
     }
 }
 
-async fn listen(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<'_>) {
+async fn listen(deployment: &Deployment, master: &str, sentinel: &Address, seat: SentinelVoice<'_>) {
     loop {
-        if let Err(refusal) = hear_out(shared, master, sentinel, seat).await {
+        if let Err(error) = hear_out(deployment, master, sentinel, seat).await {
             // What it said last may be long past.
             seat.say(None, None);
-            shared.tallies().refused(&refusal);
+            deployment.error_counters().record_failed_connect(&error);
         }
         sleep(SOON.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
     }
 }
 
 /// Until the Sentinel is gone.
-async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<'_>) -> Result<(), Refusal> {
-    let open = async || Link::open(sentinel, shared.options(), Purpose::AskSentinel).await.map(|opened| opened.link);
+async fn hear_out(deployment: &Deployment, master: &str, sentinel: &Address, seat: SentinelVoice<'_>) -> Result<(), ConnectError> {
+    let open = async || Connection::open(sentinel, deployment.options(), Purpose::QuerySentinel).await.map(|opened| opened.connection);
     let (mut asking, mut listening) = (open().await?, open().await?);
     let out = listening.outgoing();
     out.command("SUBSCRIBE").arg("+switch-master");
     out.end();
-    let deadline = Instant::now() + shared.options().connect_timeout;
-    listening.ask(deadline).await?;
+    let deadline = Instant::now() + deployment.options().connect_timeout;
+    listening.query(deadline).await?;
     loop {
         // Asked after having subscribed, so that no change goes unheard in between.
-        believe(shared, ask(shared, master, &mut asking).await?.as_ref(), seat);
+        believe(deployment, ask(deployment, master, &mut asking).await?.as_ref(), seat);
         let asked = Instant::now();
         loop {
-            let wait = if shared.is_well() { FRESH.saturating_sub(asked.elapsed()) } else { SOON };
+            let wait = if deployment.is_well() { FRESH.saturating_sub(asked.elapsed()) } else { SOON };
             match timeout(wait.min(SOON), listening.listen()).await {
                 // Whatever it says: the answer to a question has the epoch with it.
                 Ok(Ok(_)) => break,
-                Ok(Err(name)) => return Err(Refusal { name, cause: None }),
-                Err(_) if !shared.is_well() || asked.elapsed() >= FRESH => break,
+                Ok(Err(name)) => return Err(ConnectError { name, cause: None }),
+                Err(_) if !deployment.is_well() || asked.elapsed() >= FRESH => break,
                 Err(_) => {}
             }
         }
@@ -89,45 +89,45 @@ async fn hear_out(shared: &Shared, master: &str, sentinel: &Address, seat: Seat<
 
 /// Where a Sentinel sees the primary, and since which epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct PrimaryReport {
     address: Address,
     epoch: u64,
 }
 
-async fn ask(shared: &Shared, master: &str, link: &mut Link) -> Result<Option<Seen>, Refusal> {
-    let out = link.outgoing();
+async fn ask(deployment: &Deployment, master: &str, connection: &mut Connection) -> Result<Option<PrimaryReport>, ConnectError> {
+    let out = connection.outgoing();
     // While a failover is finished, MASTER has the new epoch with the old address.
     out.command("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     out.end();
     out.command("SENTINEL").arg("MASTER").arg(master);
     out.end();
-    let replies = link.ask(Instant::now() + shared.options().connect_timeout).await;
+    let replies = connection.query(Instant::now() + deployment.options().connect_timeout).await;
     match replies? {
         // It does not know the name; another one may.
         [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
-        [address, fields] => read(address, fields).map(Some).ok_or(Refusal { name: error::PROTOCOL, cause: None }),
-        _ => Err(Refusal { name: error::PROTOCOL, cause: None }),
+        [address, fields] => read(address, fields).map(Some).ok_or(ConnectError { name: error::PROTOCOL, cause: None }),
+        _ => Err(ConnectError { name: error::PROTOCOL, cause: None }),
     }
 }
 
 /// The host and port of the primary; and what else is known of it, as fields and their values, one behind the other.
-fn read(address: &Value, fields: &Value) -> Option<Seen> {
+fn read(address: &Value, fields: &Value) -> Option<PrimaryReport> {
     let (Value::Array(address), Value::Array(fields)) = (address, fields) else { return None };
     let text = |value: &Value| if let Value::BulkString(text) = value { String::from_utf8(text.clone()).ok() } else { None };
     let [host, port] = address.as_slice() else { return None };
     let epoch = fields.chunks_exact(2).find(|pair| text(&pair[0]).as_deref() == Some("config-epoch")).and_then(|pair| text(&pair[1]))?;
     let address = Address::Tcp { host: text(host)?, port: text(port)?.parse().ok()? };
-    Some(Seen { address, epoch: epoch.parse().ok()? })
+    Some(PrimaryReport { address, epoch: epoch.parse().ok()? })
 }
 
-fn believe(shared: &Shared, seen: Option<&Seen>, seat: Seat<'_>) {
+fn believe(deployment: &Deployment, seen: Option<&PrimaryReport>, seat: SentinelVoice<'_>) {
     if seen.is_none() {
-        shared.tallies().record(error::NO_PRIMARY, None);
+        deployment.error_counters().record(error::NO_PRIMARY, None);
     }
-    for node in &shared.map().nodes {
-        let place = node.place();
-        let Some(primary) = seat.say(seen.cloned(), place.as_ref().map(|place| &place.address)) else { continue };
-        if place.is_none_or(|place| place.address != primary.address) {
+    for node in &deployment.map().nodes {
+        let location = node.location();
+        let Some(primary) = seat.say(seen.cloned(), location.as_ref().map(|location| &location.address)) else { continue };
+        if location.is_none_or(|location| location.address != primary.address) {
             tracing::info!(primary = %primary.address, epoch = primary.epoch, "Sentinel names the primary");
             node.move_to(primary.address);
         }
@@ -146,12 +146,12 @@ mod tests {
     #[tokio::test]
     async fn the_newest_of_what_is_said_at_present_counts() {
         let topology = Topology::Sentinel { master: "m".to_owned(), sentinels: Vec::new() };
-        let shared = Shared::new(Options { topology, ..Options::new(at(1)) });
-        let (said, place) = (Said::new(vec![None; 3]), || shared.map().nodes[0].place().map(|place| place.address.clone()));
-        assert_eq!(place(), None);
-        let says = |place, seen: Option<(u16, u64)>| {
-            let seen = seen.map(|(port, epoch)| Seen { address: at(port), epoch });
-            believe(&shared, seen.as_ref(), Seat { said: &said, place });
+        let deployment = Deployment::new(Options { topology, ..Options::new(at(1)) });
+        let (said, primary) = (Said::new(vec![None; 3]), || deployment.map().nodes[0].location().map(|location| location.address.clone()));
+        assert_eq!(primary(), None);
+        let says = |index, seen: Option<(u16, u64)>| {
+            let seen = seen.map(|(port, epoch)| PrimaryReport { address: at(port), epoch });
+            believe(&deployment, seen.as_ref(), SentinelVoice { said: &said, index });
         };
         let steps = [
             (0, Some((7, 3)), 7),
@@ -171,7 +171,7 @@ mod tests {
         ];
         for (step, (sentinel, seen, expected)) in steps.into_iter().enumerate() {
             says(sentinel, seen);
-            assert_eq!(place(), Some(at(expected)), "step {step}");
+            assert_eq!(primary(), Some(at(expected)), "step {step}");
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let list = |fields: &[&str]| Value::Array(fields.iter().map(|field| text(field)).collect());
         let fields = list(&["name", "m", "ip", "old", "port", "1", "flags", "master", "config-epoch", "3"]);
-        assert_eq!(read(&list(&["h", "7"]), &fields), Some(Seen { address: at(7), epoch: 3 }));
+        assert_eq!(read(&list(&["h", "7"]), &fields), Some(PrimaryReport { address: at(7), epoch: 3 }));
         for bad in [list(&["h"]), list(&["h", "x"]), list(&[]), Value::Nil] {
             assert_eq!(read(&bad, &fields), None, "{bad:?}");
         }

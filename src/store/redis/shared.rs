@@ -9,52 +9,52 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::batch::Manner;
-use super::error::{self, Tallies};
+use super::batch::BatchOptions;
+use super::error::{self, ErrorCounters};
 use super::figures::Counts;
 use super::link::Purpose;
 use super::node::Node;
 use super::options::{Address, Options, Topology};
 use super::slots::{self, SLOTS, Slot};
-use super::watch::Sight;
+use super::watch::ServerStatus;
 use crate::breaker::{State, Transitions};
 
 /// What all runtimes of a process share of one deployment.
-pub struct Shared {
+pub struct Deployment {
     options: Arc<Options>,
-    tallies: Arc<Tallies>,
-    map: ArcSwap<Map>,
+    error_counters: Arc<ErrorCounters>,
+    map: ArcSwap<SlotMap>,
     /// Told when there is another map, or when looking for the first one failed.
-    looked: Notify,
-    has_looked: AtomicBool,
+    discovered: Notify,
+    is_discovered: AtomicBool,
     /// Told when the map is found to be wrong.
     pub(super) is_stale: Notify,
     /// Told when a circuit opens.
     pub(super) opened_circuit: Arc<Notify>,
-    events: Events,
+    request_counters: RequestCounters,
 }
 
 /// What happened to whole requests.
 #[derive(Debug, Default)]
-struct Events {
+struct RequestCounters {
     unknown_outcomes: AtomicU64,
     retries: AtomicU64,
 }
 
 /// Which server has what.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Map {
+pub(super) struct SlotMap {
     pub(super) nodes: Vec<Arc<Node>>,
-    /// By slot the place in `nodes`, or [`NOBODY`]; without it the first node has all.
+    /// By slot the place in `nodes`, or [`UNASSIGNED`]; without it the first node has all.
     owners: Option<Box<[u16]>>,
 }
 
 /// No node has the slot.
-const NOBODY: u16 = u16::MAX;
+const UNASSIGNED: u16 = u16::MAX;
 
 /// Connections of all runtimes, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connections {
+pub struct ConnectionCounts {
     /// Opened since the start.
     pub opened: u64,
     /// Open now.
@@ -73,29 +73,29 @@ pub struct Server {
     /// What went there.
     pub counts: Counts,
     /// What it looked like last.
-    pub sight: Arc<Sight>,
+    pub status: Arc<ServerStatus>,
 }
 
-impl Shared {
+impl Deployment {
     /// Nothing is connected yet.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
-        let (options, tallies, opened_circuit) = (Arc::new(options), Arc::new(Tallies::default()), Arc::new(Notify::new()));
-        let node = |address, purpose| Node::new(address, &options, purpose, &tallies, &opened_circuit);
+        let (options, error_counters, opened_circuit) = (Arc::new(options), Arc::new(ErrorCounters::default()), Arc::new(Notify::new()));
+        let node = |address, purpose| Node::new(address, &options, purpose, &error_counters, &opened_circuit);
         let nodes = match &options.topology {
             Topology::Single(address) => vec![node(Some(address.clone()), Purpose::Count)],
             Topology::Sentinel { .. } => vec![node(None, Purpose::CountOnPrimary)],
             Topology::Cluster(_) => Vec::new(),
         };
         Arc::new(Self {
-            map: ArcSwap::from_pointee(Map { nodes, owners: None }),
+            map: ArcSwap::from_pointee(SlotMap { nodes, owners: None }),
             options,
-            tallies,
-            looked: Notify::new(),
-            has_looked: AtomicBool::new(false),
+            error_counters,
+            discovered: Notify::new(),
+            is_discovered: AtomicBool::new(false),
             is_stale: Notify::new(),
             opened_circuit,
-            events: Events::default(),
+            request_counters: RequestCounters::default(),
         })
     }
 
@@ -103,27 +103,27 @@ impl Shared {
     /// over versions.
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
-        self.tallies.counts()
+        self.error_counters.counts()
     }
 
     /// Connections, opened and open, of the servers that are in use now.
     #[must_use]
-    pub fn connections(&self) -> Connections {
-        let links =
-            self.map.load().nodes.iter().map(|node| node.links()).fold((0, 0), |sum, (opened, open)| (sum.0 + opened, sum.1 + open));
-        Connections { opened: links.0, open: links.1 }
+    pub fn connections(&self) -> ConnectionCounts {
+        let connections =
+            self.map.load().nodes.iter().map(|node| node.connections()).fold((0, 0), |sum, (opened, open)| (sum.0 + opened, sum.1 + open));
+        ConnectionCounts { opened: connections.0, open: connections.1 }
     }
 
     /// The servers that are in use now.
     #[must_use]
     pub fn servers(&self) -> Vec<Server> {
-        let address = |node: &Node| node.place().map(|place| place.address.to_string()).unwrap_or_default();
+        let address = |node: &Node| node.location().map(|location| location.address.to_string()).unwrap_or_default();
         let server = |node: &Arc<Node>| Server {
             address: address(node),
             state: node.state(),
             transitions: node.transitions(),
-            counts: node.figures.counts(),
-            sight: node.seen.load(),
+            counts: node.counters.counts(),
+            status: node.latest_status.load(),
         };
         self.map.load().nodes.iter().map(server).collect()
     }
@@ -132,77 +132,77 @@ impl Shared {
     #[must_use]
     pub fn is_well(&self) -> bool {
         let map = self.map.load();
-        !map.nodes.is_empty() && map.nodes.iter().all(|node| node.state() != State::Open && node.place().is_some())
+        !map.nodes.is_empty() && map.nodes.iter().all(|node| node.state() != State::Open && node.location().is_some())
     }
 
     /// Whether any server was reached when it was looked at last and may be asked: while none is, no limit can be counted.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.map.load().nodes.iter().any(|node| node.state() != State::Open && node.place().is_some() && node.seen.load().is_up)
+        self.map.load().nodes.iter().any(|node| node.state() != State::Open && node.location().is_some() && node.latest_status.load().is_up)
     }
 
     /// Requests of which nobody knows whether they were counted, because their answer was lost or late.
     #[must_use]
     pub fn unknown_outcomes(&self) -> u64 {
-        self.events.unknown_outcomes.load(Ordering::Relaxed)
+        self.request_counters.unknown_outcomes.load(Ordering::Relaxed)
     }
 
     /// Requests of which something was asked a second time, because the first time it did certainly not run.
     #[must_use]
     pub fn retries(&self) -> u64 {
-        self.events.retries.load(Ordering::Relaxed)
+        self.request_counters.retries.load(Ordering::Relaxed)
     }
 
-    pub(super) fn had_unknown_outcome(&self) {
-        self.events.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn record_unknown_outcome(&self) {
+        self.request_counters.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn retried(&self) {
-        self.events.retries.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn record_retry(&self) {
+        self.request_counters.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn options(&self) -> &Arc<Options> {
         &self.options
     }
 
-    pub(super) fn tallies(&self) -> &Tallies {
-        &self.tallies
+    pub(super) fn error_counters(&self) -> &ErrorCounters {
+        &self.error_counters
     }
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.options.topology, Topology::Cluster(_))
     }
 
-    pub(super) fn manner(&self) -> Manner {
+    pub(super) fn batch_options(&self) -> BatchOptions {
         let Options { fixed_windows_by_script, expiry_jitter_secs, .. } = *self.options;
-        Manner { by_slot: self.is_cluster(), fixed_windows_by_script, expiry_jitter_secs }
+        BatchOptions { by_slot: self.is_cluster(), fixed_windows_by_script, expiry_jitter_secs }
     }
 
-    pub(super) fn map(&self) -> Arc<Map> {
+    pub(super) fn map(&self) -> Arc<SlotMap> {
         self.map.load_full()
     }
 
     /// The map; waits until `deadline` while the first one is being looked for.
-    pub(super) async fn map_by(&self, deadline: Instant) -> Arc<Map> {
-        let looked = self.looked.notified();
+    pub(super) async fn map_by(&self, deadline: Instant) -> Arc<SlotMap> {
+        let discovered = self.discovered.notified();
         let map = self.map();
-        if map.nodes.is_empty() && !self.has_looked.load(Ordering::Acquire) {
-            let _ = timeout_at(deadline, looked).await;
+        if map.nodes.is_empty() && !self.is_discovered.load(Ordering::Acquire) {
+            let _ = timeout_at(deadline, discovered).await;
             return self.map();
         }
         map
     }
 
     /// The servers have been looked for, with a new map or with nothing to show for it; who waits for the first map waits no longer.
-    pub(super) fn finish_looking(&self) {
-        self.has_looked.store(true, Ordering::Release);
-        self.looked.notify_waiters();
+    pub(super) fn finish_discovery(&self) {
+        self.is_discovered.store(true, Ordering::Release);
+        self.discovered.notify_waiters();
     }
 
     /// A new map of a cluster: who has which slots. What is known of servers that stay is kept.
-    pub(super) fn redraw(&self, ranges: &[(std::ops::RangeInclusive<Slot>, Address)]) {
+    pub(super) fn update_slots(&self, ranges: &[(std::ops::RangeInclusive<Slot>, Address)]) {
         let old = self.map();
-        let mut map = Map { nodes: Vec::new(), owners: Some(vec![NOBODY; SLOTS].into_boxed_slice()) };
+        let mut map = SlotMap { nodes: Vec::new(), owners: Some(vec![UNASSIGNED; SLOTS].into_boxed_slice()) };
         for (slots, address) in ranges {
             let index = self.place_in(&mut map, &old, address);
             if let Some(owners) =
@@ -239,12 +239,12 @@ impl Shared {
 
     /// Puts a changed copy in the map's place, unless somebody else was faster; then changes that one. Returns the server at the place that
     /// the change names.
-    fn change(&self, change: impl Fn(&mut Map, &Map) -> u16) -> Arc<Node> {
+    fn change(&self, change: impl Fn(&mut SlotMap, &SlotMap) -> u16) -> Arc<Node> {
         loop {
             let old = self.map();
-            let mut map = Map::clone(&old);
-            let place = change(&mut map, &old);
-            let node = Arc::clone(&map.nodes[usize::from(place)]);
+            let mut map = SlotMap::clone(&old);
+            let index = change(&mut map, &old);
+            let node = Arc::clone(&map.nodes[usize::from(index)]);
             if Arc::ptr_eq(&self.map.compare_and_swap(&old, Arc::new(map)), &old) {
                 return node;
             }
@@ -252,31 +252,31 @@ impl Shared {
     }
 
     /// The place of the server at an address, which is put there if it is new.
-    fn place_in(&self, map: &mut Map, old: &Map, address: &Address) -> u16 {
-        let place = map.nodes.iter().position(|node| is_at(node, address)).unwrap_or_else(|| {
+    fn place_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> u16 {
+        let index = map.nodes.iter().position(|node| is_at(node, address)).unwrap_or_else(|| {
             let known = old.nodes.iter().find(|node| is_at(node, address));
             map.nodes.push(known.map_or_else(|| self.node(address), Arc::clone));
             map.nodes.len() - 1
         });
         // A cluster has at most as many servers as slots.
-        u16::try_from(place).unwrap_or(NOBODY)
+        u16::try_from(index).unwrap_or(UNASSIGNED)
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
-        Node::new(Some(address.clone()), &self.options, Purpose::Count, &self.tallies, &self.opened_circuit)
+        Node::new(Some(address.clone()), &self.options, Purpose::Count, &self.error_counters, &self.opened_circuit)
     }
 
-    fn put(&self, map: Map) {
+    fn put(&self, map: SlotMap) {
         self.map.store(Arc::new(map));
-        self.finish_looking();
+        self.finish_discovery();
     }
 }
 
 fn is_at(node: &Node, address: &Address) -> bool {
-    node.place().is_some_and(|place| place.address == *address)
+    node.location().is_some_and(|location| location.address == *address)
 }
 
-impl Map {
+impl SlotMap {
     /// Who has a key.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl Map {
 
     /// How many slots have an owner.
     pub(super) fn slots(&self) -> usize {
-        self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != NOBODY).count())
+        self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != UNASSIGNED).count())
     }
 
     /// A key of those that a node has, of this form: what a probe writes.
@@ -300,8 +300,8 @@ impl Map {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Deployment {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Shared").field("options", &self.options).field("tallies", &self.tallies).finish_non_exhaustive()
+        out.debug_struct("Deployment").field("options", &self.options).field("tallies", &self.error_counters).finish_non_exhaustive()
     }
 }

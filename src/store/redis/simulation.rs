@@ -27,7 +27,7 @@ use self::callers::{Callers, HARDLY, Outcome, Tally};
 use self::faults::{Event, Forecast, Weather};
 pub(super) use self::server::Server;
 pub(super) use self::wire::Wire;
-use super::{Address, Login, Options, Redis, Shared, keeper};
+use super::{Address, Deployment, Login, Options, Redis, keeper};
 use crate::breaker::State;
 use crate::verdict::StoreError;
 
@@ -145,12 +145,12 @@ impl Stage {
             ..Options::new(Address::Tcp { host: "fake".to_owned(), port: 1 })
         };
         // The watch has nothing to do with what is counted, and asks for more than the fake server knows.
-        let shared = Shared::new(options);
+        let deployment = Deployment::new(options);
         tokio::spawn({
-            let shared = Arc::clone(&shared);
-            async move { keeper::probe_whoever_fell_silent(&shared).await }
+            let deployment = Arc::clone(&deployment);
+            async move { keeper::probe_open_circuits(&deployment).await }
         });
-        Self { server, redis: Redis::new(shared, None), callers: Callers::new(random.fork()), pool_size }
+        Self { server, redis: Redis::new(deployment, None), callers: Callers::new(random.fork()), pool_size }
     }
 
     /// Plays what is to happen, and then calms down.
@@ -163,7 +163,7 @@ impl Stage {
     }
 
     fn is_closed(&self) -> bool {
-        self.redis.shared().servers().iter().all(|server| server.state == State::Closed)
+        self.redis.deployment().servers().iter().all(|server| server.state == State::Closed)
     }
 
     /// Asks until there is an answer, and until nothing is kept from the server any more. Returns how long the first took.
@@ -185,7 +185,7 @@ impl Stage {
             assert!(
                 began.elapsed() < limit,
                 "not back after {limit:?}: first {first:?}, last {last:?}, {:?}",
-                self.redis.shared().servers()
+                self.redis.deployment().servers()
             );
             sleep(Duration::from_millis(10)).await;
         }

@@ -14,7 +14,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsConnector, rustls};
 
-use super::error::{self, Refusal};
+use super::error::{self, ConnectError};
 use super::options::{Address, Tls};
 
 /// A peer that is gone without a word is noticed after about this long on a connection that nobody uses.
@@ -50,25 +50,25 @@ pub(super) enum Socket {
 impl Socket {
     /// Connects, and shakes hands if that is wanted. The caller ends what takes longer than `deadline`; it is needed here to say what took
     /// so long.
-    pub(super) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, Refusal> {
+    pub(super) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, ConnectError> {
         #[cfg(test)]
         if let Some(server) = super::simulation::server() {
-            return server.connect().await.map(Self::Simulated).map_err(|cause| refusal(error::CONNECT, &cause));
+            return server.connect().await.map(Self::Simulated).map_err(|cause| connect_error(error::CONNECT, &cause));
         }
         let (host, stream) = match address {
             Address::Unix(path) => {
-                return UnixStream::connect(path).await.map(Self::Unix).map_err(|cause| refusal(error::CONNECT, &cause));
+                return UnixStream::connect(path).await.map(Self::Unix).map_err(|cause| connect_error(error::CONNECT, &cause));
             }
-            Address::Tcp { host, port } => (host, tcp(host, *port).await.map_err(|cause| refusal(error::CONNECT, &cause))?),
+            Address::Tcp { host, port } => (host, tcp(host, *port).await.map_err(|cause| connect_error(error::CONNECT, &cause))?),
         };
         let Some(tls) = tls else { return Ok(Self::Tcp(stream)) };
         let no_name =
-            |_| Refusal { name: error::TLS, cause: Some("the host of REDIS_URL is no name that a certificate can be for".to_owned()) };
+            |_| ConnectError { name: error::TLS, cause: Some("the host of REDIS_URL is no name that a certificate can be for".to_owned()) };
         let name = ServerName::try_from(host.clone()).map_err(no_name)?;
         match timeout_at(deadline, TlsConnector::from(tls.config()).connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Self::Tls(Box::new(stream))),
-            Ok(Err(cause)) => Err(refusal(error::CONNECT, &cause)),
-            Err(_) => Err(Refusal { name: error::CONNECT_TIMEOUT, cause: Some(NO_HANDSHAKE.to_owned()) }),
+            Ok(Err(cause)) => Err(connect_error(error::CONNECT, &cause)),
+            Err(_) => Err(ConnectError { name: error::CONNECT_TIMEOUT, cause: Some(NO_HANDSHAKE.to_owned()) }),
         }
     }
 
@@ -173,15 +173,15 @@ fn about_tls(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// What an error on the way to a connection means; `name` is for those that are not about TLS.
-pub(super) fn refusal(name: &'static str, error: &io::Error) -> Refusal {
-    let Some(tls) = about_tls(error) else { return Refusal { name, cause: Some(error.to_string()) } };
+pub(super) fn connect_error(name: &'static str, error: &io::Error) -> ConnectError {
+    let Some(tls) = about_tls(error) else { return ConnectError { name, cause: Some(error.to_string()) } };
     let (name, cause) = match tls {
         rustls::Error::InvalidCertificate(certificate) => (error::TLS_CERTIFICATE, distrusted(certificate)),
         rustls::Error::AlertReceived(alert) => refused(*alert),
         rustls::Error::InvalidMessage(_) => (error::TLS, NOT_TLS.to_owned()),
         other => (error::TLS, other.to_string()),
     };
-    Refusal { name, cause: Some(cause) }
+    ConnectError { name, cause: Some(cause) }
 }
 
 /// Why we do not trust Redis.
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn errors_of_tls_have_names_and_the_others_keep_theirs() {
         use rustls::Error;
-        let name = |tls: Error| refusal(error::CONNECT, &io::Error::new(io::ErrorKind::InvalidData, tls)).name;
+        let name = |tls: Error| connect_error(error::CONNECT, &io::Error::new(io::ErrorKind::InvalidData, tls)).name;
         let certificates = [
             Error::InvalidCertificate(CertificateError::UnknownIssuer),
             Error::InvalidCertificate(CertificateError::Expired),
@@ -240,7 +240,7 @@ mod tests {
         for error in [Error::AlertReceived(AlertDescription::HandshakeFailure), Error::DecryptError] {
             assert_eq!(name(error.clone()), "tls", "{error}");
         }
-        let plain = refusal(error::CONNECT, &io::ErrorKind::ConnectionRefused.into());
+        let plain = connect_error(error::CONNECT, &io::ErrorKind::ConnectionRefused.into());
         assert_eq!((plain.name, plain.cause.as_deref()), ("connect", Some("connection refused")));
     }
 }

@@ -12,12 +12,12 @@ use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::advice::{self, Advice, Config, Facts, Lacks, Report, Urgency};
+use super::advice::{self, Config, Diagnostic, Facts, Lacks, Report, Urgency};
 use super::error;
-use super::link::{Link, Outgoing, Purpose, time};
-use super::node::{Node, Place};
+use super::link::{CommandBuffer, Connection, Purpose, time};
+use super::node::{Location, Node};
 use super::options::Topology;
-use super::shared::{Map, Shared};
+use super::shared::{Deployment, SlotMap};
 use crate::verdict::StoreError;
 
 /// Between two looks at a server that is well. Figures of this age are what a scrape shows anyway.
@@ -40,7 +40,7 @@ const MOST_BROKEN: u32 = 3;
 
 /// What a server looked like last.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sight {
+pub struct ServerStatus {
     /// Whether it answered; not before the first look.
     pub is_up: bool,
     /// From sending MULTI, TIME and EXEC to their replies.
@@ -50,64 +50,64 @@ pub struct Sight {
     /// What it says of itself.
     pub report: Report,
     /// What could be better.
-    pub advice: Vec<Advice>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// The last sight of a server, for whoever shows it.
 #[derive(Debug, Default)]
-pub(super) struct Seen(ArcSwap<Sight>);
+pub(super) struct LatestStatus(ArcSwap<ServerStatus>);
 
-impl Seen {
-    pub(super) fn load(&self) -> Arc<Sight> {
+impl LatestStatus {
+    pub(super) fn load(&self) -> Arc<ServerStatus> {
         self.0.load_full()
     }
 
-    fn store(&self, sight: Sight) {
-        self.0.store(Arc::new(sight));
+    fn store(&self, status: ServerStatus) {
+        self.0.store(Arc::new(status));
     }
 }
 
 /// Looks at all servers of a deployment; never ends.
-pub(super) async fn watch(shared: &Shared) {
-    let mut eyes: HashMap<u64, Eye> = HashMap::new();
+pub(super) async fn inspect_all(deployment: &Deployment) {
+    let mut inspectors: HashMap<u64, Inspector> = HashMap::new();
     loop {
-        let map = shared.map();
+        let map = deployment.map();
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
             // A ramp ends in time although nobody asks.
             let _ = node.state();
-            let Some(place) = node.place() else { continue };
-            let mut eye = eyes.remove(&node.id).filter(|eye| node.is_at(&eye.place)).unwrap_or_else(|| {
+            let Some(location) = node.location() else { continue };
+            let mut inspector = inspectors.remove(&node.id).filter(|inspector| node.is_at(&inspector.location)).unwrap_or_else(|| {
                 // Until it is known better the new place is as good as the old one was.
-                node.seen.store(Sight { is_up: node.seen.load().is_up, ..Sight::default() });
-                Eye::new(place)
+                node.latest_status.store(ServerStatus { is_up: node.latest_status.load().is_up, ..ServerStatus::default() });
+                Inspector::new(location)
             });
-            if eye.is_due() {
-                due.push((node, eye));
+            if inspector.is_due() {
+                due.push((node, inspector));
             } else {
-                others.insert(node.id, eye);
+                others.insert(node.id, inspector);
             }
         }
-        // Servers that are in use no more are forgotten, with their links.
-        eyes = others;
-        let (shared, map) = (&shared, &map);
-        let looks = due.into_iter().map(|(node, mut eye)| async move {
-            eye.look(shared, map, node).await;
-            (node.id, eye)
+        // Servers that are in use no more are forgotten, with their connections.
+        inspectors = others;
+        let (deployment, map) = (&deployment, &map);
+        let looks = due.into_iter().map(|(node, mut inspector)| async move {
+            inspector.look(deployment, map, node).await;
+            (node.id, inspector)
         });
-        eyes.extend(join_all(looks).await);
+        inspectors.extend(join_all(looks).await);
         sleep(TICK).await;
     }
 }
 
 /// What is kept between two looks at one server.
-struct Eye {
-    place: Arc<Place>,
-    line: Option<Line>,
-    looked: Option<Instant>,
+struct Inspector {
+    location: Arc<Location>,
+    probe: Option<ProbeConnection>,
+    inspected_at: Option<Instant>,
     wait: Duration,
-    /// How often in a row the link broke over questions.
+    /// How often in a row the connection broke over questions.
     broken: u32,
     /// Batches that requests had answered before the last look.
     batches: u64,
@@ -116,9 +116,9 @@ struct Eye {
     facts: Facts,
 }
 
-/// A link for looks, and what has come of asking there.
-struct Line {
-    link: Link,
+/// A connection for looks, and what has come of asking there.
+struct ProbeConnection {
+    connection: Connection,
     /// Not to be asked again here: each refusal is a line in the server's log of what users may not do.
     refused: Vec<Question>,
     tried_rights: bool,
@@ -176,50 +176,50 @@ const RIGHT_BEHIND_SENTINELS: Right = alone("ROLE", &[]);
 /// How slots are found; ASKING is last, because it is meant for what follows it, and MULTI does not mind.
 const RIGHTS_IN_A_CLUSTER: [Right; 3] = [alone("PING", &[]), alone("CLUSTER SLOTS", &[]), alone("ASKING", &[])];
 
-impl Eye {
-    fn new(place: Arc<Place>) -> Self {
-        Self { place, line: None, looked: None, wait: Duration::ZERO, broken: 0, batches: 0, told: None, facts: Facts::default() }
+impl Inspector {
+    fn new(location: Arc<Location>) -> Self {
+        Self { location, probe: None, inspected_at: None, wait: Duration::ZERO, broken: 0, batches: 0, told: None, facts: Facts::default() }
     }
 
     fn is_due(&mut self) -> bool {
-        let Some(looked) = self.looked else { return true };
-        let hung_up = self.line.as_mut().is_some_and(|line| !line.link.is_quiet());
-        looked.elapsed() >= if hung_up { SOON } else { self.wait }
+        let Some(inspected_at) = self.inspected_at else { return true };
+        let hung_up = self.probe.as_mut().is_some_and(|probe| !probe.connection.is_quiet());
+        inspected_at.elapsed() >= if hung_up { SOON } else { self.wait }
     }
 
     /// Looks, shows what is seen, and says what has changed.
-    async fn look(&mut self, shared: &Shared, map: &Map, node: &Arc<Node>) {
-        let found = self.see(shared, map, node).await;
-        self.looked = Some(Instant::now());
-        let before = node.seen.load();
-        let mut sight = Sight { advice: before.advice.clone(), ..Sight::default() };
+    async fn look(&mut self, deployment: &Deployment, map: &SlotMap, node: &Arc<Node>) {
+        let found = self.see(deployment, map, node).await;
+        self.inspected_at = Some(Instant::now());
+        let before = node.latest_status.load();
+        let mut status = ServerStatus { diagnostics: before.diagnostics.clone(), ..ServerStatus::default() };
         let wait = match found {
             Ok(round_trip) => {
-                sight.is_up = true;
-                sight.round_trip = round_trip;
-                sight.clock_ahead_micros = self.facts.clock_ahead;
-                sight.report = self.facts.report.clone();
-                sight.advice = advice::judge(&self.facts, &before.advice);
-                if sight.advice.is_empty() { CALM } else { CARE }
+                status.is_up = true;
+                status.round_trip = round_trip;
+                status.clock_ahead_micros = self.facts.clock_ahead;
+                status.report = self.facts.report.clone();
+                status.diagnostics = advice::judge(&self.facts, &before.diagnostics);
+                if status.diagnostics.is_empty() { CALM } else { CARE }
             }
             Err(name) => {
-                self.line = None;
-                // There may be no room for another link while those of requests are well.
-                sight.is_up = node.figures.counts().batches > self.batches;
+                self.probe = None;
+                // There may be no room for another connection while those of requests are well.
+                status.is_up = node.counters.counts().batches > self.batches;
                 if error::blame(StoreError::NotExecuted(name)) == Some(crate::breaker::Why::Config) { CARE } else { SOON }
             }
         };
-        self.batches = node.figures.counts().batches;
+        self.batches = node.counters.counts().batches;
         self.wait = wait.mul_f64(0.75 + fastrand::f64() / 4.0);
-        self.tell(found.map(drop), &before, &sight);
-        if node.is_at(&self.place) {
-            node.seen.store(sight);
+        self.tell(found.map(drop), &before, &status);
+        if node.is_at(&self.location) {
+            node.latest_status.store(status);
         }
     }
 
     /// One line per change.
-    fn tell(&mut self, found: Result<(), &'static str>, before: &Sight, now: &Sight) {
-        let redis = &self.place.address;
+    fn tell(&mut self, found: Result<(), &'static str>, before: &ServerStatus, now: &ServerStatus) {
+        let redis = &self.location.address;
         match found {
             _ if self.told == Some(found) => {}
             Ok(()) => {
@@ -229,14 +229,14 @@ impl Eye {
             Err(name) => tracing::warn!(%redis, error = name, "Redis cannot be reached: {}", error::meaning(name)),
         }
         self.told = Some(found);
-        for advice in now.advice.iter().filter(|advice| !before.advice.contains(advice)) {
+        for advice in now.diagnostics.iter().filter(|advice| !before.diagnostics.contains(advice)) {
             match advice.urgency {
                 Urgency::Warning => tracing::warn!(%redis, advice = advice.name, "Redis: {}", advice.text),
                 Urgency::Information => tracing::info!(%redis, advice = advice.name, "Redis: {}", advice.text),
             }
         }
-        for advice in &before.advice {
-            if now.advice.iter().all(|other| other.name != advice.name) {
+        for advice in &before.diagnostics {
+            if now.diagnostics.iter().all(|other| other.name != advice.name) {
                 tracing::info!(%redis, advice = advice.name, "Redis: this advice has been followed");
             }
         }
@@ -246,48 +246,49 @@ impl Eye {
     ///
     /// # Errors
     /// The name of why it cannot be reached.
-    async fn see(&mut self, shared: &Shared, map: &Map, node: &Node) -> Result<Option<Duration>, &'static str> {
-        let usable = self.line.take().and_then(|mut line| (!line.link.is_spent() && line.link.is_quiet()).then_some(line));
-        let mut line = match usable {
-            Some(line) => line,
-            None => match Link::open(&self.place.address, node.options(), Purpose::Look).await {
-                Ok(opened) => Line { link: opened.link, refused: Vec::new(), tried_rights: false },
+    async fn see(&mut self, deployment: &Deployment, map: &SlotMap, node: &Node) -> Result<Option<Duration>, &'static str> {
+        let usable =
+            self.probe.take().and_then(|mut probe| (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe));
+        let mut probe = match usable {
+            Some(probe) => probe,
+            None => match Connection::open(&self.location.address, node.options(), Purpose::Inspect).await {
+                Ok(opened) => ProbeConnection { connection: opened.connection, refused: Vec::new(), tried_rights: false },
                 // It answers, but not to this user: only SELECT can be refused like this.
-                Err(refusal) if refusal.name == error::NO_PERMISSION => {
+                Err(error) if error.name == error::NO_PERMISSION => {
                     self.facts.lacks = Lacks { rights: vec!["SELECT"], ..Lacks::default() };
                     return Ok(None);
                 }
-                Err(refusal) => return Err(refusal.name),
+                Err(error) => return Err(error.name),
             },
         };
-        let (round_trip, lacks) = self.beat(&mut line.link).await?;
+        let (round_trip, lacks) = self.beat(&mut probe.connection).await?;
         // What a look does not try stands as the last one that did left it.
-        let tries_rights = !line.tried_rights || !lacks.is_nothing() || !self.facts.lacks.is_nothing();
+        let tries_rights = !probe.tried_rights || !lacks.is_nothing() || !self.facts.lacks.is_nothing();
         let is_stuck = lacks.rights.contains(&"EXEC") || lacks.commands == ["EXEC"];
         if tries_rights {
             self.facts.lacks = lacks;
         }
         if !is_stuck && self.broken < MOST_BROKEN {
-            match self.ask(shared, map, node, &mut line, tries_rights).await {
-                Ok(()) => (self.broken, line.tried_rights) = (0, true),
+            match self.ask(deployment, map, node, &mut probe, tries_rights).await {
+                Ok(()) => (self.broken, probe.tried_rights) = (0, true),
                 // It has just answered; what it cannot answer is its own affair.
                 Err(_) => self.broken += 1,
             }
         }
-        self.line = Some(line).filter(|_| !is_stuck);
+        self.probe = Some(probe).filter(|_| !is_stuck);
         Ok(Some(round_trip))
     }
 
     /// Asks what every request needs.
-    async fn beat(&mut self, link: &mut Link) -> Result<(Duration, Lacks), &'static str> {
+    async fn beat(&mut self, connection: &mut Connection) -> Result<(Duration, Lacks), &'static str> {
         const BEAT: [&str; 3] = ["MULTI", "TIME", "EXEC"];
-        let out = link.outgoing();
+        let out = connection.outgoing();
         for name in BEAT {
             out.command(name);
             out.end();
         }
         let began = Instant::now();
-        let replies = link.ask(began + PATIENCE).await.map_err(error::name)?;
+        let replies = connection.query(began + PATIENCE).await.map_err(error::name)?;
         let round_trip = began.elapsed();
         let mut lacks = Lacks::default();
         for (name, reply) in BEAT.into_iter().zip(replies) {
@@ -307,21 +308,28 @@ impl Eye {
     }
 
     /// Asks all else, in one exchange.
-    async fn ask(&mut self, shared: &Shared, map: &Map, node: &Node, line: &mut Line, tries_rights: bool) -> Result<(), StoreError> {
-        let key = map.key_of(node, |number| shared.options().probe_key(number));
+    async fn ask(
+        &mut self,
+        deployment: &Deployment,
+        map: &SlotMap,
+        node: &Node,
+        probe: &mut ProbeConnection,
+        tries_rights: bool,
+    ) -> Result<(), StoreError> {
+        let key = map.key_of(node, |number| deployment.options().probe_key(number));
         let mut questions = vec![Question::Info, SAVE, STOPS_WRITES];
-        if shared.is_cluster() {
+        if deployment.is_cluster() {
             questions.push(FULL_COVERAGE);
         }
-        questions.retain(|question| !line.refused.contains(question));
+        questions.retain(|question| !probe.refused.contains(question));
         if tries_rights {
-            questions.extend(rights(&shared.options().topology).filter(|right| key.is_some() || !right.has_key).map(Question::Right));
+            questions.extend(rights(&deployment.options().topology).filter(|right| key.is_some() || !right.has_key).map(Question::Right));
         }
-        let out = line.link.outgoing();
+        let out = probe.connection.outgoing();
         for question in &questions {
             question.write(key.as_deref().unwrap_or_default(), out);
         }
-        let replies = line.link.ask(Instant::now() + PATIENCE).await?;
+        let replies = probe.connection.query(Instant::now() + PATIENCE).await?;
         for (question, reply) in questions.iter().zip(replies) {
             match (question, reply) {
                 (Question::Right(right), reply) => {
@@ -329,9 +337,9 @@ impl Eye {
                         self.facts.lacks.add(lack);
                     }
                 }
-                (question, Value::ServerError(_)) => line.refused.push(*question),
+                (question, Value::ServerError(_)) => probe.refused.push(*question),
                 (Question::Info, Value::BulkString(text)) => {
-                    self.facts.report = Report::read(&String::from_utf8_lossy(text), shared.options().database);
+                    self.facts.report = Report::read(&String::from_utf8_lossy(text), deployment.options().database);
                 }
                 (question, reply) => learn(&mut self.facts.config, *question, reply),
             }
@@ -350,7 +358,7 @@ fn rights(topology: &Topology) -> impl Iterator<Item = Right> {
 }
 
 impl Question {
-    fn write(self, key: &[u8], out: &mut Outgoing) {
+    fn write(self, key: &[u8], out: &mut CommandBuffer) {
         match self {
             Self::Info => drop(out.command("INFO")),
             Self::Config(name) => drop(out.command("CONFIG").arg("GET").arg(name)),

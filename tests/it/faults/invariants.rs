@@ -2,7 +2,7 @@
 
 use ::weir::algorithm::{self, Algorithm, AlgorithmKind};
 use ::weir::plan::{Check, Plan, Role};
-use ::weir::store::redis::Named;
+use ::weir::store::redis::ScriptRef;
 use ::weir::time::{Micros, Rate, Span, Unit};
 use ::weir::verdict::{StoreError, Verdict, Wait};
 use bb8_redis::redis::{Connection, Value};
@@ -76,7 +76,7 @@ const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multipl
 fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) -> Result<Verdict, StoreError> {
     let plan = Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
     let call = call([(&plan, When { now: Micros(now), deadline: Micros(1 << 52), patience: Span::ZERO })]);
-    let reply: Value = call.command(Named::ByText).query(redis).expect("Redis answers");
+    let reply: Value = call.command(ScriptRef::ByText).query(redis).expect("Redis answers");
     let mut answers = [Err(StoreError::Unknown("unanswered"))];
     call.read(&reply, &mut answers)?;
     answers[0]

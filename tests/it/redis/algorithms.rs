@@ -1,6 +1,6 @@
 //! The tables of the algorithms (`tests/vectors/algorithms`) through the script inside Redis, at given times.
 
-use weir::store::redis::Named;
+use weir::store::redis::ScriptRef;
 
 use super::*;
 use crate::algorithms::tables;
@@ -20,7 +20,7 @@ fn redis_does_what_the_tables_say() {
             let plan = plan(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Role::default()))]);
             let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.max_hold };
             let call = call([(&plan, when)]);
-            let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
+            let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered"))];
             call.read(&reply, &mut answers).expect("a good reply");
             ask.expected.compare(&answers[0].expect("a verdict"), &format!("{}, check {}", sequence.name, index + 1));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir::algorithm::{Arrival, State};
-use weir::store::redis::Shared;
+use weir::store::redis::Deployment;
 use weir::verdict::Wait;
 
 use super::*;
@@ -39,7 +39,7 @@ async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
 #[test]
 fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
     let server = RedisServer::start();
-    let (shared, of_another_process) = (Shared::new(server.options()), Shared::new(server.options()));
+    let (shared, of_another_process) = (Deployment::new(server.options()), Deployment::new(server.options()));
     let allowed: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = [&shared, &shared, &of_another_process]
             .map(|shared| {

@@ -13,7 +13,7 @@ use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, Value, cmd};
 use weir::algorithm::{self, AlgorithmKind, Arrival, State};
 use weir::plan::Group;
 use weir::rules::Commit;
-use weir::store::redis::Named;
+use weir::store::redis::ScriptRef;
 use weir::time::{Rate, Unit};
 use weir::verdict::Wait;
 
@@ -142,7 +142,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         for key in &batch.deleted {
             add(cmd("DEL").arg(key).clone());
         }
-        add(call([(&batch.plan, batch.when)]).command(Named::ByHash));
+        add(call([(&batch.plan, batch.when)]).command(ScriptRef::ByHash));
         for (key, _) in &batch.stored {
             add(cmd("GET").arg(key).clone());
         }
@@ -189,7 +189,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let (mut source, mut model) = (Source::new(kinds, seed), Model::new());
     let first = source.plan();
     let when = When { now: Micros(0), deadline: Micros(END), patience: Span::ZERO };
-    call([(&first, when)]).command(Named::ByText).exec(&mut connection).expect("the script is known from here on");
+    call([(&first, when)]).command(ScriptRef::ByText).exec(&mut connection).expect("the script is known from here on");
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
     while done < operations {

@@ -1,6 +1,6 @@
 //! What happens when Redis is away, hangs, refuses, or comes back.
 
-use weir::store::redis::{Address, Login, Options, TlsFiles, Topology, Written};
+use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology};
 
 use super::*;
 use crate::support::ports::eventually_async;
@@ -244,7 +244,7 @@ async fn who_leaves_in_the_middle_leaves_no_reply_behind_and_breaks_nothing() {
 async fn a_wrong_password_has_a_name_and_is_never_shown() {
     let server = RedisServer::start_with(&["--requirepass", "s3cret"]);
     let with = |auth: &str| {
-        let written = Written { url: &server.url(), socket_type: "tcp", auth, ..Written::default() };
+        let written = RawOptions { url: &server.url(), socket_type: "tcp", auth, ..RawOptions::default() };
         Options::parse(&written, &TlsFiles::default()).expect("a good address")
     };
     for auth in ["", "wr0ng", "nobody:s3cret"] {

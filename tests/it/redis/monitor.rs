@@ -166,7 +166,7 @@ async fn every_right_that_is_missing_is_noticed() {
         grant(&redis, &rest);
         let options = Options { login: Login::new(Some("weir"), "s3cret"), ..redis.options() };
         let store = Redis::connect_lazily(options);
-        let is_noticed = || store.shared().servers()[0].sight.advice.iter().any(|advice| advice.name == "rights").then_some(());
+        let is_noticed = || store.deployment().servers()[0].status.diagnostics.iter().any(|advice| advice.name == "rights").then_some(());
         eventually_async(is_noticed).await.unwrap_or_else(|| panic!("nobody noticed that {missing} is missing"));
     }
     // Keys too; and what is granted is noticed.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bb8_redis::redis::{Value, cmd};
 use weir::algorithm::{self, AlgorithmKind};
 use weir::rules::Commit;
-use weir::store::redis::{Named, Shared};
+use weir::store::redis::{Deployment, ScriptRef};
 use weir::time::{Rate, Unit};
 use weir::verdict::Wait;
 
@@ -187,7 +187,7 @@ async fn a_late_call_counts_nothing() {
         for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
             let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), patience: Span::ZERO };
             let call = call([(&plan, when)]);
-            let reply = call.command(Named::ByText).query(&mut connection).expect("Redis is well");
+            let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
             assert_eq!(call.read(&reply, &mut answers), Ok(when.now));
             match is_late {
@@ -220,7 +220,7 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
 fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
     const LIMIT: u32 = 300;
     let server = RedisServer::start();
-    let processes = [Shared::new(server.options()), Shared::new(server.options())];
+    let processes = [Deployment::new(server.options()), Deployment::new(server.options())];
     for (name, algorithm) in each(LIMIT) {
         let allowed: u32 = std::thread::scope(|scope| {
             let threads: Vec<_> = processes
@@ -294,7 +294,7 @@ async fn a_long_log_takes_little_room() {
     for event in 0..EVENTS {
         let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), patience: Span::ZERO };
         let call = call([(&plan, when)]);
-        let named = if event == 0 { Named::ByText } else { Named::ByHash };
+        let named = if event == 0 { ScriptRef::ByText } else { ScriptRef::ByHash };
         call.command(named).exec(&mut connection).expect("Redis is well");
         cmd("ZADD").arg("set").arg(when.now.0).arg(event).exec(&mut connection).expect("Redis is well");
     }
@@ -325,7 +325,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         server.run::<()>(&["SADD", &bad, "x"]);
         let late = [0, 0, 2, 0, 0, 0];
         let all = call(plans.iter().zip(late).map(|(plan, late)| (plan, when(late))));
-        let reply = all.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
+        let reply = all.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); all.len()];
         assert_eq!(all.read(&reply, &mut answers), Ok(now), "{name}");
         let seen: Vec<_> = answers.into_iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))).collect();
@@ -350,15 +350,15 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         let look = plan(&[(name, asked(algorithm, 0)), ("other", asked(algorithm, 0))]);
         let look = call([(&look, when(0))]);
         let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
-        let reply = look.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
+        let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
         look.read(&reply, &mut answers).expect("a good reply");
         assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(2), Ok(2)], "{name}");
         server.flush();
         // Two requests, of which the second changes nothing in the end: the first one's change has to survive it.
         let pair = call(plans[..2].iter().map(|plan| (plan, when(0))));
-        let reply = pair.command(Named::ByText).query::<Value>(&mut server.connection());
+        let reply = pair.command(ScriptRef::ByText).query::<Value>(&mut server.connection());
         assert!(reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 3)), "{name}");
-        let reply = look.command(Named::ByText).query(&mut server.connection()).expect("Redis is well");
+        let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
         look.read(&reply, &mut answers).expect("a good reply");
         assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(1), Ok(0)], "{name}");
         server.assert_every_key_expires();

@@ -7,7 +7,7 @@ mod tls;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::store::redis::{NameCheck, Options, TlsFiles, Written};
+use weir::store::redis::{NameCheck, Options, RawOptions, TlsFiles};
 use weir::store::{Redis, StoreError};
 
 use crate::redis::ask_one;
@@ -61,7 +61,7 @@ impl Secured {
 
 /// Patient: a handshake may take long on a busy machine.
 fn options(url: &str, files: &TlsFiles) -> Options {
-    let options = Options::parse(&Written { url, ..Written::default() }, files).expect("good settings");
+    let options = Options::parse(&RawOptions { url, ..RawOptions::default() }, files).expect("good settings");
     Options { connect_timeout: Duration::from_secs(2), ..options }
 }
 
@@ -93,7 +93,7 @@ async fn a_rotated_password_in_a_file_heals() {
     let files = Files::new();
     let path = files.write("password", "wr0ng\n");
     let url = format!("redis://old@{}", server.url());
-    let written = Written { url: &url, auth_file: path.to_str().expect("UTF-8"), ..Written::default() };
+    let written = RawOptions { url: &url, auth_file: path.to_str().expect("UTF-8"), ..RawOptions::default() };
     let redis = Redis::connect_lazily(Options::parse(&written, &TlsFiles::default()).expect("good settings"));
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     files.write("password", "olds3cret\n");

@@ -4,16 +4,16 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Batch, Item, Reply, Run, Way};
+use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, Reply};
 use crate::algorithm::FixedWindow;
 use crate::plan::Check;
 use crate::store::redis::error;
-use crate::store::redis::replies::{Word, Words, time};
+use crate::store::redis::replies::{Parser, Token, time};
 use crate::store::redis::slots::Redirect;
 use crate::time::Micros;
 use crate::verdict::{StoreError, Verdict};
 
-const STRANGE: StoreError = StoreError::Unknown(error::PROTOCOL);
+const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
 /// Checks of a run that have to go elsewhere: the index into its items, and where.
 type Elsewhere = SmallVec<[(usize, Redirect); 1]>;
@@ -32,31 +32,32 @@ impl From<StoreError> for Failed<'_> {
 
 impl Batch<'_> {
     /// The answers of this batch, written to their places among the replies to its work.
-    pub(in crate::store::redis) fn read(&self, mut words: Words<'_>, replies: &mut [Reply]) {
+    pub(in crate::store::redis) fn read(&self, mut tokens: Parser<'_>, replies: &mut [Reply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
         let mut elsewhere: Elsewhere = SmallVec::new();
         let mut is_in_step = true;
-        for run in &self.runs {
-            let own = words.clone();
+        for group in &self.groups {
+            let own = tokens.clone();
             answers.clear();
-            answers.resize(run.items.len(), Err(STRANGE));
-            let outcome = if is_in_step { self.read_run(run, &mut words, &mut answers, &mut elsewhere) } else { Err(STRANGE.into()) };
+            answers.resize(group.items.len(), Err(PROTOCOL_ERROR));
+            let outcome =
+                if is_in_step { self.read_group(group, &mut tokens, &mut answers, &mut elsewhere) } else { Err(PROTOCOL_ERROR.into()) };
             // Behind what is no answer to its commands, an answer or an error may belong to others.
-            is_in_step &= !matches!(outcome, Err(Failed { error: STRANGE, .. }));
+            is_in_step &= !matches!(outcome, Err(Failed { error: PROTOCOL_ERROR, .. }));
             match outcome {
                 Ok(now) => {
-                    for (&Item { work, at }, answer) in run.items.iter().zip(&answers) {
+                    for (&CheckRef { work, at }, answer) in group.items.iter().zip(&answers) {
                         replies[work].answers[at] = *answer;
                         replies[work].now = now;
                     }
                     for (index, redirect) in elsewhere.drain(..) {
-                        let Item { work, at } = run.items[index];
+                        let CheckRef { work, at } = group.items[index];
                         replies[work].redirects.push((at, redirect));
                     }
                 }
-                Err(Failed { error, cause }) => match cause.filter(|_| self.manner.by_slot).and_then(Redirect::read) {
-                    None => run.items.iter().for_each(|&Item { work, at }| replies[work].answers[at] = Err(error)),
-                    Some(redirect) => self.turn_away(run, own, error, &redirect, replies),
+                Err(Failed { error, cause }) => match cause.filter(|_| self.batch_options.by_slot).and_then(Redirect::read) {
+                    None => group.items.iter().for_each(|&CheckRef { work, at }| replies[work].answers[at] = Err(error)),
+                    Some(redirect) => self.turn_away(group, own, error, &redirect, replies),
                 },
             }
         }
@@ -64,66 +65,66 @@ impl Batch<'_> {
 
     /// Sends the checks of a run elsewhere. Of a transaction only those whose own key is not there; the others just stood beside them, and are
     /// to be asked once more where they are.
-    fn turn_away(&self, run: &Run, own: Words<'_>, error: StoreError, redirect: &Redirect, replies: &mut [Reply]) {
+    fn turn_away(&self, group: &CommandGroup, own: Parser<'_>, error: StoreError, redirect: &Redirect, replies: &mut [Reply]) {
         // Behind the replies to ASKING, MULTI and TIME.
-        let mut own = own.skip(2 + usize::from(run.is_asking));
-        let mut own_redirect = |item: Item| {
+        let mut own = own.skip(2 + usize::from(group.is_asking));
+        let mut own_redirect = |item: CheckRef| {
             let commands = own.by_ref().take(self.commands(item));
-            commands.fold(None, |found: Option<Redirect>, word| found.or_else(|| server_error(word).and_then(Redirect::read)))
+            commands.fold(None, |found: Option<Redirect>, token| found.or_else(|| server_error(token).and_then(Redirect::read)))
         };
-        let mut redirects: SmallVec<[Option<Redirect>; 4]> = match run.way {
-            Way::Transaction => run.items.iter().map(|&item| own_redirect(item)).collect(),
-            Way::Plain | Way::Script(_) => SmallVec::new(),
+        let mut redirects: SmallVec<[Option<Redirect>; 4]> = match group.encoding {
+            Encoding::Transaction => group.items.iter().map(|&item| own_redirect(item)).collect(),
+            Encoding::Plain | Encoding::Script(_) => SmallVec::new(),
         };
         if redirects.iter().all(Option::is_none) {
-            redirects = SmallVec::from_elem(Some(redirect.clone()), run.items.len());
+            redirects = SmallVec::from_elem(Some(redirect.clone()), group.items.len());
         }
-        for (&Item { work, at }, redirect) in run.items.iter().zip(redirects) {
+        for (&CheckRef { work, at }, redirect) in group.items.iter().zip(redirects) {
             replies[work].answers[at] = Err(if redirect.is_some() { error } else { StoreError::NotExecuted(error::EXEC_ABORT) });
             replies[work].redirects.extend(redirect.map(|redirect| (at, redirect)));
         }
     }
 
-    fn read_run<'r>(
+    fn read_group<'r>(
         &self,
-        run: &Run,
-        words: &mut Words<'r>,
+        group: &CommandGroup,
+        tokens: &mut Parser<'r>,
         answers: &mut [Answer],
         elsewhere: &mut Elsewhere,
     ) -> Result<Micros, Failed<'r>> {
         // ASKING is answered on its own; what follows tells what came of it.
-        if run.is_asking && !matches!(words.next(), Some(Word::Status(_) | Word::Error(_))) {
-            return Err(STRANGE.into());
+        if group.is_asking && !matches!(tokens.next(), Some(Token::Status(_) | Token::Error(_))) {
+            return Err(PROTOCOL_ERROR.into());
         }
-        match run.way {
-            Way::Plain => Ok(self.read_plain(run, words, answers, elsewhere)?),
-            Way::Transaction => {
-                executed(words, self.queued(run))?;
-                Ok(self.read_transaction(run, words, answers)?)
+        match group.encoding {
+            Encoding::Plain => Ok(self.read_plain(group, tokens, answers, elsewhere)?),
+            Encoding::Transaction => {
+                executed(tokens, self.queued(group))?;
+                Ok(self.read_transaction(group, tokens, answers)?)
             }
-            Way::Script(_) => {
-                let cause = words.peek().and_then(server_error);
-                self.call(run).read_words(words, answers).map_err(|error| Failed { error, cause })
+            Encoding::Script(_) => {
+                let cause = tokens.peek().and_then(server_error);
+                self.call(group).read_tokens(tokens, answers).map_err(|error| Failed { error, cause })
             }
         }
     }
 
     /// The commands between MULTI and EXEC: TIME, and GET for a look, INCRBY and EXPIRE for hits.
-    fn queued(&self, run: &Run) -> usize {
-        run.items.iter().fold(1, |sum, &item| sum + self.commands(item))
+    fn queued(&self, group: &CommandGroup) -> usize {
+        group.items.iter().fold(1, |sum, &item| sum + self.commands(item))
     }
 
-    fn commands(&self, item: Item) -> usize {
+    fn commands(&self, item: CheckRef) -> usize {
         if self.check(item).1.hits == 0 { 1 } else { 2 }
     }
 
-    fn read_transaction(&self, run: &Run, words: &mut Words<'_>, answers: &mut [Answer]) -> Result<Micros, StoreError> {
-        let now = words.next().filter(|word| *word == Word::Array(2)).and_then(|_| time(words)).ok_or(STRANGE)?;
-        for ((_, check, fixed), place) in self.counted(run).zip(answers) {
-            let counted = counted_value(check, value(words)?);
+    fn read_transaction(&self, group: &CommandGroup, tokens: &mut Parser<'_>, answers: &mut [Answer]) -> Result<Micros, StoreError> {
+        let now = tokens.next().filter(|token| *token == Token::Array(2)).and_then(|_| time(tokens)).ok_or(PROTOCOL_ERROR)?;
+        for ((_, check, fixed), place) in self.counted(group).zip(answers) {
+            let counted = counted_value(check, value(tokens)?);
             if check.hits != 0 {
                 // The reply to EXPIRE tells nothing: the key is there, the line before made it.
-                value(words)?;
+                value(tokens)?;
             }
             *place = counted.map(|count| self.judge(fixed, check, count, now));
         }
@@ -133,19 +134,19 @@ impl Batch<'_> {
     /// Each command was taken or refused on its own.
     fn read_plain(
         &self,
-        run: &Run,
-        words: &mut Words<'_>,
+        group: &CommandGroup,
+        tokens: &mut Parser<'_>,
         answers: &mut [Answer],
         elsewhere: &mut Elsewhere,
     ) -> Result<Micros, StoreError> {
-        let now = match words.next() {
-            Some(Word::Array(2)) => Ok(time(words).ok_or(STRANGE)?),
-            Some(Word::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
-            _ => return Err(STRANGE),
+        let now = match tokens.next() {
+            Some(Token::Array(2)) => Ok(time(tokens).ok_or(PROTOCOL_ERROR)?),
+            Some(Token::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
+            _ => return Err(PROTOCOL_ERROR),
         };
-        for (index, ((_, check, fixed), place)) in self.counted(run).zip(answers).enumerate() {
-            let said = value(words)?;
-            if let (true, Some(redirect)) = (self.manner.by_slot, server_error(said).and_then(Redirect::read)) {
+        for (index, ((_, check, fixed), place)) in self.counted(group).zip(answers).enumerate() {
+            let said = value(tokens)?;
+            if let (true, Some(redirect)) = (self.batch_options.by_slot, server_error(said).and_then(Redirect::read)) {
                 elsewhere.push((index, redirect));
             }
             *place = counted_value(check, said).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
@@ -159,15 +160,15 @@ impl Batch<'_> {
 }
 
 /// Takes a plain value.
-fn value<'w>(words: &mut Words<'w>) -> Result<Word<'w>, StoreError> {
-    words.next().filter(|word| !matches!(word, Word::Array(_) | Word::Status(_))).ok_or(STRANGE)
+fn value<'w>(tokens: &mut Parser<'w>) -> Result<Token<'w>, StoreError> {
+    tokens.next().filter(|token| !matches!(token, Token::Array(_) | Token::Status(_))).ok_or(PROTOCOL_ERROR)
 }
 
 /// What a counter stands at, by the reply to its INCRBY or GET.
-fn counted_value(check: &Check, said: Word<'_>) -> Result<u64, StoreError> {
+fn counted_value(check: &Check, said: Token<'_>) -> Result<u64, StoreError> {
     match said {
-        Word::Nil if check.hits == 0 => Ok(0),
-        Word::Error(line) => match error::classify_line(line) {
+        Token::Nil if check.hits == 0 => Ok(0),
+        Token::Error(line) => match error::classify_line(line) {
             kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
             kind => Err(kind.error()),
         },
@@ -179,35 +180,35 @@ fn count(number: i64) -> Result<u64, StoreError> {
     u64::try_from(number).map_err(|_| StoreError::Data(error::RANGE))
 }
 
-fn server_error(word: Word<'_>) -> Option<&[u8]> {
-    if let Word::Error(line) = word { Some(line) } else { None }
+fn server_error(token: Token<'_>) -> Option<&[u8]> {
+    if let Token::Error(line) = token { Some(line) } else { None }
 }
 
 /// Takes the replies to a transaction up to its values, as many as there are commands `queued`.
-fn executed<'w>(words: &mut Words<'w>, queued: usize) -> Result<(), Failed<'w>> {
-    let begun = words.next().ok_or(STRANGE)?;
+fn executed<'w>(tokens: &mut Parser<'w>, queued: usize) -> Result<(), Failed<'w>> {
+    let begun = tokens.next().ok_or(PROTOCOL_ERROR)?;
     let mut cause = server_error(begun);
-    let mut are_taken = begun == Word::Status(b"OK");
+    let mut are_taken = begun == Token::Status(b"OK");
     if !are_taken && cause.is_none() {
-        return Err(STRANGE.into());
+        return Err(PROTOCOL_ERROR.into());
     }
     for _ in 0..queued {
-        match words.next() {
-            Some(Word::Status(b"QUEUED")) => {}
-            Some(Word::Error(line)) => {
+        match tokens.next() {
+            Some(Token::Status(b"QUEUED")) => {}
+            Some(Token::Error(line)) => {
                 are_taken = false;
                 cause = cause.or(Some(line));
             }
-            _ => return Err(STRANGE.into()),
+            _ => return Err(PROTOCOL_ERROR.into()),
         }
     }
-    match words.next() {
-        Some(Word::Array(values)) if are_taken && values == queued => Ok(()),
+    match tokens.next() {
+        Some(Token::Array(values)) if are_taken && values == queued => Ok(()),
         // Nothing ran if the transaction was refused and no command was answered on its own.
-        Some(Word::Error(line)) => {
+        Some(Token::Error(line)) => {
             let cause = cause.unwrap_or(line);
             Err(Failed { error: StoreError::NotExecuted(error::classify_line(cause).name), cause: Some(cause) })
         }
-        _ => Err(STRANGE.into()),
+        _ => Err(PROTOCOL_ERROR.into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Batches against replies that stand here as lines.
 
-use super::super::replies::{Received, Words};
+use super::super::replies::{Parser, ReplyBuffer};
 use super::*;
 use crate::plan::Role;
 
@@ -18,8 +18,8 @@ fn work(plan: Plan) -> Work {
 }
 
 fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
-    let manner = Manner { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs };
-    Batch::new(work, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default())
+    let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs };
+    Batch::new(work, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default())
 }
 
 /// The reply of a script: a row for each check, hits that count, and two more numbers.
@@ -45,7 +45,7 @@ fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
 fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
     let work = [work(plan(hits))];
     let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
-    batch(&work, 0).read(Words::of(replies), &mut answers);
+    batch(&work, 0).read(Parser::of(replies), &mut answers);
     answers[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
 }
 
@@ -100,11 +100,11 @@ fn a_refused_transaction_ran_only_if_a_command_was_answered_on_its_own() {
 fn only_what_lacked_the_script_is_sent_again() {
     let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2])), work(plan(&[-1, 1]))];
     let first = batch(&all, 0);
-    assert_eq!(first.runs.iter().map(|run| run.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
+    assert_eq!(first.groups.iter().map(|group| group.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
     let mut replies = first.unanswered();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
     let again = first.without_script(&replies).expect("a call lacks it");
-    assert_eq!((again.runs.len(), again.runs[0].way), (1, Way::Script(Named::ByText)));
+    assert_eq!((again.groups.len(), again.groups[0].encoding), (1, Encoding::Script(ScriptRef::ByText)));
     assert!(again.without_script(&replies).is_none(), "once, not for ever");
     replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
     assert!(first.without_script(&replies).is_none());
@@ -120,7 +120,7 @@ fn requests_share_a_batch_and_each_has_its_own_answers() {
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9");
-    batch.read(Words::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()), &mut replies);
+    batch.read(Parser::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()), &mut replies);
     let used = |index: usize| replies[index].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect::<Vec<_>>();
     assert_eq!(used(0), [Ok(7), Ok(9)]);
     assert_eq!(used(1), [Ok(4)]);
@@ -133,7 +133,7 @@ fn behind_a_reply_too_many_nothing_is_believed() {
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     // The last one is what the transaction came to; the call's own reply is still to come.
-    batch.read(Words::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")), &mut replies);
+    batch.read(Parser::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")), &mut replies);
     for reply in &replies {
         assert_eq!(reply.answers[..], [Err(StoreError::Unknown("protocol"))], "{replies:?}");
     }
@@ -145,15 +145,15 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
     let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
     let all = [work(plan)];
-    let manner = Manner { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let batch = Batch::new(&all, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default());
-    let places: Vec<Vec<usize>> = batch.runs.iter().map(|run| run.items.iter().map(|item| item.at).collect()).collect();
+    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    let places: Vec<Vec<usize>> = batch.groups.iter().map(|group| group.items.iter().map(|item| item.at).collect()).collect();
     assert_eq!(places, [vec![0, 2], vec![1]]);
     let mut replies = batch.unanswered();
     let text = format!(
         "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 h:7|-MOVED 3300 h:7|-EXECABORT x"
     );
-    batch.read(Words::of(&wire(&text)), &mut replies);
+    batch.read(Parser::of(&wire(&text)), &mut replies);
     let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
     assert_eq!(used, [Ok(1), Err(StoreError::NotExecuted("moved")), Ok(2)]);
     let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
@@ -167,11 +167,11 @@ fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
     let keys = [&b"{a}1"[..], b"{a}2"];
     let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
     let all = [work(plan)];
-    let manner = Manner { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let batch = Batch::new(&all, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default());
+    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
     let turned_away = |text: &str| {
         let mut replies = batch.unanswered();
-        batch.read(Words::of(&wire(text)), &mut replies);
+        batch.read(Parser::of(&wire(text)), &mut replies);
         let errors: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|_| ()).expect_err("nothing ran")).collect();
         (errors, replies[0].redirects.iter().map(|(at, redirect)| (*at, redirect.is_ask)).collect::<Vec<_>>())
     };
@@ -182,8 +182,8 @@ fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
     assert_eq!(turned_away(at_the_end), (vec![ask, ask], vec![(0, true), (1, true)]), "all of it, when that shows only then");
 
     let asking = [Work { is_asking: true, ..all[0].clone() }];
-    let batch = Batch::new(&asking, manner, Now { time: NOW, at: Instant::now() }, &mut Expiring::default());
-    assert_eq!(batch.runs.len(), 2, "where a slot arrives each key goes alone");
+    let batch = Batch::new(&asking, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    assert_eq!(batch.groups.len(), 2, "where a slot arrives each key goes alone");
 }
 
 #[test]
@@ -200,16 +200,16 @@ fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
 #[test]
 fn a_counter_that_expires_is_told_so_once() {
     let all = [work(plan(&[1])), work(plan(&[2]))];
-    let manner = Manner { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let mut expiring = Expiring::default();
+    let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let mut known_ttls = KnownTtls::default();
     // What is sent for this work, and what is sent after these replies.
     let mut exchange = |works: &[Work], at: Micros, replies: &str| {
-        let batch = Batch::new(works, manner, Now { time: at, at: Instant::now() }, &mut expiring);
-        let (mut out, mut after) = (Outgoing::default(), Outgoing::default());
+        let batch = Batch::new(works, batch_options, ClockReading { time: at, at: Instant::now() }, &mut known_ttls);
+        let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
         batch.write(&mut out);
         let mut answers = batch.unanswered();
-        batch.read(Words::of(&wire(replies)), &mut answers);
-        let bare = batch.learn(&answers, &mut expiring);
+        batch.read(Parser::of(&wire(replies)), &mut answers);
+        let bare = batch.learn(&answers, &mut known_ttls);
         batch.write_expiries(&bare, &mut after);
         (
             out.commands(),
@@ -244,24 +244,24 @@ fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
     let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
     let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
     let all = [work(Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default())))))];
-    let manner = Manner { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let (mut expiring, now) = (Expiring::default(), Now { time: NOW, at: Instant::now() });
-    let first = Batch::new(&all, manner, now, &mut expiring);
-    assert_eq!(first.runs.len(), 3, "a transaction for each slot");
+    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let (mut known_ttls, now) = (KnownTtls::default(), ClockReading { time: NOW, at: Instant::now() });
+    let first = Batch::new(&all, batch_options, now, &mut known_ttls);
+    assert_eq!(first.groups.len(), 3, "a transaction for each slot");
     let mut replies = first.unanswered();
-    first.read(Words::of(&wire(&vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"))), &mut replies);
-    assert!(first.learn(&replies, &mut expiring).is_empty());
-    let second = Batch::new(&all, manner, now, &mut expiring);
-    assert_eq!(second.runs.len(), 1);
+    first.read(Parser::of(&wire(&vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"))), &mut replies);
+    assert!(first.learn(&replies, &mut known_ttls).is_empty());
+    let second = Batch::new(&all, batch_options, now, &mut known_ttls);
+    assert_eq!(second.groups.len(), 1);
     let mut replies = second.unanswered();
-    second.read(Words::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))), &mut replies);
+    second.read(Parser::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))), &mut replies);
     let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
     assert_eq!(used, [Ok(2), Err(StoreError::NotExecuted("moved")), Ok(2)]);
     let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
     let asking = [Work { is_asking: true, ..all[0].clone() }];
-    let batch = Batch::new(&asking, manner, now, &mut expiring);
-    assert!(batch.runs.iter().all(|run| run.way == Way::Transaction), "where a slot arrives nothing is known");
+    let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
+    assert!(batch.groups.iter().all(|group| group.encoding == Encoding::Transaction), "where a slot arrives nothing is known");
 }
 
 /// A request that hits a key of its own once.
@@ -272,7 +272,7 @@ fn hit(of: usize, algorithm: Algorithm) -> Work {
 
 /// Allocations of all that one batch costs between its requests and their answers: packing it, and reading these replies to it.
 fn allocations(all: &[Work], replies: &[u8]) -> u64 {
-    let (mut out, mut received) = (Outgoing::default(), Received::default());
+    let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
     let mut exchange = || {
         let batch = batch(all, 0);
         let mut answers = batch.unanswered();
@@ -280,11 +280,11 @@ fn allocations(all: &[Work], replies: &[u8]) -> u64 {
         batch.write(&mut out);
         received.clear();
         for piece in replies.chunks(1_000) {
-            received.room().expect("it is not much")[..piece.len()].copy_from_slice(piece);
-            received.came(piece.len());
-            while received.see_reply().expect("good replies") {}
+            received.spare().expect("it is not much")[..piece.len()].copy_from_slice(piece);
+            received.fill(piece.len());
+            while received.parse_reply().expect("good replies") {}
         }
-        batch.read(received.words(), &mut answers);
+        batch.read(received.tokens(), &mut answers);
         assert!(answers.iter().all(|reply| reply.answers.iter().all(Result::is_ok)), "{answers:?}");
     };
     exchange();
@@ -298,7 +298,7 @@ fn a_batch_costs_a_few_allocations_however_many_requests_are_in_it() {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
         let replies = wire(&format!("+OK{}|*{} {TIME}{counted}", "|+QUEUED".repeat(2 * requests + 1), 2 * requests + 1));
-        // The lists of requests, of checks, of replies and of answers; and room for a key. What is packed and read reuses the link's own.
+        // The lists of requests, of checks, of replies and of answers; and room for a key. What is packed and read reuses the connection's own.
         assert_eq!(allocations(&all, &replies), expected, "a transaction of {requests}");
     }
     for (requests, expected) in [(64, 12), (96, 12)] {

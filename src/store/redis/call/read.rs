@@ -6,12 +6,12 @@
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Call, MOST, NUMBER, Part};
+use super::{Call, CallRequest, MOST, NUMBER};
 use crate::algorithm::{Algorithm, Arrival, State};
 use crate::plan::Check;
 use crate::rules::Commit;
 use crate::store::redis::error;
-use crate::store::redis::replies::{Word, time};
+use crate::store::redis::replies::{Token, time};
 use crate::time::{Micros, Span};
 use crate::verdict::{StoreError, Verdict, Wait};
 
@@ -21,7 +21,7 @@ const FIXED: usize = 3;
 /// Bytes of a place.
 const PLACE: usize = 2;
 
-const STRANGE: StoreError = StoreError::Unknown(error::PROTOCOL);
+const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
 /// What a reply says, but for the lines of errors.
 struct Said<'w> {
@@ -53,28 +53,30 @@ impl Call<'_> {
         if let Value::ServerError(error) = reply {
             return Err(error::classify(error).error());
         }
-        self.read_words(&mut words(reply).into_iter(), places)
+        self.read_tokens(&mut tokens(reply).into_iter(), places)
     }
 
     /// The same, out of the words of the reply.
-    pub(in crate::store::redis) fn read_words<'w>(
+    pub(in crate::store::redis) fn read_tokens<'w>(
         &self,
-        words: &mut impl Iterator<Item = Word<'w>>,
+        tokens: &mut impl Iterator<Item = Token<'w>>,
         places: &mut [Result<Verdict, StoreError>],
     ) -> Result<Micros, StoreError> {
-        let said = self.begin(words)?;
+        let said = self.begin(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for _ in 0..said.lines {
-            let Some(Word::Text(line)) = words.next() else { return Err(STRANGE) };
+            let Some(Token::Text(line)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
             lines.push(line);
         }
         let mut rest = said.rows;
-        for ((part, check), place) in self.checks().zip(places.iter_mut()) {
-            let (row, others) = rest.split_at_checked(row_size(&check.algorithm)).ok_or(STRANGE)?;
+        for ((request, check), place) in self.checks().zip(places.iter_mut()) {
+            let (row, others) = rest.split_at_checked(row_size(&check.algorithm)).ok_or(PROTOCOL_ERROR)?;
             *place = match read_row(&check.algorithm, row) {
-                Some(Row::Failed(line)) => Err(lines.get(line.wrapping_sub(1)).map_or(STRANGE, |line| error::classify_line(line).error())),
-                Some(row) => self.verdict(part, check, (row, check.hits), said.now),
-                None => Err(STRANGE),
+                Some(Row::Failed(line)) => {
+                    Err(lines.get(line.wrapping_sub(1)).map_or(PROTOCOL_ERROR, |line| error::classify_line(line).error()))
+                }
+                Some(row) => self.verdict(request, check, (row, check.hits), said.now),
+                None => Err(PROTOCOL_ERROR),
             };
             rest = others;
         }
@@ -86,15 +88,15 @@ impl Call<'_> {
     fn look(&self, said: &Said<'_>, places: &mut [Result<Verdict, StoreError>]) -> Result<(), StoreError> {
         for place in said.looks.as_chunks::<PLACE>().0 {
             let at = usize::from(u16::from_le_bytes(*place)).wrapping_sub(1);
-            let (part, check) = self.checks().nth(at).ok_or(STRANGE)?;
+            let (request, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
             let begin: usize = self.checks().take(at).map(|(_, check)| row_size(&check.algorithm)).sum();
-            let row = said.rows.get(begin..).and_then(|rows| rows.get(..row_size(&check.algorithm))).ok_or(STRANGE)?;
-            let row = match read_row(&check.algorithm, row).ok_or(STRANGE)? {
+            let row = said.rows.get(begin..).and_then(|rows| rows.get(..row_size(&check.algorithm))).ok_or(PROTOCOL_ERROR)?;
+            let row = match read_row(&check.algorithm, row).ok_or(PROTOCOL_ERROR)? {
                 Row::Decided { used, reset, .. } => Row::Decided { used, reset, extra: 0 },
                 found => found,
             };
-            let verdict = self.verdict(part, check, (row, 0), said.now);
-            *places.get_mut(at).ok_or(STRANGE)? = verdict.map(|verdict| Verdict { allowed: true, ..verdict });
+            let verdict = self.verdict(request, check, (row, 0), said.now);
+            *places.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict { allowed: true, ..verdict });
         }
         Ok(())
     }
@@ -102,37 +104,38 @@ impl Call<'_> {
     /// For how long each check's state had to be kept, where it changed; of a call at a given time.
     #[must_use]
     pub fn kept(&self, reply: &Value) -> Vec<Option<Span>> {
-        let words = words(reply);
-        let Ok(said) = self.begin(&mut words.iter().copied()) else { return Vec::new() };
-        let kept = |((_, check), ticks): ((&Part<'_>, &Check), f64)| Some(check.algorithm.tick().span(u64::try_from(whole(ticks)?).ok()?));
+        let tokens = tokens(reply);
+        let Ok(said) = self.begin(&mut tokens.iter().copied()) else { return Vec::new() };
+        let kept =
+            |((_, check), ticks): ((&CallRequest<'_>, &Check), f64)| Some(check.algorithm.tick().span(u64::try_from(whole(ticks)?).ok()?));
         self.checks().zip(numbers(said.kept)).map(kept).collect()
     }
 
     /// Reads up to the lines of errors.
-    fn begin<'w>(&self, words: &mut impl Iterator<Item = Word<'w>>) -> Result<Said<'w>, StoreError> {
-        let values = match words.next() {
-            Some(Word::Array(values)) if values >= FIXED => values,
-            Some(Word::Error(line)) => return Err(error::classify_line(line).error()),
-            _ => return Err(STRANGE),
+    fn begin<'w>(&self, tokens: &mut impl Iterator<Item = Token<'w>>) -> Result<Said<'w>, StoreError> {
+        let values = match tokens.next() {
+            Some(Token::Array(values)) if values >= FIXED => values,
+            Some(Token::Error(line)) => return Err(error::classify_line(line).error()),
+            _ => return Err(PROTOCOL_ERROR),
         };
-        let now = time(words).ok_or(STRANGE)?;
-        let Some(Word::Text(bytes)) = words.next() else { return Err(STRANGE) };
+        let now = time(tokens).ok_or(PROTOCOL_ERROR)?;
+        let Some(Token::Text(bytes)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
         let size = self.checks().map(|(_, check)| row_size(&check.algorithm)).sum();
-        let (rows, rest) = bytes.split_at_checked(size).ok_or(STRANGE)?;
-        let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER * self.len() } else { 0 }).ok_or(STRANGE)?;
+        let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
+        let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none can be refused for another of its checks.
-        let has_groups = self.parts.iter().any(|part| part.plan.commit == Commit::AllOrNone);
+        let has_groups = self.requests.iter().any(|request| request.plan.commit == Commit::AllOrNone);
         if looks.len() % PLACE > 0 || looks.len() > if has_groups { PLACE * self.len() } else { 0 } {
-            return Err(STRANGE);
+            return Err(PROTOCOL_ERROR);
         }
         Ok(Said { now, rows, kept, looks, lines: values - FIXED })
     }
 
-    fn verdict(&self, part: &Part<'_>, check: &Check, (row, hits): (Row, i64), now: Micros) -> Result<Verdict, StoreError> {
+    fn verdict(&self, request: &CallRequest<'_>, check: &Check, (row, hits): (Row, i64), now: Micros) -> Result<Verdict, StoreError> {
         let (used, reset, extra) = match row {
-            Row::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: part.patience }, hits).verdict),
+            Row::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: request.patience }, hits).verdict),
             Row::Decided { used, reset, extra } => (used, reset, extra),
-            Row::Failed(_) => return Err(STRANGE),
+            Row::Failed(_) => return Err(PROTOCOL_ERROR),
         };
         let allowed = extra == 0;
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
@@ -185,13 +188,13 @@ fn whole(number: f64) -> Option<i64> {
 }
 
 /// A value that the redis crate read, as words. Nothing of ours is answered by what stands here as Nil without being it.
-fn words(reply: &Value) -> Vec<Word<'_>> {
+fn tokens(reply: &Value) -> Vec<Token<'_>> {
     match reply {
-        Value::Array(values) => std::iter::once(Word::Array(values.len())).chain(values.iter().flat_map(words)).collect(),
-        Value::Int(number) => vec![Word::Number(*number)],
-        Value::BulkString(text) => vec![Word::Text(text)],
-        Value::SimpleString(text) => vec![Word::Status(text.as_bytes())],
-        Value::Okay => vec![Word::Status(b"OK")],
-        _ => vec![Word::Nil],
+        Value::Array(values) => std::iter::once(Token::Array(values.len())).chain(values.iter().flat_map(tokens)).collect(),
+        Value::Int(number) => vec![Token::Number(*number)],
+        Value::BulkString(text) => vec![Token::Text(text)],
+        Value::SimpleString(text) => vec![Token::Status(text.as_bytes())],
+        Value::Okay => vec![Token::Status(b"OK")],
+        _ => vec![Token::Nil],
     }
 }

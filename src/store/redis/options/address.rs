@@ -38,28 +38,28 @@ impl fmt::Display for Address {
 
 /// Whether an address asks for TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asks {
+pub(super) enum Scheme {
     /// `rediss://`.
     Tls,
     /// `redis://`.
     Plaintext,
     /// No scheme.
-    Nothing,
+    Unspecified,
 }
 
 /// All that one address says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ParsedAddress {
     pub(super) address: Address,
-    pub(super) asks: Asks,
+    pub(super) scheme: Scheme,
     pub(super) username: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) database: u32,
 }
 
-impl Place {
+impl ParsedAddress {
     fn new(address: Address) -> Self {
-        Self { address, asks: Asks::Nothing, username: None, password: None, database: 0 }
+        Self { address, scheme: Scheme::Unspecified, username: None, password: None, database: 0 }
     }
 
     /// One server: `host:port`, a path (it begins with `/`, or the socket type says so), or an address with a scheme.
@@ -84,11 +84,11 @@ impl Place {
     }
 }
 
-fn with_scheme(scheme: &str, rest: &str) -> Result<Place, OptionsError> {
-    let asks = match scheme.to_ascii_lowercase().as_str() {
-        "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => return Ok(Place::new(Address::Unix(rest.into()))),
-        "redis" | "valkey" => Asks::Plaintext,
-        "rediss" | "valkeys" => Asks::Tls,
+fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> {
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => return Ok(ParsedAddress::new(Address::Unix(rest.into()))),
+        "redis" | "valkey" => Scheme::Plaintext,
+        "rediss" | "valkeys" => Scheme::Tls,
         _ => return Err(OptionsError::Form),
     };
     if authority(rest).contains(',') {
@@ -98,9 +98,9 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<Place, OptionsError> {
     let info = format!("redis://{rest}").into_connection_info().map_err(|_| what_is_wrong(rest))?;
     let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(OptionsError::Form) };
     let login = info.redis_settings();
-    Ok(Place {
+    Ok(ParsedAddress {
         address: Address::Tcp { host: host.clone(), port: *port },
-        asks,
+        scheme,
         username: login.username().filter(|user| !user.is_empty()).map(str::to_owned),
         password: login.password().map(Secret::new),
         database: u32::try_from(login.db()).map_err(|_| OptionsError::Database)?,

@@ -6,7 +6,7 @@ fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp { host: host.to_owned(), port }
 }
 
-fn parse(written: Written<'_>) -> Result<Options, OptionsError> {
+fn parse(written: RawOptions<'_>) -> Result<Options, OptionsError> {
     Options::parse(&written, &TlsFiles::default())
 }
 
@@ -36,7 +36,8 @@ fn the_forms_of_the_reference_are_read() {
     ];
     for (url, socket_type, expected) in table {
         for kind in ["", "single", "SINGLE"] {
-            let options = parse(Written { kind, url, socket_type, ..Written::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
+            let options =
+                parse(RawOptions { kind, url, socket_type, ..RawOptions::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
             assert_eq!(options.topology, Topology::Single(expected.clone()), "{url}");
             assert_eq!((options.login, options.sentinel_login, options.database), (Login::default(), Login::default(), 0), "{url}");
             assert!(options.tls.is_none(), "{url}");
@@ -60,18 +61,18 @@ fn several_servers_are_a_list() {
     ];
     for (kind, url, topology, database, is_tls) in table {
         // The type of the socket is for a single server; the reference's default must not get in the way.
-        let options = parse(Written { kind, url, socket_type: "unix", ..Written::default() });
+        let options = parse(RawOptions { kind, url, socket_type: "unix", ..RawOptions::default() });
         let options = options.unwrap_or_else(|error| panic!("{url}: {error}"));
         assert_eq!((options.topology, options.database, options.tls.is_some()), (topology, database, is_tls), "{url}");
     }
     let url = "redis://u:p%2C1@a:1,b:2,redis://u:p%2C1@c:3";
-    let login = parse(Written { kind: "cluster", url, ..Written::default() }).expect("one login").login;
+    let login = parse(RawOptions { kind: "cluster", url, ..RawOptions::default() }).expect("one login").login;
     assert_eq!((login.username.as_deref(), text(&login)), (Some("u"), Some("p,1")));
 }
 
 #[test]
 fn topologies_are_shown_without_secrets() {
-    let shown = |kind, url| parse(Written { kind, url, ..Written::default() }).expect("options").topology.to_string();
+    let shown = |kind, url| parse(RawOptions { kind, url, ..RawOptions::default() }).expect("options").topology.to_string();
     assert_eq!(shown("", "redis://u:s3cret@[::1]:1"), "[::1]:1");
     assert_eq!(shown("sentinel", "m,a:1,b:2"), "m, known to a:1, b:2");
     assert_eq!(shown("cluster", "redis://u:s3cret@a:1,b:2"), "a:1, b:2");
@@ -89,13 +90,13 @@ fn logins_are_read_and_never_printed() {
         ("redis://u@h/2", "v:s3cret", (Some("v"), "s3cret", 2)),
     ];
     for (url, auth, (username, password, database)) in table {
-        let options = parse(Written { url, auth, ..Written::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let options = parse(RawOptions { url, auth, ..RawOptions::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
         assert_eq!(options.login.username.as_deref(), username, "{url}");
         assert_eq!(text(&options.login), Some(password), "{url}");
         assert_eq!((options.database, options.tls.is_some()), (database, url.starts_with("rediss")), "{url}");
         assert!(!format!("{options:?}").contains(password), "{options:?}");
     }
-    let written = Written { kind: "sentinel", url: "m,a:1", auth: "s3cret", sentinel_auth: "u:0ther", ..Written::default() };
+    let written = RawOptions { kind: "sentinel", url: "m,a:1", auth: "s3cret", sentinel_auth: "u:0ther", ..RawOptions::default() };
     let options = parse(written).expect("two logins");
     assert_eq!((text(&options.login), text(&options.sentinel_login)), (Some("s3cret"), Some("0ther")));
     assert_eq!(options.sentinel_login.username.as_deref(), Some("u"));
@@ -112,16 +113,16 @@ fn a_password_may_be_in_a_file() {
     for (url, auth, username) in
         [("h:1", "", None), ("redis://u@h:1", "", Some("u")), ("h:1", "v:", Some("v")), ("redis://u@h:1", "v:", Some("v"))]
     {
-        let login = parse(Written { url, auth, auth_file, ..Written::default() }).expect("a file").login;
+        let login = parse(RawOptions { url, auth, auth_file, ..RawOptions::default() }).expect("a file").login;
         assert_eq!((login.username.as_deref(), &login.password), (username, &file), "{url} {auth}");
     }
-    let sentinel = Written { kind: "sentinel", url: "m,a:1", sentinel_auth_file: auth_file, ..Written::default() };
+    let sentinel = RawOptions { kind: "sentinel", url: "m,a:1", sentinel_auth_file: auth_file, ..RawOptions::default() };
     assert_eq!(parse(sentinel).expect("a file").sentinel_login.password, file);
     for (url, auth) in [("h:1", "s3cret"), ("h:1", "u:s3cret"), ("redis://:s3cret@h:1", "")] {
-        let error = parse(Written { url, auth, auth_file, ..Written::default() }).expect_err("two passwords");
+        let error = parse(RawOptions { url, auth, auth_file, ..RawOptions::default() }).expect_err("two passwords");
         assert_eq!(error, OptionsError::TwoPasswords("AUTH_FILE"), "{url} {auth}");
     }
-    let error = parse(Written { url: "h:1", auth_file: "/no/such/file", ..Written::default() }).expect_err("no file");
+    let error = parse(RawOptions { url: "h:1", auth_file: "/no/such/file", ..RawOptions::default() }).expect_err("no file");
     assert_eq!(error.setting(), Some("AUTH_FILE"));
     assert!(error.to_string().starts_with("the password file /no/such/file cannot be read (No such file"), "{error}");
 }
@@ -148,7 +149,7 @@ fn mistakes_say_how_to_write_it_and_repeat_nothing() {
         ("", "redis://", Form),
         ("", "http://u:s3cret@h", Form),
         ("", "u:s3cret@h:1", Form),
-        ("s3cret", "h:1", Kind),
+        ("s3cret", "h:1", Type),
         ("sentinel", "", Empty),
         ("sentinel", "mymaster", Sentinels),
         ("sentinel", "mymaster,", Sentinels),
@@ -169,7 +170,7 @@ fn mistakes_say_how_to_write_it_and_repeat_nothing() {
         ("cluster", "redis://u@a:1", NoPassword),
     ];
     for (kind, url, expected) in table {
-        let error = parse(Written { kind, url, ..Written::default() }).expect_err(url);
+        let error = parse(RawOptions { kind, url, ..RawOptions::default() }).expect_err(url);
         assert_eq!(error, expected, "{url}");
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
@@ -179,8 +180,8 @@ fn mistakes_say_how_to_write_it_and_repeat_nothing() {
         ("/run/redis.sock", "", true, UnixTls),
         ("redis.sock", "unix", true, UnixTls),
     ] {
-        let error = parse(Written { url, socket_type, tls, ..Written::default() }).expect_err(url);
+        let error = parse(RawOptions { url, socket_type, tls, ..RawOptions::default() }).expect_err(url);
         assert_eq!(error, expected, "{url}");
     }
-    assert!(parse(Written { url: "h:1", tls: true, ..Written::default() }).is_ok_and(|options| options.tls.is_some()));
+    assert!(parse(RawOptions { url: "h:1", tls: true, ..RawOptions::default() }).is_ok_and(|options| options.tls.is_some()));
 }

@@ -89,9 +89,9 @@ pub enum TlsError {
 
 /// TLS, ready to be used; clones share it.
 #[derive(Clone)]
-pub struct Tls(Arc<Shared>);
+pub struct Tls(Arc<TlsState>);
 
-struct Shared {
+struct TlsState {
     files: TlsFiles,
     config: Mutex<Arc<ClientConfig>>,
     read_at: Mutex<Instant>,
@@ -110,7 +110,7 @@ impl Tls {
     /// The first file that is of no use.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let config = Mutex::new(Arc::new(config(&files)?));
-        Ok(Self(Arc::new(Shared { files, config, read_at: Mutex::new(Instant::now()) })))
+        Ok(Self(Arc::new(TlsState { files, config, read_at: Mutex::new(Instant::now()) })))
     }
 
     /// For a new connection.
@@ -126,7 +126,7 @@ impl Tls {
     }
 }
 
-impl Shared {
+impl TlsState {
     fn read_again(&self) {
         // Whoever comes while another one reads need not read too.
         let Ok(mut read_at) = self.read_at.try_lock() else { return };
