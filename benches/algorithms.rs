@@ -1,6 +1,6 @@
 //! What a decision costs: every algorithm, in memory and in Redis.
 //!
-//! `cargo bench --bench algorithms` prints the table that the README shows; `-- --readme` writes it there. The figures are CPU time of the
+//! `cargo bench --bench algorithms` prints the table of benches/README.md; `-- --write` writes it there. The figures are CPU time of the
 //! process that decides, not wall time, taken in rounds that go through all rows in turn; a row shows the median, and beside it that of the
 //! ratios to a plain INCR right before. They compare rows of one run on one machine, and nothing else. Redis is a real redis-server of its
 //! own on the loopback, without persistence.
@@ -33,7 +33,7 @@ mod service {
 }
 
 use service::machine::{first_thread_micros, processors, redis_version, version};
-use service::tables::{into_the_readme, median};
+use service::tables::{median, write_table};
 use support::redis::RedisServer;
 
 const KEYS: usize = 20_000;
@@ -162,8 +162,8 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let report = runtime.block_on(measure());
     println!("{report}");
-    if arguments.iter().any(|argument| argument == "--readme") {
-        into_the_readme("algorithms", &report);
+    if arguments.iter().any(|argument| argument == "--write") {
+        write_table("algorithms", &report);
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a request costs when there is more of something: cores, connections, keys, descriptors, limits; and while limits are reloaded or
 //! metrics are read.
 //!
-//! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`; `-- --readme` writes the tables into the README.
+//! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`; `-- --write` writes the tables
+//! into benches/README.md.
 //! All servers of one row run side by side, one of them loaded at a time, round after round; a figure is a ratio to the row's first point in
 //! the same round. Counters are in memory, so that Weir alone is measured. Leave the machine alone meanwhile.
 
@@ -41,7 +42,7 @@ use std::time::Duration;
 
 use scaling::{control_work, dimensions, overload, plot};
 use service::machine::{can_pin, processors, version};
-use service::tables::into_the_readme;
+use service::tables::write_table;
 
 /// How long, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -76,15 +77,15 @@ const USAGE: &str = "\
 cargo bench --bench scaling -- [OPTION...]
     --quick      one short round of no more than 10,000 of anything, to see that it works
     --only TEXT  the rows with this in their names, `control` or `overload`; may be repeated
-    --readme     write the tables into the README, and the plot";
+    --write      write the tables into benches/README.md, and the plot";
 
 fn main() {
-    let (mut times, mut only, mut readme) = (FULL, Vec::new(), false);
+    let (mut times, mut only, mut write) = (FULL, Vec::new(), false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => times = QUICK,
-            ("--readme", _) => readme = true,
+            ("--write", _) => write = true,
             // Cargo says so to every bench.
             ("--bench", _) => {}
             ("--only", rest) if rest.len() > 0 => only.extend(rest.next()),
@@ -109,10 +110,10 @@ fn main() {
     }
     report += &machine(times);
     println!("{report}");
-    if readme {
-        assert!(only.is_empty(), "the README shows everything");
+    if write {
+        assert!(only.is_empty(), "--write needs every row; leave out --only");
         plot::write(&measured);
-        into_the_readme("scaling", &report);
+        write_table("scaling", &report);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a call costs, end to end, and whether that is within the budget: Weir beside an empty tonic service, plain Redis, and its peers.
 //!
 //! `cargo bench --bench service` starts each server in turn, loads it, reads the CPU time of its process and of its Redis, and prints the
-//! tables that the README shows; `-- --readme` writes them there. Everything is a ratio to something that ran beside it, a median of rounds
+//! tables of benches/README.md; `-- --write` writes them there. Everything is a ratio to something that ran beside it, a median of rounds
 //! that go through all servers in turn. Leave the machine alone meanwhile: what else runs is in the figures.
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
@@ -41,7 +41,7 @@ use service::machine::{can_pin, processors, redis_version, version};
 use service::memory_store;
 use service::scenarios::{self, Times};
 use service::servers::Peer;
-use service::tables::into_the_readme;
+use service::tables::write_table;
 
 const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
 
@@ -58,7 +58,7 @@ cargo bench --bench service -- [OPTION...]
     --only TEXT         print the figures of the runs with this in their names, and no tables; may be repeated
     --peer NAME=COMMAND another server of the same protocol; in COMMAND stand {port}, and {http} and {debug} for further ports,
                         {limits} for the folder with config/*.yaml, limitador.yaml and limitador-one.yaml, {redis} for host:port
-    --readme            write the tables into the README";
+    --write             write the tables into benches/README.md";
 
 /// What the command line asks for.
 struct Options {
@@ -66,11 +66,11 @@ struct Options {
     fill_keys: usize,
     only: Vec<String>,
     peers: Vec<Peer>,
-    readme: bool,
+    write: bool,
 }
 
 fn options(arguments: &[String]) -> Option<Options> {
-    let mut options = Options { times: FULL, fill_keys: FULL_KEYS, only: Vec::new(), peers: Vec::new(), readme: false };
+    let mut options = Options { times: FULL, fill_keys: FULL_KEYS, only: Vec::new(), peers: Vec::new(), write: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -78,7 +78,7 @@ fn options(arguments: &[String]) -> Option<Options> {
             "--rounds" => options.times.rounds = arguments.next()?.parse().ok().filter(|&rounds| rounds > 0)?,
             "--only" => options.only.push(arguments.next()?.clone()),
             "--peer" => options.peers.push(Peer::parse(arguments.next()?)?),
-            "--readme" => options.readme = true,
+            "--write" => options.write = true,
             // Cargo says so to every bench.
             "--bench" => {}
             _ => return None,
@@ -126,8 +126,8 @@ fn measure(options: &Options) {
     };
     let report = measured.report(&machine(options.times));
     println!("{report}");
-    if options.readme {
-        into_the_readme("speed", &report);
+    if options.write {
+        write_table("speed", &report);
     }
 }
 

@@ -2,7 +2,7 @@
 # What Weir promises while Redis fails, measured: the long scenarios of tests/it/faults/, one after the other. Leave the machine alone meanwhile.
 #
 #     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when one of them does
-#     tests/faults.sh --readme    writes the figures into the README's table too
+#     tests/faults.sh --write     writes the figures into the table of tests/README.md too
 #     tests/faults.sh g3 g8       only these
 #
 # About eight minutes after the build; no scenario takes longer than one.
@@ -13,19 +13,19 @@ cd "$root"
 # shellcheck source=tests/tools.sh
 . tests/tools.sh
 
-readme=
+write=
 filters=()
 for argument in "$@"; do
     case "$argument" in
-    --readme) readme=yes ;;
+    --write) write=yes ;;
     [gG][0-9]*) filters+=("::${argument,,}_") ;;
-    *) die "unknown argument '$argument'; there are --readme and names of goals" ;;
+    *) die "unknown argument '$argument'; there are --write and names of goals" ;;
     esac
 done
 [ ${#filters[@]} != 0 ] || filters=("faults::")
 
-# into_the_readme LINES: the last cell of each row is what the lines of that goal say; rows without a line stay.
-into_the_readme() {
+# write_table LINES: the last cell of each row is what the lines of that goal say; rows without a line stay.
+write_table() {
     local new
     new=$(mktemp)
     awk -F ' [|] ' -v lines="$1" '
@@ -40,8 +40,8 @@ into_the_readme() {
                 sub(/^FAIL /, "**missed**: ", verdict)
                 print $1 " | " $2 " | " $3 " | " verdict " |"
             } else print
-        }' README.md >"$new"
-    cat "$new" >README.md
+        }' tests/README.md >"$new"
+    cat "$new" >tests/README.md
     rm -f "$new"
 }
 
@@ -60,5 +60,5 @@ if [ -n "$failed" ] || ! grep -q PASS "$lines"; then
     cat "$lines.all" >&2
 fi
 rm -f "$lines.all"
-[ -z "$readme" ] || into_the_readme "$lines"
+[ -z "$write" ] || write_table "$lines"
 [ -z "$failed" ] && ! grep -q FAIL "$lines"

@@ -1,4 +1,4 @@
-//! Figures as tables show them, and their place in the README.
+//! Figures as tables show them, and the page that holds those tables.
 
 use std::fs;
 
@@ -22,12 +22,15 @@ pub fn spread(values: &[f64], digits: usize) -> String {
     if values.len() == 1 { format!("{median:.digits$}") } else { format!("{median:.digits$} [{least:.digits$}..{most:.digits$}]") }
 }
 
-/// Puts the text between the markers of this name in the README.
-pub fn into_the_readme(name: &str, text: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-    let readme = fs::read_to_string(path).expect("the README");
+/// The page that holds the tables of all benches.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/README.md");
+
+/// Writes the text between the markers `<!-- name: begin -->` and `<!-- name: end -->` of benches/README.md.
+pub fn write_table(name: &str, text: &str) {
+    let page = fs::read_to_string(PAGE).expect("benches/README.md");
     let markers = ["begin", "end"].map(|which| format!("<!-- {name}: {which} -->\n"));
-    let [begin, end] = [0, 1].map(|which| readme.find(&markers[which]).unwrap_or_else(|| panic!("the README has no {}", markers[which])));
-    let new = format!("{}{text}{}", &readme[..begin + markers[0].len()], &readme[end..]);
-    fs::write(path, new).expect("the README");
+    let [begin, end] =
+        [0, 1].map(|which| page.find(&markers[which]).unwrap_or_else(|| panic!("benches/README.md has no {}", markers[which])));
+    let new = format!("{}{text}{}", &page[..begin + markers[0].len()], &page[end..]);
+    fs::write(PAGE, new).expect("benches/README.md");
 }

@@ -1,6 +1,7 @@
-//! Every command of every README is run, as it stands there, against a service on the files in `config/`, and says what the README shows.
+//! The pages tell the truth: their commands run and print what the pages show, their YAML compiles, and their links lead somewhere.
 //!
-//! Only addresses are replaced, and numbers that depend on the time of day. A command that no arm below knows fails the test.
+//! Every command is run as it stands there, against a service on the files in `config/`. Only addresses are replaced, and numbers that depend
+//! on the time of day. A command that no arm below knows fails the test.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -61,12 +62,6 @@ fn assert_shows(shown: &Shown, real: &str) {
     }
 }
 
-fn readme(name: &str) -> Vec<Shown> {
-    let shown = console(&tools::file(name));
-    assert!(!shown.is_empty(), "{name} shows no commands");
-    shown
-}
-
 /// Ends close to the start of a minute, so that no window ends between the first request and the twenty-first.
 fn with_room_in_the_minute() {
     loop {
@@ -112,14 +107,23 @@ fn first_lines(count: usize) -> Vec<String> {
     lines
 }
 
-/// The whole README against one service and one Envoy: the counts go on from command to command, as for somebody who types them.
+/// Each page against one service and one Envoy: the counts go on from command to command, as for a reader who types them.
 #[test]
-fn the_readme_tells_the_truth() {
+fn every_command_prints_what_its_page_shows() {
+    for page in pages() {
+        // deploy.rs holds its commands to the manifests: most of them need Docker or Kubernetes.
+        if page != "deploy/README.md" {
+            run(&console(&tools::file(&page)));
+        }
+    }
+}
+
+fn run(commands: &[Shown]) {
     with_room_in_the_minute();
     let weir = Weir::start_in(copy_examples, &[]);
     let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
     let mut front = None;
-    for shown in readme("README.md") {
+    for shown in commands {
         let command = shown.command.as_str();
         match command.split_whitespace().collect::<Vec<_>>()[..] {
             ["cargo", "run", "--release"] => {
@@ -129,10 +133,10 @@ fn the_readme_tells_the_truth() {
             }
             ["target/release/weir", "hit", ..] => {
                 let line = command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir")) + " --address " + &grpc;
-                assert_shows(&shown, &shell(&line));
+                assert_shows(shown, &shell(&line));
             }
             ["target/release/weir", "check", ..] => {
-                assert_shows(&shown, &shell(&command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir"))));
+                assert_shows(shown, &shell(&command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir"))));
             }
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&first_screen(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
@@ -149,7 +153,7 @@ fn the_readme_tells_the_truth() {
             ["grpcurl", ..] => {
                 let Some(grpcurl) = tools::grpcurl() else { continue };
                 let line = command.replace("localhost:8081", &grpc).replacen("grpcurl", &grpcurl.to_string_lossy(), 1);
-                assert_shows(&shown, &shell(&line));
+                assert_shows(shown, &shell(&line));
             }
             ["curl", "-s", "localhost:8080/metrics", "|", "grep", text] => {
                 let page = ports::get(weir.http_addr(), "/metrics").body;
@@ -157,7 +161,7 @@ fn the_readme_tells_the_truth() {
                 let real: Vec<_> = page.lines().filter(|line| line.contains(text.trim_matches('\''))).map(name).collect();
                 assert_eq!(shown.output.iter().map(|line| name(line)).collect::<Vec<_>>(), real);
             }
-            ["curl", "-s", ..] => assert_shows(&shown, &shell(&command.replace("localhost:8080", &http))),
+            ["curl", "-s", ..] => assert_shows(shown, &shell(&command.replace("localhost:8080", &http))),
             ["REDIS_URL=localhost:6379", "cargo", "run", "--release"] => {
                 let redis = RedisServer::start();
                 let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
@@ -182,9 +186,9 @@ fn every_metric_to_be_told_of_is_there() {
         let page = || Some(weir.get("/metrics").1).filter(|page| page.contains(wanted));
         ports::eventually(page).expect("Redis is looked at")
     });
-    let text = tools::file("README.md");
+    let text = tools::file("deploy/operations.md");
     let (_, section) = text.split_once("### What to be told of\n").expect("the section");
-    let (section, _) = section.split_once("\n## ").expect("its end");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let words = section.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let names: Vec<_> = words.filter(|word| word.starts_with("weir_") || word.starts_with("ratelimit_")).collect();
     assert!(names.len() > 5, "{names:?}");
@@ -200,15 +204,40 @@ fn copy_examples(folder: &Path) {
     }
 }
 
-/// The YAML that the README teaches compiles, without a warning.
-#[test]
-fn the_limits_of_the_readme_compile() {
-    let text = tools::file("README.md");
-    let blocks: Vec<_> = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(!blocks.is_empty());
-    for block in blocks {
-        let source = weir::rules::compile::SourceText { name: "README.md".to_owned(), text: block.as_bytes().to_vec() };
-        let compiled = weir::rules::compile::compile(&[source], &weir::rules::compile::Options { strict: true, ..Default::default() });
-        assert!(compiled.is_ok(), "{compiled:?}");
+/// Every page of the repository, by its path: all files `*.md` but those of hidden folders and of `target`.
+fn pages() -> Vec<String> {
+    fn collect(folder: &Path, pages: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
+            if entry.is_dir() && !name.starts_with('.') && name != "target" {
+                collect(&entry, pages);
+            } else if entry.is_file() && name.ends_with(".md") {
+                pages.push(entry.strip_prefix(tools::repository()).expect("in the repository").to_string_lossy().into_owned());
+            }
+        }
     }
+    let mut pages = Vec::new();
+    collect(tools::repository(), &mut pages);
+    pages.sort();
+    assert!(pages.len() > 5, "{pages:?}");
+    pages
+}
+
+/// The limits that the pages show compile without a warning, each block as a file of its own. Other YAML belongs to Kubernetes.
+#[test]
+fn the_limits_of_every_page_compile() {
+    let mut count = 0;
+    for page in pages() {
+        let text = tools::file(&page);
+        for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            if !block.lines().any(|line| line.starts_with("domain:")) {
+                continue;
+            }
+            let source = weir::rules::compile::SourceText { name: page.clone(), text: block.as_bytes().to_vec() };
+            let compiled = weir::rules::compile::compile(&[source], &weir::rules::compile::Options { strict: true, ..Default::default() });
+            assert!(compiled.is_ok(), "{page}: {compiled:?}\n{block}");
+            count += 1;
+        }
+    }
+    assert!(count > 2, "{count} blocks of limits");
 }

@@ -1,7 +1,7 @@
 //! The fault suite: what Weir promises while Redis fails, each goal measured on the real binary and real redis-servers.
 //!
 //! Every goal is one test that prints one line, `Gnn PASS figures` or `Gnn FAIL figures`. In CI they are short, and strict in counts only;
-//! `tests/faults.sh` runs the long ones (`WEIR_FAULTS=script`), strict in times too, and writes their figures into the README.
+//! `tests/faults.sh` runs the long ones (`WEIR_FAULTS=script`), strict in times too, and writes their figures into tests/README.md.
 
 mod cluster;
 mod error_replies;
@@ -89,9 +89,9 @@ fn resident_kib(service: &Weir) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// Every goal of the code stands in the table of the README, and every goal there is one of the code.
+/// tests/README.md lists every goal of the code, and no other.
 #[test]
-fn the_readme_lists_the_goals() {
+fn the_page_lists_the_goals() {
     let folder = tools::repository().join("tests/it/faults");
     let texts =
         std::fs::read_dir(folder).expect("a folder").map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"));
@@ -101,8 +101,8 @@ fn the_readme_lists_the_goals() {
     }
     let distinct: BTreeSet<_> = tested.iter().cloned().collect();
     assert_eq!(distinct.len(), tested.len(), "each goal has one test: {tested:?}");
-    let readme = tools::file("README.md");
-    let rows = readme.lines().filter_map(|line| line.strip_prefix("| G")?.split(' ').next().map(|number| format!("G{number}")));
-    assert_eq!(rows.collect::<BTreeSet<_>>(), distinct, "the README's table, and the tests");
+    let page = tools::file("tests/README.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| G")?.split(' ').next().map(|number| format!("G{number}")));
+    assert_eq!(rows.collect::<BTreeSet<_>>(), distinct, "the table of tests/README.md, and the tests");
     assert_eq!(distinct.len(), 16);
 }

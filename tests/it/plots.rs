@@ -1,4 +1,4 @@
-//! The pictures and the table of the README are those that the algorithms draw now.
+//! The plots and the table of LIMITS.md are those that the algorithms draw now.
 
 #[path = "../../benches/plots.rs"]
 mod drawn;
@@ -8,19 +8,16 @@ use weir::algorithm::AlgorithmKind;
 use crate::support::tools;
 
 #[test]
-fn the_pictures_are_those_of_the_algorithms() {
+fn the_plots_are_those_of_the_algorithms() {
     for (name, kind) in AlgorithmKind::NAMED {
         let kept = tools::file(&format!("benches/plots/{name}.svg"));
         assert!(kept == drawn::picture(name, kind), "{name}.svg is an old one; run `cargo bench --bench plots`");
-        assert!(tools::file("README.md").contains(&format!("benches/plots/{name}.svg")), "the README does not show {name}");
+        assert!(tools::file("LIMITS.md").contains(&format!("benches/plots/{name}.svg")), "LIMITS.md does not show {name}");
     }
 }
 
 #[test]
-fn the_distance_of_the_counter_is_what_the_readme_says() {
+fn the_accuracy_of_the_counter_is_what_the_page_says() {
     let table = drawn::distance();
-    assert!(
-        tools::file("README.md").contains(table.trim()),
-        "run `cargo bench --bench plots`, and put its table into the README:\n{table}"
-    );
+    assert!(tools::file("LIMITS.md").contains(table.trim()), "run `cargo bench --bench plots`, and put its table into LIMITS.md:\n{table}");
 }

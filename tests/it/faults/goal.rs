@@ -14,7 +14,7 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// By its name in the README.
+    /// By its name in tests/README.md.
     pub fn of(id: &'static str) -> Self {
         Self { id, misses: Vec::new(), is_told: false }
     }

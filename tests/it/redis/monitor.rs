@@ -16,7 +16,7 @@ use weir::store::redis::{Login, Options};
 use crate::support::ports::eventually_async;
 use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
 
-/// Everything that requests use, in the order of the README.
+/// Everything that requests use, in the order of deploy/operations.md.
 const RIGHTS: [&str; 14] =
     ["multi", "exec", "time", "incrby", "expire", "get", "mget", "set", "getrange", "setrange", "strlen", "pexpire", "eval", "evalsha"];
 
@@ -128,9 +128,9 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn the_rights_of_the_readme_do_for_every_algorithm() {
+async fn the_rights_of_the_page_do_for_every_algorithm() {
     let granted = RIGHTS.map(|name| format!("+{name}")).join(" ");
-    assert!(tools::file("README.md").contains(&format!("-@all {granted}\n")), "the README grants {granted}");
+    assert!(tools::file("deploy/operations.md").contains(&format!("-@all {granted}\n")), "deploy/operations.md grants {granted}");
     let redis = RedisServer::start();
     grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
     let url = redis.url();
