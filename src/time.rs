@@ -8,9 +8,12 @@ mod duration;
 use std::ops::Add;
 use std::time::Duration;
 
-pub use duration::ParseDurationError;
+pub use duration::{ParseDurationError, parse_duration};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// 2^53 - 1: up to here every whole number is exact as a Lua number, an IEEE 754 double. JavaScript calls it `Number.MAX_SAFE_INTEGER`.
+pub const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// An instant: microseconds since 1970-01-01 00:00 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +139,7 @@ impl Tick {
     /// The tick that an instant lies in. After the year 2255 it stands still, so that sums of ticks never overflow.
     #[must_use]
     pub fn at(self, now: Micros) -> u64 {
-        (now.0 / self.micros()).min(1 << 53)
+        (now.0 / self.micros()).min(MAX_SAFE_INTEGER)
     }
 }
 

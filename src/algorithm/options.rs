@@ -150,31 +150,18 @@ fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> R
         ));
     }
     if interval > window {
-        let what = format!("a bucket of {} is longer than the window of {}", human_readable(interval), human_readable(window));
-        return Err(OptionError::new(
-            "bucket_interval",
-            what,
-            format!("write {} or less; a sixtieth of the window if removed", human_readable(window)),
-        ));
+        let what = format!("a bucket of {} is longer than the window of {}", interval, window);
+        return Err(OptionError::new("bucket_interval", what, format!("write {} or less; a sixtieth of the window if removed", window)));
     }
     let shortest = Span::from_micros(window.micros() + interval.micros());
     let span = options.bucket_span.unwrap_or(shortest);
     if span < shortest {
-        let what = format!(
-            "a span of {} does not hold the window of {} and one bucket of {}",
-            human_readable(span),
-            human_readable(window),
-            human_readable(interval)
-        );
-        return Err(OptionError::new("bucket_span", what, format!("write {} or more, or remove it", human_readable(shortest))));
+        let what = format!("a span of {} does not hold the window of {} and one bucket of {}", span, window, interval);
+        return Err(OptionError::new("bucket_span", what, format!("write {} or more, or remove it", shortest)));
     }
     let count = span.micros().div_ceil(interval.micros());
     let Some(count) = u16::try_from(count).ok().filter(|&count| count <= MOST_BUCKETS) else {
-        let what = format!(
-            "a span of {} in buckets of {} makes {count}, which is more than {MOST_BUCKETS}",
-            human_readable(span),
-            human_readable(interval)
-        );
+        let what = format!("a span of {} in buckets of {} makes {count}, which is more than {MOST_BUCKETS}", span, interval);
         let longer = span.micros().div_ceil(u64::from(MOST_BUCKETS));
         // Without a span the buckets cover the window and one of them.
         let longer = if options.bucket_span.is_some() { longer } else { window.micros().div_ceil(u64::from(MOST_BUCKETS) - 1) };
@@ -182,29 +169,19 @@ fn buckets(limit: u32, window: Span, options: &Options, count_denied: bool) -> R
         return Err(match options.bucket_span {
             // Longer buckets than the window there cannot be.
             Some(_) if longest >= shortest && (options.bucket_interval.is_none() || longer > window) => {
-                OptionError::new("bucket_span", what, format!("write {} or less, or a longer bucket_interval", human_readable(longest)))
+                OptionError::new("bucket_span", what, format!("write {} or less, or a longer bucket_interval", longest))
             }
             // Windows are whole seconds: up to a whole millisecond it is not longer than one.
             _ => {
                 let longer = Span::from_micros(longer.micros().next_multiple_of(1_000));
-                OptionError::new("bucket_interval", what, format!("write {} or more", human_readable(longer)))
+                OptionError::new("bucket_interval", what, format!("write {} or more", longer))
             }
         });
     };
     let expiry = options.subject_expiry.unwrap_or(span);
     if expiry < span {
-        let what =
-            format!("keys would be forgotten after {}, but their buckets count for {}", human_readable(expiry), human_readable(span));
-        return Err(OptionError::new("subject_expiry", what, format!("write {} or more, or remove it", human_readable(span))));
+        let what = format!("keys would be forgotten after {}, but their buckets count for {}", expiry, span);
+        return Err(OptionError::new("subject_expiry", what, format!("write {} or more, or remove it", span)));
     }
     Ok(SlidingWindowBuckets::new(limit, window, interval, count, expiry, count_denied))
-}
-
-/// A span as files have it.
-fn human_readable(span: Span) -> String {
-    match span.micros() {
-        micros if micros % 1_000_000 == 0 => format!("{}s", micros / 1_000_000),
-        micros if micros % 1_000 == 0 => format!("{}ms", micros / 1_000),
-        micros => format!("{micros}us"),
-    }
 }

@@ -7,14 +7,14 @@ mod naive;
 use proptest::prelude::*;
 
 use super::*;
-use crate::time::{Rate, Unit};
+use crate::time::{MAX_SAFE_INTEGER, Rate, Unit};
 use crate::verdict::{Verdict, Wait};
 
 /// An instant that minutes, hours and days begin at.
 const START: u64 = 1_800_057_600_000_000;
 
-/// Where time stands still.
-const LAST: u64 = 1 << 53;
+/// Ticks stand still from here on.
+const LAST: u64 = MAX_SAFE_INTEGER;
 
 fn at(micros: u64) -> Arrival {
     Arrival { now: Micros(micros), max_hold: Span::MAX }

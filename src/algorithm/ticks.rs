@@ -3,17 +3,14 @@
 //! Lua's numbers are exact only below 2^53. A coarser tick makes windows smaller numbers, so that no product of a limit and a window gets
 //! there; Rust keeps to the same bound, so that both mean the same.
 
-use crate::time::{Span, Tick};
+use crate::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::verdict::{Verdict, Wait};
-
-/// Whole numbers below this one are exact in Lua.
-pub(super) const EXACT: u64 = 1 << 53;
 
 /// The finest tick at which twice `most_hits` (of the window's ticks at that tick) times the window, and `rate` more, stay exact.
 pub(super) fn finest(window: Span, rate: u32, most_hits: impl Fn(Tick) -> u64) -> Tick {
     let is_exact = |tick: &Tick| {
         let most = 2 * u128::from(most_hits(*tick)) * u128::from(tick.ceil(window)) + u128::from(rate);
-        most < u128::from(EXACT)
+        most <= u128::from(MAX_SAFE_INTEGER)
     };
     Tick::all().find(is_exact).unwrap_or(Tick::COARSEST)
 }

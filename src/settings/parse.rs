@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::rules::limit::OnStoreFailure;
+use crate::time::parse_duration;
 
 /// `MEMORY_MAX_KEYS`: fewer would forget what is still counted, more have no room in any memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
@@ -22,33 +23,12 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Go's `time.ParseDuration` without signs: `10s`, `1m30s`, `150us`, `1.5h`.
+/// A duration as limits have it, or a bare 0, which Go allows too.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    const HOW: &str = "write a number and a unit, such as 250ms, 10s, 1m30s or 24h";
-    if text == "0" {
-        return Ok(Duration::ZERO);
+    match text {
+        "0" => Ok(Duration::ZERO),
+        text => parse_duration(text).map_err(|error| error.report().1.to_owned()),
     }
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(HOW)?;
-        let (number, tail) = rest.split_at(unit_at);
-        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_end);
-        let secs = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3_600.0,
-            _ => return Err(HOW.to_owned()),
-        };
-        let part = number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * secs).ok()).ok_or(HOW)?;
-        total = total.checked_add(part).ok_or(HOW)?;
-        rest = tail;
-    }
-    if text.is_empty() { Err(HOW.to_owned()) } else { Ok(total) }
 }
 
 /// `STORE_TIMEOUT`: no store answers in less than a millisecond, and no caller waits for an hour.

@@ -1,75 +1,84 @@
-//! Durations as people write them: `250ms`, `10s`, `1m30s`, `24h`.
+//! Durations as text: `250ms`, `10s`, `1m30s`, `24h`.
 //!
-//! The notation is Go's, which Envoy's users know from the service that Weir replaces, without signs. Whole numbers all the way: what is no
-//! whole number of microseconds is refused rather than rounded.
+//! The notation is that of Go's `time.ParseDuration` without signs, which users of envoyproxy/ratelimit know. All arithmetic is in whole
+//! numbers: a text finer than the result's unit is refused, not rounded.
 
+use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::Span;
 
-/// The units with their microseconds; the names of two letters stand before those that end them.
-const UNITS: [(&str, u64); 7] = [("us", 1), ("µs", 1), ("μs", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000)];
+/// The units with their nanoseconds. Both characters for micro are in use: U+00B5 and U+03BC.
+const UNITS: [(&str, u64); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("μs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseDurationError {
-    /// A number without a unit.
+    /// A number has no unit.
     NoUnit,
-    /// A unit that there is not.
+    /// This unit does not exist.
     Unit(String),
-    /// Less than nothing.
+    /// The duration is negative.
     Negative,
-    /// Finer than a microsecond.
+    /// The duration is finer than the unit of the result.
     TooFine,
-    /// More microseconds than 64 bits hold.
+    /// The duration is longer than the result can hold.
     TooLong,
-    /// Anything else.
+    /// The text is anything else.
     Other,
 }
 
 impl ParseDurationError {
-    /// What is wrong with it, and how to write it.
+    /// What is wrong, as the end of a sentence about the text, and how to correct it.
     #[must_use]
     pub fn report(&self) -> (&'static str, &'static str) {
         match self {
-            Self::NoUnit => ("a number without a unit", "write h, m, s, ms or us behind the number"),
-            Self::Unit(unit) if matches!(unit.as_str(), "d" | "day" | "days") => ("which counts days", "write hours, as in 24h"),
-            Self::Unit(unit) if matches!(unit.as_str(), "w" | "week" | "weeks") => ("which counts weeks", "write hours, as in 168h"),
-            Self::Unit(_) => ("whose unit is unknown", "write h, m, s, ms or us behind the number"),
-            Self::Negative => ("which is negative", "leave the minus out"),
-            Self::TooFine => ("which is finer than a microsecond", "write whole microseconds, as in 10us"),
-            Self::TooLong => ("which is too long", "write a shorter one"),
-            Self::Other => ("which is no duration", "write a number and a unit, such as 250ms, 10s, 1m30s or 24h"),
+            Self::NoUnit => ("which has no unit", "add a unit to each number: h, m, s, ms or us"),
+            Self::Unit(unit) if matches!(unit.as_str(), "d" | "day" | "days") => ("which counts days", "write hours, such as 24h"),
+            Self::Unit(unit) if matches!(unit.as_str(), "w" | "week" | "weeks") => ("which counts weeks", "write hours, such as 168h"),
+            Self::Unit(_) => ("which has an unknown unit", "use the units h, m, s, ms or us"),
+            Self::Negative => ("which is negative", "remove the minus sign"),
+            Self::TooFine => ("which is finer than a microsecond", "write whole microseconds, such as 10us"),
+            Self::TooLong => ("which is too long", "write a shorter duration"),
+            Self::Other => ("which is not a duration", "write numbers with units, such as 250ms, 10s, 1m30s or 24h"),
         }
     }
 }
 
-impl FromStr for Span {
-    type Err = ParseDurationError;
-
-    /// Reads `1m30s`: one or more numbers, each with its unit behind it, and a fraction where it comes out even.
-    fn from_str(text: &str) -> Result<Self, ParseDurationError> {
-        match text.as_bytes() {
-            [] => return Err(ParseDurationError::Other),
-            [b'-', b'0'..=b'9' | b'.', ..] => return Err(ParseDurationError::Negative),
-            _ => {}
-        }
-        let mut total: u64 = 0;
-        let mut rest = text;
-        while !rest.is_empty() {
-            let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
-            let (number, behind) = rest.split_at(rest.find(|letter| !is_number(letter)).unwrap_or(rest.len()));
-            let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
-            let micros = part(number, unit)?;
-            total = total.checked_add(micros).ok_or(ParseDurationError::TooLong)?;
-            rest = behind;
-        }
-        Ok(Self::from_micros(total))
+/// Reads a duration such as `1m30s`: one or more numbers, each followed by its unit. A number may have a fraction.
+///
+/// # Errors
+/// See [`ParseDurationError`]; `TooFine` if the duration is not a whole number of nanoseconds.
+pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
+    match text.as_bytes() {
+        [] => return Err(ParseDurationError::Other),
+        [b'-', b'0'..=b'9' | b'.', ..] => return Err(ParseDurationError::Negative),
+        _ => {}
     }
+    let is_number = |character: char| character.is_ascii_digit() || character == '.';
+    let (mut total, mut rest) = (Duration::ZERO, text);
+    while !rest.is_empty() {
+        let (number, behind) = rest.split_at(rest.find(|character| !is_number(character)).unwrap_or(rest.len()));
+        let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
+        total = total.checked_add(parse_part(number, unit)?).ok_or(ParseDurationError::TooLong)?;
+        rest = behind;
+    }
+    Ok(total)
 }
 
-/// One number with its unit, in microseconds.
-fn part(number: &str, unit: &str) -> Result<u64, ParseDurationError> {
+/// One number with its unit.
+fn parse_part(number: &str, unit: &str) -> Result<Duration, ParseDurationError> {
+    const NANOS_PER_SECOND: u128 = 1_000_000_000;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return Err(ParseDurationError::Other);
@@ -77,24 +86,47 @@ fn part(number: &str, unit: &str) -> Result<u64, ParseDurationError> {
     if unit.is_empty() {
         return Err(ParseDurationError::NoUnit);
     }
-    if unit == "ns" {
-        return Err(ParseDurationError::TooFine);
-    }
-    let letters = unit.chars().all(char::is_alphabetic);
-    let Some(&(_, micros)) = UNITS.iter().find(|(known, _)| *known == unit) else {
-        return Err(if letters { ParseDurationError::Unit(unit.to_owned()) } else { ParseDurationError::Other });
+    let Some(&(_, unit_nanos)) = UNITS.iter().find(|(known, _)| *known == unit) else {
+        let is_word = unit.chars().all(char::is_alphabetic);
+        return Err(if is_word { ParseDurationError::Unit(unit.to_owned()) } else { ParseDurationError::Other });
     };
+    let unit_nanos = u128::from(unit_nanos);
+    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok().map(u128::from) };
+    let whole = digits(whole).ok_or(ParseDurationError::TooLong)?;
+    // An hour is 2^13 * 3^2 * 5^11 ns, so that a fraction of it with more than 13 digits is not whole, nor is one of a shorter unit.
     let fraction = fraction.trim_end_matches('0');
-    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
-    let whole = digits(whole).and_then(|whole| whole.checked_mul(micros)).ok_or(ParseDurationError::TooLong)?;
-    // No fraction of an hour that is a whole number of microseconds has more than 10 digits, and none of a shorter unit.
-    let scale = u32::try_from(fraction.len()).ok().filter(|&digits| digits <= 10).map(|digits| 10u128.pow(digits));
+    let scale = u32::try_from(fraction.len()).ok().filter(|&digits| digits <= 13).map(|digits| 10_u128.pow(digits));
     let (Some(scale), Some(fraction)) = (scale, digits(fraction)) else { return Err(ParseDurationError::TooFine) };
-    let parts = u128::from(fraction) * u128::from(micros);
-    if parts % scale != 0 {
+    if fraction * unit_nanos % scale != 0 {
         return Err(ParseDurationError::TooFine);
     }
-    u64::try_from(parts / scale).ok().and_then(|parts| whole.checked_add(parts)).ok_or(ParseDurationError::TooLong)
+    let nanos = whole * unit_nanos + fraction * unit_nanos / scale;
+    let secs = u64::try_from(nanos / NANOS_PER_SECOND).map_err(|_| ParseDurationError::TooLong)?;
+    Ok(Duration::new(secs, (nanos % NANOS_PER_SECOND) as u32))
+}
+
+impl FromStr for Span {
+    type Err = ParseDurationError;
+
+    /// See [`parse_duration`]; whole microseconds.
+    fn from_str(text: &str) -> Result<Self, ParseDurationError> {
+        let duration = parse_duration(text)?;
+        if duration.subsec_nanos() % 1_000 != 0 {
+            return Err(ParseDurationError::TooFine);
+        }
+        u64::try_from(duration.as_micros()).map(Self::from_micros).map_err(|_| ParseDurationError::TooLong)
+    }
+}
+
+impl fmt::Display for Span {
+    /// In the longest of s, ms and us that makes it a whole number; [`FromStr`] reads it back.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.micros() {
+            micros if micros % 1_000_000 == 0 => write!(formatter, "{}s", micros / 1_000_000),
+            micros if micros % 1_000 == 0 => write!(formatter, "{}ms", micros / 1_000),
+            micros => write!(formatter, "{micros}us"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -102,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_whole_microseconds() {
+    fn spans_are_whole_microseconds() {
         for (text, micros) in [
             ("0s", 0),
             ("1us", 1),
@@ -114,6 +146,8 @@ mod tests {
             (".5ms", 500),
             ("1.s", 1_000_000),
             ("0.0000000025h", 9),
+            ("1500us", 1_500),
+            ("2000ns", 2),
             ("24h", 86_400_000_000),
             ("18446744073709551615us", u64::MAX),
         ] {
@@ -122,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn an_error_says_why_a_text_is_not_a_span() {
         for (text, error) in [
             ("", ParseDurationError::Other),
             ("10", ParseDurationError::NoUnit),
@@ -144,6 +178,28 @@ mod tests {
             ("18446744073709551615us1us", ParseDurationError::TooLong),
         ] {
             assert_eq!(text.parse::<Span>(), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn durations_are_whole_nanoseconds() {
+        for (text, nanos) in
+            [("1ns", 1), ("1.5us", 1_500), ("0.0000000025h", 9_000), ("0.0000000000025h", 9), ("1h0.5us", 3_600_000_000_500)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+        for text in ["0.5ns", "0.0000000000001h", "0.00000000000001h"] {
+            assert_eq!(parse_duration(text), Err(ParseDurationError::TooFine), "{text}");
+        }
+        assert_eq!(parse_duration("18446744073709551615s"), Ok(Duration::from_secs(u64::MAX)));
+        assert_eq!(parse_duration("18446744073709551616s"), Err(ParseDurationError::TooLong));
+        assert_eq!(parse_duration("18446744073709551615s1s"), Err(ParseDurationError::TooLong));
+    }
+
+    #[test]
+    fn a_span_is_written_as_it_is_read() {
+        for text in ["0s", "7us", "1500us", "1ms", "90s", "86401s"] {
+            assert_eq!(text.parse::<Span>().map(|span| span.to_string()), Ok(text.to_owned()));
         }
     }
 }

@@ -15,10 +15,10 @@ use super::script;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::{Check, Plan};
 use crate::rules::Commit;
-use crate::time::{Micros, Span};
+use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
 
 /// Whole numbers up to this one are exact in Lua.
-const MOST: i64 = (1 << 53) - 1;
+const MOST: i64 = MAX_SAFE_INTEGER.cast_signed();
 
 /// Bytes of a number.
 const NUMBER: usize = 8;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::script;
 use super::wire::{Command, Reply};
-use crate::time::Micros;
+use crate::time::{MAX_SAFE_INTEGER, Micros};
 
 /// Keys with this in their name hold something that is no counter.
 pub(super) const STRANGE: &str = "strange";
@@ -18,7 +18,7 @@ pub(super) const STRANGE: &str = "strange";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// Whole numbers of Lua end here.
-const MOST: i64 = (1 << 53) - 1;
+const MOST: i64 = MAX_SAFE_INTEGER.cast_signed();
 
 /// A check that was decided.
 #[derive(Clone, Debug)]
