@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::envoy::first_screen;
 use crate::support::envoy::Envoy;
-use crate::support::{RedisServer, Weir, ports, tools};
+use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
 /// A command of a console block, and what the README shows below it.
 struct Shown {
@@ -141,7 +141,7 @@ fn run(commands: &[Shown]) {
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&first_screen(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");
-                let response = ports::get(front.listener("front"), "/");
+                let response = http_client::get(front.listener("front"), "/");
                 let headers = response.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>();
                 for line in &shown.output[1..] {
                     let name = line.split(':').next().expect("a header");
@@ -156,7 +156,7 @@ fn run(commands: &[Shown]) {
                 assert_shows(shown, &shell(&line));
             }
             ["curl", "-s", "localhost:8080/metrics", "|", "grep", text] => {
-                let page = ports::get(weir.http_addr(), "/metrics").body;
+                let page = http_client::get(weir.http_addr(), "/metrics").body;
                 let name = |line: &str| line.rsplit_once(' ').expect("a name and a value").0.to_owned();
                 let real: Vec<_> = page.lines().filter(|line| line.contains(text.trim_matches('\''))).map(name).collect();
                 assert_eq!(shown.output.iter().map(|line| name(line)).collect::<Vec<_>>(), real);
@@ -181,10 +181,10 @@ fn every_metric_to_be_told_of_is_there() {
     let url = redis.url();
     let pages = [&[][..], &[("REDIS_URL", &url[..])]].map(|environment| {
         let weir = Weir::start_in(copy_examples, environment);
-        ports::post(weir.http_addr(), "/json", br#"{"domain": "nobody", "descriptors": [{"entries": [{"key": "k"}]}]}"#);
+        http_client::post(weir.http_addr(), "/json", br#"{"domain": "nobody", "descriptors": [{"entries": [{"key": "k"}]}]}"#);
         let wanted = if environment.is_empty() { "weir_memory_keys" } else { "weir_redis_up" };
         let page = || Some(weir.get("/metrics").1).filter(|page| page.contains(wanted));
-        ports::eventually(page).expect("Redis is looked at")
+        wait::eventually(page).expect("Redis is looked at")
     });
     let text = tools::file("deploy/operations.md");
     let (_, section) = text.split_once("### What to be told of\n").expect("the section");

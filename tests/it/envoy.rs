@@ -7,8 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::support::Weir;
 use crate::support::envoy::{Envoy, with};
-use crate::support::ports::{self, eventually, exchange, get, request, request_from};
-use crate::support::tools;
+use crate::support::http_client::{self, exchange, get, request, request_from};
+use crate::support::wait::{self, eventually};
+use crate::support::{ports, tools};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -86,11 +87,11 @@ pub fn first_screen(weir: SocketAddr) -> String {
     text.replace("port_value: 10001", &format!("port_value: {}", ports::free().port()))
 }
 
-fn statuses<const N: usize>(ask: impl Fn() -> ports::Response) -> [u16; N] {
+fn statuses<const N: usize>(ask: impl Fn() -> http_client::Response) -> [u16; N] {
     std::array::from_fn(|_| ask().status)
 }
 
-fn header(response: &ports::Response, name: &str) -> String {
+fn header(response: &http_client::Response, name: &str) -> String {
     response.header(name).unwrap_or_else(|| panic!("no {name} in {response:?}")).to_owned()
 }
 
@@ -101,7 +102,7 @@ fn the_first_screen() {
     let envoy = Envoy::start(&first_screen(weir.grpc_addr()));
     let front = envoy.listener("front");
     let [ana, bob, eve] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
-    ports::away_from_the_end_of_a_minute();
+    wait::away_from_the_end_of_a_minute();
 
     for left in (0..20).rev() {
         let response = request_from(ana, front, "/", &[]);

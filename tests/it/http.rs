@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use crate::support::{self, Weir, descriptor, ports, request, tools};
+use crate::support::{self, Weir, descriptor, http_client, request, tools};
 
 const BODY: &str = r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "year", "value": "json"}]}]}"#;
 
-fn post(weir: &Weir, path: &str, body: &str) -> ports::Response {
-    ports::post(weir.http_addr(), path, body.as_bytes())
+fn post(weir: &Weir, path: &str, body: &str) -> http_client::Response {
+    http_client::post(weir.http_addr(), path, body.as_bytes())
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod cluster;
 pub mod envoy;
+pub mod http_client;
 pub mod load;
 pub mod log;
 pub mod ports;
@@ -10,6 +11,7 @@ pub mod proxy;
 pub mod redis;
 pub mod sentinel;
 pub mod tools;
+pub mod wait;
 pub mod weir;
 pub mod workload;
 

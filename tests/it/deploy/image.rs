@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{at, documents, items, kubernetes, text};
-use crate::support::ports::{eventually, post};
+use crate::support::http_client::post;
+use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir, tools};
 
 fn rootfs(binary: &Path, root: &Path) -> Output {

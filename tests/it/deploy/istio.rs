@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{at, documents, documents_in, items, kubernetes, text};
 use crate::support::envoy::{Envoy, validate, with};
-use crate::support::ports::{self, get, request};
-use crate::support::{Weir, tools};
+use crate::support::http_client::{get, request};
+use crate::support::{Weir, ports, tools, wait};
 
 /// A gateway of Istio's making, as far as the filter cares, with the patches applied; `change` may edit the filter first.
 fn gateway(weir_port: u16, change: impl FnOnce(&str) -> String) -> String {
@@ -65,7 +65,7 @@ fn the_gateway_limits_because_the_authority_is_set() {
     let weir = Weir::start(&[("ratelimit.yaml", &limits)], &[]);
     let envoy = Envoy::start(&gateway(weir.grpc_addr().port(), patient));
     let front = envoy.listener("front");
-    ports::away_from_the_end_of_a_minute();
+    wait::away_from_the_end_of_a_minute();
     let login = |path| get(front, path).status;
     assert_eq!([login("/login"), login("/login?x=1"), login("/login?x=2"), login("/login"), login("/login")], [200; 5]);
     assert_eq!([login("/login"), login("/login?x=3"), login("/loginx"), login("/")], [429, 429, 200, 200]);

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::support::load::Asker;
-use crate::support::ports::{self, eventually};
+use crate::support::ports;
+use crate::support::wait::eventually;
 
 /// Between two requests.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -3,9 +3,9 @@
 use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology};
 
 use super::*;
-use crate::support::ports::eventually_async;
 use crate::support::proxy::{Proxy, Way};
 use crate::support::redis::RedisServer;
+use crate::support::wait::eventually_async;
 
 /// As little as Envoy's default leaves.
 const SHORT: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 use weir::store::Redis;
 use weir::store::redis::{Login, Options};
 
-use crate::support::ports::eventually_async;
+use crate::support::wait::eventually_async;
 use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
 
 /// Everything that requests use, in the order of deploy/operations.md.

@@ -5,7 +5,7 @@ use std::thread;
 
 use weir::rules::compile::{Options, SourceText, compile};
 
-use crate::support::ports::PATIENCE;
+use crate::support::wait::TIMEOUT;
 
 /// Compiles on a thread with the stack that test threads have, and returns the only problem. The time is a guard against hanging, far above
 /// what a busy machine needs.
@@ -14,7 +14,7 @@ fn refusal(text: impl Into<Vec<u8>>) -> String {
     let (sender, receiver) = mpsc::channel();
     let compile = move || sender.send(compile(&[file], &Options::default()).map(|_| ()));
     thread::Builder::new().stack_size(2 << 20).spawn(compile).expect("a thread");
-    let problems = receiver.recv_timeout(PATIENCE).expect("an answer").expect_err("a refusal");
+    let problems = receiver.recv_timeout(TIMEOUT).expect("an answer").expect_err("a refusal");
     problems[0].to_string()
 }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use super::{Options, Server, ask};
-use crate::support::ports::eventually_async;
+use crate::support::wait::eventually_async;
 
 pub(super) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::RedisServer;
-use super::ports::{self, eventually};
+use super::ports;
+use super::wait::eventually;
 
 /// Primaries; each has one replica.
 const PRIMARIES: usize = 3;

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::http_client;
 use super::log::Log;
-use super::ports::{self, eventually};
 use super::tools;
+use super::wait::eventually;
 
 /// A running Envoy.
 pub struct Envoy {
@@ -35,7 +36,7 @@ impl Envoy {
                 return Some(None);
             }
             let admin = std::fs::read_to_string(&address).ok()?.parse().ok()?;
-            (ports::get(admin, "/ready").status == 200).then_some(Some(admin))
+            (http_client::get(admin, "/ready").status == 200).then_some(Some(admin))
         });
         let Some(Some(admin)) = ready else {
             let _ = child.kill();
@@ -57,7 +58,7 @@ impl Envoy {
 
     /// A counter or gauge of its statistics; 0 while it has none of the name.
     pub fn stat(&self, name: &str) -> u64 {
-        let page = ports::get(self.admin, "/stats").body;
+        let page = http_client::get(self.admin, "/stats").body;
         page.lines().find_map(|line| line.split_once(": ").filter(|(stat, _)| *stat == name)?.1.parse().ok()).unwrap_or(0)
     }
 
@@ -67,7 +68,7 @@ impl Envoy {
     }
 
     fn admin_page(&self, path: &str) -> Value {
-        let page = ports::get(self.admin, path).body;
+        let page = http_client::get(self.admin, path).body;
         serde_json::from_str(&page).unwrap_or_else(|error| panic!("{path}: {error} in {page}"))
     }
 }

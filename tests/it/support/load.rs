@@ -15,7 +15,7 @@ use ::weir::proto::{RateLimitRequest, RateLimitResponse};
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
-use super::ports::PATIENCE;
+use super::wait::TIMEOUT;
 use super::{Client, Weir};
 
 /// Connections to each service: as many as a small Envoy has threads.
@@ -235,7 +235,7 @@ impl Asker {
     pub fn ask(&mut self, request: RateLimitRequest) -> Record {
         let due = Instant::now();
         let mut request = Request::new(request);
-        request.set_timeout(PATIENCE);
+        request.set_timeout(TIMEOUT);
         Record::new("", due, self.runtime.block_on(self.client.should_rate_limit(request)))
     }
 
@@ -243,7 +243,7 @@ impl Asker {
     pub fn ask_until_ok(&mut self, request: &RateLimitRequest) -> Duration {
         let began = Instant::now();
         while !self.ask(request.clone()).is_ok() {
-            assert!(began.elapsed() < PATIENCE, "no good answer in {PATIENCE:?}");
+            assert!(began.elapsed() < TIMEOUT, "no good answer in {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         began.elapsed()

@@ -17,7 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::ports::{self, eventually};
+use super::ports;
+use super::wait::eventually;
 
 /// Pieces on their way while they are delayed; more would be no network but a store.
 const ON_THE_WAY: usize = 4_096;
@@ -324,6 +325,7 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+    use crate::support::wait::TIMEOUT;
 
     /// Sends back what it gets.
     fn echo() -> SocketAddr {
@@ -342,7 +344,7 @@ mod tests {
 
     fn connect(proxy: &Proxy) -> TcpStream {
         let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
-        stream.set_read_timeout(Some(ports::PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream
     }
 
@@ -398,7 +400,7 @@ mod tests {
         stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         assert!(says(&mut stream, "inside").is_err());
         assert_eq!(proxy.traffic().to_server, 6);
-        stream.set_read_timeout(Some(ports::PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         proxy.to_server(Way::Pass);
         let mut back = [0; 6];
         stream.read_exact(&mut back).expect("what waited");

@@ -7,7 +7,8 @@ use bb8_redis::redis::{self, Connection, RedisError};
 use tempfile::TempDir;
 
 use super::RedisServer;
-use super::ports::{self, eventually, eventually_within};
+use super::ports;
+use super::wait::{eventually, eventually_within};
 
 /// What the sentinels call the primary.
 pub const MASTER: &str = "mymaster";

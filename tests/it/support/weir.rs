@@ -7,8 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempDir;
 
 use super::Client;
+use super::http_client;
 use super::log::Log;
-use super::ports::{self, eventually, eventually_async};
+use super::wait::{eventually, eventually_async};
 
 /// What a process starts with when no test says more: nothing of this machine's environment, and any free ports of the loopback.
 const ARGUMENTS: [&str; 9] = ["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"];
@@ -87,7 +88,7 @@ impl Weir {
 
     /// Status and body of a GET of the HTTP listener.
     pub fn get(&self, path: &str) -> (u16, String) {
-        let response = ports::get(self.http, path);
+        let response = http_client::get(self.http, path);
         (response.status, response.body)
     }
 

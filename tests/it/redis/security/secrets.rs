@@ -1,7 +1,7 @@
 //! What a person sees when a login or TLS fails: a cause and a hint, and never the password.
 
 use super::*;
-use crate::support::{DEMO, Weir, descriptor, request};
+use crate::support::{DEMO, Weir, descriptor, http_client, request};
 
 const PASSWORD: &str = "hunter2-s3cret";
 
@@ -12,7 +12,7 @@ async fn all_it_says(environment: &[(&str, &str)], hint: &str) -> String {
     let answer = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await;
     said += &format!("{answer:?}");
     let json = r#"{"domain":"demo","descriptors":[{"entries":[{"key":"year","value":"x"}]}]}"#;
-    let response = ports::post(weir.http_addr(), "/json", json.as_bytes());
+    let response = http_client::post(weir.http_addr(), "/json", json.as_bytes());
     said += &format!("{response:?}");
     for page in ["/healthcheck", "/metrics", "/"] {
         said += &format!("{:?}", weir.get(page));
