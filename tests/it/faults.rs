@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::goal::Goal;
-use crate::support::load::{Load, Options, Outcome, Pace, Shot};
-use crate::support::{RedisServer, Weir, descriptor, heavy, request, tools};
+use crate::support::load::{Load, LoadRequest, Options, Outcome, Pace};
+use crate::support::{RedisServer, Weir, descriptor, exclusive, request, tools};
 
 /// Limits of the domain `faults`, per year, so that no window ends while a test runs. The first entry says what answers in an outage, and how
 /// the check goes: `local`, `tight` and `error` by transaction, `script` and `bucket` by script.
@@ -53,8 +53,8 @@ fn two_services(url: &str, further: &[(&str, &str)]) -> Vec<Weir> {
 }
 
 /// One hit of a limit.
-fn shot(label: &'static str, value: &str) -> Shot {
-    Shot { label, request: request("faults", vec![descriptor(&[(label, value)])]) }
+fn load_request(label: &'static str, value: &str) -> LoadRequest {
+    LoadRequest { label, request: request("faults", vec![descriptor(&[(label, value)])]) }
 }
 
 fn sleep(time: Duration) {

@@ -21,7 +21,7 @@ use weir::time::{Micros, Span};
 use weir::verdict::{Answers, Verdict};
 
 /// Long enough for a busy machine; tests of deadlines bring their own.
-const PATIENT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Windows in which no test sees an edge.
 const WEEK: Span = Span::from_secs(7 * 86_400);
@@ -67,7 +67,7 @@ pub fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
 }
 
 pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
-    decide_within(redis, plan(checks), Within::until(Instant::now() + PATIENT)).await
+    decide_within(redis, plan(checks), Within::until(Instant::now() + TIMEOUT)).await
 }
 
 pub async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {

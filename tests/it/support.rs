@@ -32,10 +32,10 @@ pub use self::weir::Weir;
 pub type Client = RateLimitServiceClient<Channel>;
 
 /// For tests that start a handful of servers or load the machine: one at a time.
-pub fn heavy() -> MutexGuard<'static, ()> {
-    static HEAVY: Mutex<()> = Mutex::new(());
+pub fn exclusive() -> MutexGuard<'static, ()> {
+    static EXCLUSIVE: Mutex<()> = Mutex::new(());
     // One that failed left nothing behind.
-    HEAVY.lock().unwrap_or_else(PoisonError::into_inner)
+    EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Limits of the domain `demo`; per year, so that no window ends while a test runs.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::support::cluster::Cluster;
-use crate::support::load::{Asker, Record, Report};
+use crate::support::load::{BlockingClient, Record, Report};
 
 /// Enough that every primary has some.
 const KEYS: usize = 24;
@@ -18,8 +18,8 @@ struct Name {
 }
 
 impl Name {
-    fn shot(&self) -> Shot {
-        Shot { label: self.label, ..shot(self.limit, self.value) }
+    fn load_request(&self) -> LoadRequest {
+        LoadRequest { label: self.label, ..load_request(self.limit, self.value) }
     }
 }
 
@@ -42,9 +42,9 @@ struct Counter {
 
 /// Counts once with each name, and looks where the keys are.
 fn place(cluster: &Cluster, services: &[Weir], names: &[Name]) -> Vec<Counter> {
-    let mut asker = Asker::new(&services[0]);
+    let mut client = BlockingClient::new(&services[0]);
     for name in names {
-        asker.ask_until_ok(&name.shot().request);
+        client.ask_until_ok(&name.load_request().request);
     }
     let ports = cluster.primaries();
     let place = |&Name { label, .. }: &Name| {
@@ -60,7 +60,7 @@ fn place(cluster: &Cluster, services: &[Weir], names: &[Name]) -> Vec<Counter> {
 /// again, and nothing counts twice.
 #[test]
 fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G9"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G9"), Pace::here());
     let mut cluster = Cluster::start();
     let services = two_services(&cluster.url(), &[("REDIS_TYPE", "cluster"), ("STORE_TIMEOUT", pace.pick("250ms", ENVOYS_BUDGET))]);
     let names = names();
@@ -69,7 +69,7 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
     assert_eq!(owners.len(), 3, "every primary has some of the keys");
     let load = Load::start(Options::new(&services, move |number| {
         // Each of the two services has all names in turn.
-        names[number as usize / 2 % KEYS].shot()
+        names[number as usize / 2 % KEYS].load_request()
     }));
     sleep(Duration::from_secs(1));
     let lost = counters[0].owner;
@@ -100,7 +100,7 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
         goal.must(wrong.len() == 0, format!("other shards, {when}: {:?}, {moving} of the moving slot", wrong.outcomes()));
     }
     goal.must(dead > 0, "the lost shard was not missed");
-    let again = goal.within(shard.good_again_after(taken), Duration::from_millis(500), "the lost shard is back");
+    let again = goal.within(shard.recovery_after(taken), Duration::from_millis(500), "the lost shard is back");
     let mut twice = Vec::new();
     for counter in &counters {
         let (sent, count) = (report.of(counter.label), cluster_count(&cluster, counter.label));

@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 use super::*;
-use crate::support::load::Asker;
+use crate::support::load::BlockingClient;
 use crate::support::ports;
 use crate::support::wait::eventually;
 
@@ -29,7 +29,7 @@ struct Case {
     recovers_within: Duration,
 }
 
-fn tell(connection: &mut Connection, words: &[&str]) {
+fn run_command(connection: &mut Connection, words: &[&str]) {
     cmd(words[0]).arg(&words[1..]).query::<()>(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 
@@ -62,14 +62,14 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
     vec![
         case(
             "oom",
-            |_, redis| tell(redis, &["CONFIG", "SET", "maxmemory", "1"]),
-            |_, redis| tell(redis, &["CONFIG", "SET", "maxmemory", "0"]),
+            |_, redis| run_command(redis, &["CONFIG", "SET", "maxmemory", "1"]),
+            |_, redis| run_command(redis, &["CONFIG", "SET", "maxmemory", "0"]),
         ),
         case(
             "misconf",
             |_, redis| {
                 fs::create_dir(dump(redis)).expect("a folder");
-                tell(redis, &["CONFIG", "SET", "save", "900 100000"]);
+                run_command(redis, &["CONFIG", "SET", "save", "900 100000"]);
                 save_in_background(redis, "err");
             },
             |_, redis| {
@@ -77,11 +77,15 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
                 save_in_background(redis, "ok");
             },
         ),
-        case("readonly", |_, redis| tell(redis, &["REPLICAOF", "127.0.0.1", "1"]), |_, redis| tell(redis, &["REPLICAOF", "NO", "ONE"])),
+        case(
+            "readonly",
+            |_, redis| run_command(redis, &["REPLICAOF", "127.0.0.1", "1"]),
+            |_, redis| run_command(redis, &["REPLICAOF", "NO", "ONE"]),
+        ),
         case(
             "noreplicas",
-            |_, redis| tell(redis, &["CONFIG", "SET", "min-replicas-to-write", "1"]),
-            |_, redis| tell(redis, &["CONFIG", "SET", "min-replicas-to-write", "0"]),
+            |_, redis| run_command(redis, &["CONFIG", "SET", "min-replicas-to-write", "1"]),
+            |_, redis| run_command(redis, &["CONFIG", "SET", "min-replicas-to-write", "0"]),
         ),
         Case {
             server: words(loading),
@@ -89,7 +93,7 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             ..case(
                 "loading",
                 |server, redis| {
-                    tell(redis, &["DEBUG", "POPULATE", &(fault().as_millis() + 500).to_string(), "filler", "100"]);
+                    run_command(redis, &["DEBUG", "POPULATE", &(fault().as_millis() + 500).to_string(), "filler", "100"]);
                     let mut other = server.connection();
                     std::thread::spawn(move || cmd("DEBUG").arg("RELOAD").query::<()>(&mut other));
                 },
@@ -98,7 +102,7 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
                     let ended = eventually(|| (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(()));
                     assert!(ended.is_some(), "it loads for ever");
                     let fillers: Vec<String> = cmd("KEYS").arg("filler:*").query(redis).expect("keys");
-                    tell(redis, &["DEL", &fillers[0]]);
+                    run_command(redis, &["DEL", &fillers[0]]);
                     cmd("DEL").arg(&fillers).query::<()>(redis).expect("gone");
                 },
             )
@@ -106,11 +110,11 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
         case(
             "busy",
             |server, redis| {
-                tell(redis, &["CONFIG", "SET", "busy-reply-threshold", "50"]);
+                run_command(redis, &["CONFIG", "SET", "busy-reply-threshold", "50"]);
                 let mut other = server.connection();
                 std::thread::spawn(move || cmd("EVAL").arg(&["while true do end", "0"]).query::<()>(&mut other));
             },
-            |_, redis| tell(redis, &["SCRIPT", "KILL"]),
+            |_, redis| run_command(redis, &["SCRIPT", "KILL"]),
         ),
         Case {
             server: words("--requirepass right"),
@@ -119,10 +123,10 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             ..case(
                 "auth",
                 |_, redis| {
-                    tell(redis, &["CONFIG", "SET", "requirepass", "other"]);
-                    tell(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
+                    run_command(redis, &["CONFIG", "SET", "requirepass", "other"]);
+                    run_command(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
                 },
-                |_, redis| tell(redis, &["CONFIG", "SET", "requirepass", "right"]),
+                |_, redis| run_command(redis, &["CONFIG", "SET", "requirepass", "right"]),
             )
         },
         Case {
@@ -173,8 +177,8 @@ fn certify(redis: &mut Connection, name: &str) {
     let (_, shown): (String, String) = cmd("CONFIG").arg(&["GET", "tls-cert-file"]).query(redis).expect("a file");
     let folder = PathBuf::from(shown).parent().expect("a folder").to_string_lossy().into_owned();
     let (certificate, key) = (format!("{folder}/{name}-cert.pem"), format!("{folder}/{name}-key.pem"));
-    tell(redis, &["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
-    tell(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
+    run_command(redis, &["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    run_command(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
 /// How long Redis refuses.
@@ -191,17 +195,17 @@ fn run(case: &Case) -> Result<Duration, String> {
     let environment: Vec<_> =
         [("REDIS_URL", url.as_str()), ("LOCAL_CACHE_SIZE_IN_BYTES", "0"), ("STORE_TIMEOUT", "100ms")].into_iter().chain(given).collect();
     let weir = [Weir::start(LIMITS, &environment)];
-    let mut asker = Asker::new(&weir[0]);
-    let requests = ["error", "script"].map(|label| shot(label, "g10").request);
+    let mut client = BlockingClient::new(&weir[0]);
+    let requests = ["error", "script"].map(|label| load_request(label, "g10").request);
     for request in &requests {
-        asker.ask_until_ok(request);
+        client.ask_until_ok(request);
     }
     (case.begin)(&server, &mut beside);
     let begun = Instant::now();
     let (mut asked, mut good) = (0, 0);
     while begun.elapsed() < fault() {
         for request in &requests {
-            let outcome = asker.ask(request.clone()).outcome;
+            let outcome = client.ask(request.clone()).outcome;
             asked += 1;
             match outcome {
                 Outcome::Failed(tonic::Code::Unavailable) => {}
@@ -217,7 +221,7 @@ fn run(case: &Case) -> Result<Duration, String> {
         return Err(format!("not counted as {}: {:?}", case.error, errors(&weir[0])));
     }
     (case.end)(&server, &mut beside);
-    let took = requests.iter().map(|request| asker.ask_until_ok(request)).sum();
+    let took = requests.iter().map(|request| client.ask_until_ok(request)).sum();
     if took > Pace::here().bound(case.recovers_within) {
         return Err(format!("recovered after {took:?}"));
     }
@@ -234,7 +238,7 @@ fn errors(weir: &Weir) -> Vec<String> {
 /// Redis refuses in each of the ways it has: policy answers, the metric names the reason, and Weir recovers by itself.
 #[test]
 fn g10_refusals_are_named_and_recovered_from() {
-    let (_alone, mut goal, certificates) = (heavy(), Goal::of("G10"), Certificates::new());
+    let (_exclusive, mut goal, certificates) = (exclusive(), Goal::of("G10"), Certificates::new());
     let cases = cases(&certificates);
     let mut figures = Vec::new();
     std::thread::scope(|scope| {

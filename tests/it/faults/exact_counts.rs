@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use ::weir::proto::rate_limit_response::Code;
 
 use super::*;
-use crate::support::load::{Asker, Record};
+use crate::support::load::{BlockingClient, Record};
 use crate::support::proxy::Proxy;
 
 /// Who ask for one key at the same time.
@@ -60,7 +60,7 @@ async fn admitted(services: &[Weir], window: Duration, windows: u32) -> (Vec<usi
 /// Many clients of two replicas share one key, with the cache of denials on: each window admits its limit, not one more and not one less.
 #[test]
 fn g11_each_window_admits_its_limit() {
-    let (_alone, mut goal) = (heavy(), Goal::of("G11"));
+    let (_exclusive, mut goal) = (exclusive(), Goal::of("G11"));
     let (seconds, windows) = Pace::here().pick((2, 2), (6, 9));
     let limits = format!(
         "domain: faults\ndescriptors: [{{ key: one, rate_limit: {{ unit: second, unit_multiplier: {seconds}, requests_per_unit: {LIMIT} }} }}]\n"
@@ -81,7 +81,7 @@ fn g11_each_window_admits_its_limit() {
 /// A group of limits counts whole or not at all, also where replies are lost; one that is over leaves the others as they were.
 #[test]
 fn g12_a_request_counts_whole_or_not_at_all() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G12"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G12"), Pace::here());
     let limits = "
 domain: faults
 commit: all_or_none
@@ -99,12 +99,12 @@ descriptors:
     let services = [Weir::start(&[("limits.yaml", limits)], &environment)];
     let group = |keys: &[&str], value: &str| request("faults", keys.iter().map(|key| descriptor(&[(key, value)])).collect());
     // Groups of their own each; every third is asked again with a limit that it is over by then.
-    let shot = move |number: u64| match number % 3 {
-        0 => Shot { label: "pair", request: group(&["left", "right"], &format!("p{number}")) },
-        1 => Shot { label: "narrow", request: group(&["narrow", "left"], &format!("n{}", number / 30)) },
-        _ => Shot { label: "pair", request: group(&["right", "left"], &format!("q{number}")) },
+    let load_request = move |number: u64| match number % 3 {
+        0 => LoadRequest { label: "pair", request: group(&["left", "right"], &format!("p{number}")) },
+        1 => LoadRequest { label: "narrow", request: group(&["narrow", "left"], &format!("n{}", number / 30)) },
+        _ => LoadRequest { label: "pair", request: group(&["right", "left"], &format!("q{number}")) },
     };
-    let load = Load::start(Options { timeout: Duration::from_secs(2), ..Options::new(&services, shot) });
+    let load = Load::start(Options { timeout: Duration::from_secs(2), ..Options::new(&services, load_request) });
     let end = Instant::now() + Duration::from_secs(pace.pick(2, 20));
     while Instant::now() < end {
         sleep(Duration::from_millis(100));
@@ -130,9 +130,9 @@ descriptors:
     goal.must(good <= counted.len() && counted.len() <= good + failed, format!("{good} good answers, {} groups counted", counted.len()));
     goal.must(good > 100 && refused > 20 && failed > 0, format!("{:?} is no test", report.outcomes()));
     // What a refused group held is still free. The first reply may be the last one to be lost.
-    let mut asker = Asker::new(&services[0]);
-    asker.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
-    let left = asker.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
+    let mut client = BlockingClient::new(&services[0]);
+    client.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
+    let left = client.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
     goal.must(left.remaining == 998, format!("{} left of 1000 after one hit and this one", left.remaining));
     goal.must_expire(&redis);
     goal.end(format!("{good} groups let in, {refused} refused, {failed} unanswered: {} counted, 0 of them in part", counted.len()));

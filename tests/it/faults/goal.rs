@@ -10,13 +10,13 @@ use crate::support::load::{Pace, Record, Report};
 pub struct Goal {
     id: &'static str,
     misses: Vec<String>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Goal {
     /// By its name in tests/README.md.
     pub fn of(id: &'static str) -> Self {
-        Self { id, misses: Vec::new(), is_told: false }
+        Self { id, misses: Vec::new(), is_reported: false }
     }
 
     /// What the goal is: true, or it is missed.
@@ -51,7 +51,7 @@ impl Goal {
 
     /// Prints the line, and fails the test when the goal is missed.
     pub fn end(mut self, figures: impl Display) {
-        self.is_told = true;
+        self.is_reported = true;
         if self.misses.is_empty() {
             println!("{} PASS {figures}", self.id);
         } else {
@@ -63,7 +63,7 @@ impl Goal {
 
 impl Drop for Goal {
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_reported {
             println!("{} FAIL the scenario broke off", self.id);
         }
     }

@@ -9,7 +9,7 @@ use bb8_redis::redis::{Connection, Value};
 
 use super::*;
 use crate::redis::{When, call, differential};
-use crate::support::load::Asker;
+use crate::support::load::BlockingClient;
 
 /// A limit of every algorithm.
 fn each_algorithm(extra: &str) -> String {
@@ -27,7 +27,7 @@ fn g13_any_number_of_hits_is_limited() {
     let redis = RedisServer::start();
     let limits = each_algorithm("");
     let weir = Weir::start(&[("limits.yaml", &limits)], &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "10s")]);
-    let mut asker = Asker::new(&weir);
+    let mut client = BlockingClient::new(&weir);
     let mixes = pace.pick(1_000, 10_000);
     let (seed, corners) =
         (fastrand::u64(..), [0, 1, 1 << 31, 1 << 32, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, u64::MAX]);
@@ -36,7 +36,7 @@ fn g13_any_number_of_hits_is_limited() {
     let mut ask = |key: &str, value: &str, hits: u64| {
         let mut request = request("faults", vec![descriptor(&[(key, value)])]);
         request.descriptors[0].hits_addend = Some(hits);
-        asker.ask(request)
+        client.ask(request)
     };
     for number in 0..mixes {
         let (key, value) = (AlgorithmKind::NAMED[number % AlgorithmKind::NAMED.len()].0, format!("m{}", random.u8(..20)));
@@ -152,7 +152,7 @@ fn g16_no_key_stays_for_ever() {
         &[("limits.yaml", &limits)],
         &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")],
     );
-    let mut asker = Asker::new(&weir);
+    let mut client = BlockingClient::new(&weir);
     let long = "x".repeat(100_000);
     let mut asked = 0;
     for key in AlgorithmKind::NAMED.iter().map(|(name, _)| *name).chain(["long"]) {
@@ -161,7 +161,7 @@ fn g16_no_key_stays_for_ever() {
                 let mut request = request("faults", vec![descriptor(&[(key, value)])]);
                 request.descriptors[0].hits_addend = Some(hits);
                 request.descriptors[0].is_negative_hits = is_negative_hits;
-                goal.must(!asker.ask(request).is_failed(), format!("{key}: an error"));
+                goal.must(!client.ask(request).is_failed(), format!("{key}: an error"));
                 asked += 1;
             }
         }
@@ -172,7 +172,7 @@ fn g16_no_key_stays_for_ever() {
     }
     let mut healed = 0;
     for (name, _) in AlgorithmKind::NAMED {
-        asker.ask(request("faults", vec![descriptor(&[(name, "a")])]));
+        client.ask(request("faults", vec![descriptor(&[(name, "a")])]));
         for key in redis.keys().into_iter().filter(|key| key.contains(&format!("{name}=a}}"))) {
             healed += usize::from(redis.run::<i64>(&["PTTL", &key]) > 0);
         }

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::support::load::{Asker, Record};
+use crate::support::load::{BlockingClient, Record};
 
 /// Redis forgets its scripts all the time, and once more by a restart: no caller notices, and every hit counts exactly once.
 #[test]
 fn g6_forgotten_scripts_are_sent_again() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G6"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G6"), Pace::here());
     let mut redis = RedisServer::start();
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", "5s")]);
     let ask = |value: &'static str| {
         let options = Options::new(&services, move |number| {
             // One to three hits; the label says how many.
             let (label, hits) = [("one", 1), ("two", 2), ("three", 3)][number as usize % 3];
-            let mut shot = Shot { label, ..shot("script", value) };
-            shot.request.descriptors[0].hits_addend = Some(hits);
-            shot
+            let mut load_request = LoadRequest { label, ..load_request("script", value) };
+            load_request.request.descriptors[0].hits_addend = Some(hits);
+            load_request
         });
         Load::start(Options { timeout: Duration::from_secs(10), ..options })
     };
@@ -29,7 +29,7 @@ fn g6_forgotten_scripts_are_sent_again() {
             redis.start_again();
             for service in &services {
                 // A counter by transaction: the scripts stay unknown.
-                Asker::new(service).ask_until_ok(&shot("error", "warm").request);
+                BlockingClient::new(service).ask_until_ok(&load_request("error", "warm").request);
             }
         }
         let load = ask(value);

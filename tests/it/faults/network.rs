@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::support::load::{Record, Report};
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Forwarding, Proxy};
 
 /// Both sides of a time of added latency.
 struct Phase {
@@ -15,20 +15,20 @@ struct Phase {
 /// Latency that fits is waited for; latency that does not is answered by policy, in time, and nothing piles up.
 #[test]
 fn g4_latency_is_waited_for_or_answered() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G4"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G4"), Pace::here());
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
     let services = two_services(&proxy.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
-    let load = Load::start(Options::new(&services, |_| shot("error", "g4")));
+    let load = Load::start(Options::new(&services, |_| load_request("error", "g4")));
     sleep(Duration::from_secs(1));
     let before: u64 = services.iter().map(resident_kib).sum();
     let phase = |millis| {
         let added = Duration::from_millis(millis);
-        proxy.to_client(Way::Delay { by: added, jitter: Duration::ZERO });
+        proxy.to_client(Forwarding::Delay { by: added, jitter: Duration::ZERO });
         let begun = Instant::now();
         sleep(Duration::from_millis(pace.pick(1_500, 10_000)));
         let ended = Instant::now();
-        proxy.to_client(Way::Pass);
+        proxy.to_client(Forwarding::Pass);
         sleep(Duration::from_secs(1));
         Phase { added, report: load.so_far().between(begun, ended) }
     };
@@ -69,14 +69,14 @@ fn g4_latency_is_waited_for_or_answered() {
 /// Replies are lost behind requests that have arrived: such a hit may count though its caller got the policy's answer, but never twice.
 #[test]
 fn g7_a_lost_reply_never_counts_twice() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G7"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G7"), Pace::here());
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
     let services = two_services(&proxy.url(), &[]);
     // Two keys that all share, and one of each request's own.
     let load = Load::start(Options::new(&services, |number| {
         let label = ["error", "script"][number as usize / 2 % 2];
-        if number % 8 < 4 { shot(label, "shared") } else { shot(label, &format!("once{number}")) }
+        if number % 8 < 4 { load_request(label, "shared") } else { load_request(label, &format!("once{number}")) }
     }));
     let end = Instant::now() + Duration::from_secs(pace.pick(3, 30));
     while Instant::now() < end {

@@ -13,10 +13,10 @@ struct Kills {
     back: Vec<Instant>,
 }
 
-fn kill_again_and_again(shots: impl Fn(u64) -> Shot + Send + 'static) -> Kills {
+fn kill_again_and_again(requests: impl Fn(u64) -> LoadRequest + Send + 'static) -> Kills {
     let (mut redis, pace) = (RedisServer::start(), Pace::here());
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
-    let load = Load::start(Options::new(&services, shots));
+    let load = Load::start(Options::new(&services, requests));
     sleep(Duration::from_secs(1));
     let mut back = Vec::new();
     for _ in 0..pace.pick(2, 11) {
@@ -31,16 +31,16 @@ fn kill_again_and_again(shots: impl Fn(u64) -> Shot + Send + 'static) -> Kills {
 
 /// The longest of the times until answers were good again; `None` when they never were.
 fn longest_return(report: &Report, back: &[Instant]) -> Option<Duration> {
-    back.iter().map(|&at| report.good_again_after(at)).collect::<Option<Vec<_>>>()?.into_iter().max()
+    back.iter().map(|&at| report.recovery_after(at)).collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
 /// Killed every few seconds while limits count locally: no caller sees an error, and no more is admitted than each loss of the counters
 /// and each outage explain.
 #[test]
 fn g1_killed_again_and_again_and_counted_locally() {
-    let (_alone, mut goal) = (heavy(), Goal::of("G1"));
+    let (_exclusive, mut goal) = (exclusive(), Goal::of("G1"));
     let label = |number: u64| ["local", "error", "local", "tight"][number as usize / 2 % 4];
-    let Kills { redis, report, back } = kill_again_and_again(move |number| shot(label(number), "g1"));
+    let Kills { redis, report, back } = kill_again_and_again(move |number| load_request(label(number), "g1"));
     let local = report.filter(|record| record.label != "error");
     let (errors, gave_up) = (local.count(Record::is_error), goal.few_gave_up(&local));
     goal.must(errors == 0, format!("errors: {:?}", local.outcomes()));
@@ -57,8 +57,9 @@ fn g1_killed_again_and_again_and_counted_locally() {
 /// The same while limits answer with an error: it is always UNAVAILABLE, and it comes in time.
 #[test]
 fn g2_killed_again_and_again_and_answered_with_errors() {
-    let (_alone, mut goal) = (heavy(), Goal::of("G2"));
-    let Kills { report, back, .. } = kill_again_and_again(move |number| shot(["error", "script", "bucket"][number as usize / 2 % 3], "g2"));
+    let (_exclusive, mut goal) = (exclusive(), Goal::of("G2"));
+    let Kills { report, back, .. } =
+        kill_again_and_again(move |number| load_request(["error", "script", "bucket"][number as usize / 2 % 3], "g2"));
     let failed = report.filter(Record::is_failed);
     let other = failed.count(|record| record.outcome != Outcome::Failed(tonic::Code::Unavailable));
     goal.must(failed.len() > 0, "nothing failed, so nothing was tested");
@@ -75,10 +76,10 @@ fn g2_killed_again_and_again_and_answered_with_errors() {
 /// Redis hangs for two seconds: the breaker opens, callers are answered in time, and what waited in the sockets does not count afterwards.
 #[test]
 fn g3_a_hang_is_cut_short_and_leaves_no_zombies() {
-    let (_alone, mut goal) = (heavy(), Goal::of("G3"));
+    let (_exclusive, mut goal) = (exclusive(), Goal::of("G3"));
     let redis = RedisServer::start();
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
-    let options = Options::new(&services, move |number| shot(["error", "script"][number as usize / 2 % 2], "g3"));
+    let options = Options::new(&services, move |number| load_request(["error", "script"][number as usize / 2 % 2], "g3"));
     let at_a_time = options.per_second as usize / 100;
     let load = Load::start(options);
     sleep(Duration::from_secs(1));
@@ -97,7 +98,7 @@ fn g3_a_hang_is_cut_short_and_leaves_no_zombies() {
     let report = load.stop();
     let open = goal.within(opened, Duration::from_millis(100), "the breaker opens");
     let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), "p99");
-    let again = goal.within(report.good_again_after(resumed), Duration::from_millis(500), "on Redis again");
+    let again = goal.within(report.recovery_after(resumed), Duration::from_millis(500), "on Redis again");
     let beyond = |label: &str| counted(&redis, label) as i64 - report.of(label).count(Record::is_ok) as i64;
     let (by_script, by_transaction) = (beyond("script"), beyond("error"));
     // One batch may have run and not been answered at the instant of the stop.
@@ -112,14 +113,14 @@ fn g3_a_hang_is_cut_short_and_leaves_no_zombies() {
 /// There is no Redis at the start: Weir serves at once, answers by policy, and counts in Redis as soon as it is there.
 #[test]
 fn g5_absent_at_the_start() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G5"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G5"), Pace::here());
     let mut redis = RedisServer::absent();
     let begun = Instant::now();
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
     let healthy = services.iter().all(|service| service.get("/healthcheck").0 == 200);
     let ready = goal.within(Some(begun.elapsed() / 2), Duration::from_secs(1), "ready");
     goal.must(healthy, "not healthy without Redis");
-    let load = Load::start(Options::new(&services, move |number| shot(["local", "error"][number as usize / 2 % 2], "g5")));
+    let load = Load::start(Options::new(&services, move |number| load_request(["local", "error"][number as usize / 2 % 2], "g5")));
     sleep(Duration::from_secs(pace.pick(2, 10)));
     redis.start_again();
     let there = Instant::now();
@@ -132,7 +133,7 @@ fn g5_absent_at_the_start() {
     let others = report.of("error").count(|record| record.is_failed() && record.outcome != Outcome::Failed(tonic::Code::Unavailable));
     goal.must(others == 0, format!("error: {:?}", report.of("error").outcomes()));
     let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), "p99");
-    let again = goal.within(report.of("error").good_again_after(there), Duration::from_secs(1), "on Redis");
+    let again = goal.within(report.of("error").recovery_after(there), Duration::from_secs(1), "on Redis");
     goal.must_expire(&redis);
     goal.end(format!(
         "ready after {ready}, {} answers without Redis: {errors} wrong, p99 {p99}, on Redis {again} after it is there",

@@ -15,7 +15,7 @@ const TIMES: [&str; 3] = ["first", "killed", "stopped"];
 /// error, the new primary is used at once, and the old one no more.
 #[test]
 fn g8_sentinel_fails_over() {
-    let (_alone, mut goal, pace) = (heavy(), Goal::of("G8"), Pace::here());
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G8"), Pace::here());
     // With two replicas a failover takes long to finish, while Sentinels differ.
     let mut set = SentinelSet::start(pace.pick(1, 2));
     let services = two_services(&set.url(), &[("REDIS_TYPE", "sentinel"), ("STORE_TIMEOUT", ENVOYS_BUDGET)]);
@@ -23,7 +23,7 @@ fn g8_sentinel_fails_over() {
     let now = Arc::clone(&time);
     let load = Load::start(Options::new(&services, move |number| {
         let now = TIMES[now.load(Ordering::Relaxed)];
-        if number / 2 % 2 == 0 { shot("local", now) } else { Shot { label: now, ..shot("error", now) } }
+        if number / 2 % 2 == 0 { load_request("local", now) } else { LoadRequest { label: now, ..load_request("error", now) } }
     }));
     sleep(Duration::from_secs(1));
     let (mut figures, mut switches) = (Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ fn g8_sentinel_fails_over() {
     for (index, _, failed, switched) in switches {
         let probes = report.filter(|record| record.label != "local");
         let again =
-            goal.within(probes.good_again_after(switched), Duration::from_millis(500), &format!("{}: on the new primary", TIMES[index]));
+            goal.within(probes.recovery_after(switched), Duration::from_millis(500), &format!("{}: on the new primary", TIMES[index]));
         // Both of the counters outlive the failover that comes behind them, but for what was not replicated yet.
         if index == 2 {
             must_count_all(&mut goal, &report.of(TIMES[index]), counted(set.server(primary), &format!("error={}", TIMES[index])));

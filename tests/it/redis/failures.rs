@@ -3,29 +3,29 @@
 use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology};
 
 use super::*;
-use crate::support::proxy::{Proxy, Way};
+use crate::support::proxy::{Forwarding, Proxy};
 use crate::support::redis::RedisServer;
 use crate::support::wait::eventually_async;
 
 /// As little as Envoy's default leaves.
-const SHORT: Duration = Duration::from_millis(20);
+const SHORT_DEADLINE: Duration = Duration::from_millis(20);
 
 /// Scheduling on a busy machine.
-const LENIENCE: Duration = Duration::from_millis(80);
+const SCHEDULING_SLACK: Duration = Duration::from_millis(80);
 
 /// Asks with a short deadline, and holds the answer to it.
-async fn ask_shortly(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
+async fn ask_with_short_deadline(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
     let began = Instant::now();
-    let answers = decide_within(redis, plan(&[(key, check(1_000_000, 1))]), Within::until(began + SHORT)).await;
-    assert!(began.elapsed() < SHORT + LENIENCE, "answered after {:?}", began.elapsed());
+    let answers = decide_within(redis, plan(&[(key, check(1_000_000, 1))]), Within::until(began + SHORT_DEADLINE)).await;
+    assert!(began.elapsed() < SHORT_DEADLINE + SCHEDULING_SLACK, "answered after {:?}", began.elapsed());
     answers.checks[0]
 }
 
 /// How long it takes until an answer comes.
-async fn heals(redis: &Redis, key: &str) -> Duration {
+async fn recovery_time(redis: &Redis, key: &str) -> Duration {
     let began = Instant::now();
     loop {
-        match ask_shortly(redis, key).await {
+        match ask_with_short_deadline(redis, key).await {
             Ok(_) => return began.elapsed(),
             Err(error) => assert!(began.elapsed() < Duration::from_secs(5), "still {error}"),
         }
@@ -34,7 +34,7 @@ async fn heals(redis: &Redis, key: &str) -> Duration {
 }
 
 /// Behind an outage requests are let in little by little.
-async fn look_when_all_are_let_in(redis: &Redis, key: &str) -> Verdict {
+async fn look_once_recovered(redis: &Redis, key: &str) -> Verdict {
     let began = Instant::now();
     loop {
         match ask_one(redis, key, 10, 0).await {
@@ -53,21 +53,21 @@ fn count_of(redis: &Redis, name: &str) -> u64 {
 async fn absent_at_the_start_costs_no_wait_and_heals_within_a_second() {
     let mut server = RedisServer::absent();
     let redis = Redis::connect_lazily(server.options());
-    assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+    assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
     let began = Instant::now();
     for _ in 0..2_000 {
-        assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+        assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
     }
     assert!(began.elapsed() < Duration::from_secs(1), "2,000 answers took {:?}", began.elapsed());
     // Long enough for the waits between attempts to grow to their longest.
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2_500) {
-        assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+        assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(redis.connections().opened, 0);
     server.start_again();
-    let took = heals(&redis, "key").await;
+    let took = recovery_time(&redis, "key").await;
     assert!(took < Duration::from_millis(1_050), "healed after {took:?}");
     assert!(count_of(&redis, "connect") > 2_000);
 }
@@ -76,12 +76,12 @@ async fn absent_at_the_start_costs_no_wait_and_heals_within_a_second() {
 async fn a_hang_is_unknown_by_the_deadline_and_heals() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    assert!(heals(&redis, "hang").await < Duration::from_secs(1));
+    assert!(recovery_time(&redis, "hang").await < Duration::from_secs(1));
     server.pause();
-    assert_eq!(ask_shortly(&redis, "hang").await, Err(StoreError::Unknown("timeout")));
+    assert_eq!(ask_with_short_deadline(&redis, "hang").await, Err(StoreError::Unknown("timeout")));
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let answer = ask_shortly(&redis, "hang").await;
+        let answer = ask_with_short_deadline(&redis, "hang").await;
         assert!(
             matches!(answer, Err(StoreError::Unknown("timeout") | StoreError::NotExecuted("timeout" | "connect_timeout"))),
             "{answer:?}"
@@ -89,10 +89,10 @@ async fn a_hang_is_unknown_by_the_deadline_and_heals() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     server.resume();
-    let took = heals(&redis, "hang").await;
+    let took = recovery_time(&redis, "hang").await;
     assert!(took < Duration::from_millis(1_300), "healed after {took:?}");
     // One hit before, at most the one whose answer was lost, and one behind.
-    let look = look_when_all_are_let_in(&redis, "hang").await;
+    let look = look_once_recovered(&redis, "hang").await;
     assert!((2..=3).contains(&look.used), "{look:?}");
     server.assert_every_key_expires();
 }
@@ -114,16 +114,16 @@ async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
     let ask = async |key| decide_within(&redis, plan(&[(key, check(1_000, 1))]), patient()).await.checks[0];
     // Two connections, because two lanes are used where Redis is far; and then it is near again.
     ask("first").await.expect("Redis is well");
-    proxy.to_client(Way::Delay { by: HELD / 50, jitter: Duration::ZERO });
+    proxy.to_client(Forwarding::Delay { by: HELD / 50, jitter: Duration::ZERO });
     while redis.connections().opened < 2 {
         let (first, second) = tokio::join!(ask("first"), ask("first"));
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     }
-    proxy.to_client(Way::Pass);
+    proxy.to_client(Forwarding::Pass);
     for _ in 0..50 {
         ask("first").await.expect("Redis is well");
     }
-    proxy.to_client(Way::Delay { by: HELD, jitter: Duration::ZERO });
+    proxy.to_client(Forwarding::Delay { by: HELD, jitter: Duration::ZERO });
     let held = async |after| {
         tokio::time::sleep(after).await;
         (ask("held").await, Instant::now())
@@ -131,7 +131,7 @@ async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
     let others = async {
         // Until both answers are on their way.
         tokio::time::sleep(HELD / 5).await;
-        proxy.to_client(Way::Pass);
+        proxy.to_client(Forwarding::Pass);
         let mut answers = Vec::new();
         for _ in 0..20 {
             answers.push(ask("other").await);
@@ -153,11 +153,11 @@ async fn who_finds_a_counter_gone_does_not_wait_for_its_expiry() {
         ask_one(&redis, "gone", 1_000, 1).await.expect("Redis is well");
     }
     server.flush();
-    proxy.to_client(Way::Delay { by: WAY, jitter: Duration::ZERO });
+    proxy.to_client(Forwarding::Delay { by: WAY, jitter: Duration::ZERO });
     // Enough for the answer, and too little for another one.
     let answers = decide_within(&redis, plan(&[("gone", check(1_000, 1))]), Within::until(Instant::now() + WAY * 7 / 4)).await;
     assert_eq!(answers.checks[0].map(|verdict| verdict.used), Ok(1));
-    proxy.to_client(Way::Pass);
+    proxy.to_client(Forwarding::Pass);
     let expires = eventually_async(|| (server.keys().iter().all(|key| server.run::<i64>(&["TTL", key]) > 0)).then_some(())).await;
     assert!(expires.is_some() && server.keys().len() == 1);
 }
@@ -170,12 +170,12 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
     // From here on Redis knows the script.
     ask_one(&redis, "late", 10, -1).await.expect("Redis is well");
     server.pause();
-    let answers = decide_within(&redis, plan(&[("late", check(10, -2))]), Within::until(Instant::now() + SHORT)).await;
+    let answers = decide_within(&redis, plan(&[("late", check(10, -2))]), Within::until(Instant::now() + SHORT_DEADLINE)).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
-    assert!(heals(&redis, "other").await < Duration::from_secs(2));
-    assert_eq!(look_when_all_are_let_in(&redis, "late").await.used, 5);
+    assert!(recovery_time(&redis, "other").await < Duration::from_secs(2));
+    assert_eq!(look_once_recovered(&redis, "late").await.used, 5);
 }
 
 #[tokio::test]
@@ -195,10 +195,10 @@ async fn killed_and_started_again_it_heals_within_a_second() {
         }
         server.kill();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let answer = ask_shortly(&redis, "kill").await;
+        let answer = ask_with_short_deadline(&redis, "kill").await;
         assert!(matches!(answer, Err(StoreError::NotExecuted("connect"))), "a dead idle connection is not handed out: {answer:?}");
         server.start_again();
-        let took = heals(&redis, "kill").await;
+        let took = recovery_time(&redis, "kill").await;
         assert!(took < Duration::from_millis(1_050), "round {round}: healed after {took:?}");
     }
     server.assert_every_key_expires();
@@ -249,7 +249,7 @@ async fn a_wrong_password_has_a_name_and_is_never_shown() {
     };
     for auth in ["", "wr0ng", "nobody:s3cret"] {
         let redis = Redis::connect_lazily(with(auth));
-        assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("auth")), "{auth:?}");
+        assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("auth")), "{auth:?}");
         let shown = format!("{redis:?}");
         assert!(!shown.contains("wr0ng") && !shown.contains("s3cret"), "{shown}");
     }
@@ -259,7 +259,7 @@ async fn a_wrong_password_has_a_name_and_is_never_shown() {
         assert!(!format!("{redis:?}").contains("s3cret"));
     }
     let no_such = Options { database: 99, login: Login::new(None, "s3cret"), ..server.options() };
-    assert_eq!(ask_shortly(&Redis::connect_lazily(no_such), "key").await, Err(StoreError::NotExecuted("database")));
+    assert_eq!(ask_with_short_deadline(&Redis::connect_lazily(no_such), "key").await, Err(StoreError::NotExecuted("database")));
 }
 
 #[tokio::test]
@@ -316,7 +316,7 @@ async fn no_room_for_another_connection_is_named_and_disturbs_nobody() {
     let _last = server.connection();
     server.run::<()>(&["CONFIG", "SET", "maxclients", &most]);
     let stranger = Redis::connect_lazily(server.options());
-    assert_eq!(ask_shortly(&stranger, "room").await, Err(StoreError::NotExecuted("maxclients")));
+    assert_eq!(ask_with_short_deadline(&stranger, "room").await, Err(StoreError::NotExecuted("maxclients")));
     // Many at once are worth further lanes, which find no room.
     let tasks: Vec<_> = (0..200)
         .map(|_| {
@@ -339,5 +339,5 @@ async fn what_is_not_redis_is_an_error_and_no_answer() {
         }
     });
     let redis = Redis::connect_lazily(Options::new(Address::Tcp { host: "127.0.0.1".to_owned(), port }));
-    assert_eq!(ask_shortly(&redis, "key").await, Err(StoreError::NotExecuted("protocol")));
+    assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("protocol")));
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::support::redis::RedisServer;
 
 /// Each algorithm with so many hits per hour, which nothing gives back before a test is over.
-fn each(limit: u32) -> Vec<(&'static str, Algorithm)> {
+fn each_algorithm(limit: u32) -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Year, unit_multiplier: 1 };
     let make = |&(name, kind): &(&'static str, AlgorithmKind)| {
         // A shaper admits its whole limit at once only to who can wait.
@@ -25,15 +25,15 @@ fn each(limit: u32) -> Vec<(&'static str, Algorithm)> {
     AlgorithmKind::NAMED.iter().map(make).collect()
 }
 
-fn asked(algorithm: Algorithm, hits: i64) -> Check {
+fn check_of(algorithm: Algorithm, hits: i64) -> Check {
     Check::new(algorithm, hits, Role::default())
 }
 
 async fn decide(redis: &Redis, plan: Plan) -> Answers {
-    decide_within(redis, plan, Within { deadline: Instant::now() + PATIENT, patience: Span::MAX }).await
+    decide_within(redis, plan, Within { deadline: Instant::now() + TIMEOUT, patience: Span::MAX }).await
 }
 
-fn whole(checks: &[(&str, Check)]) -> Plan {
+fn all_or_none(checks: &[(&str, Check)]) -> Plan {
     let mut plan = plan(checks);
     plan.commit = Commit::AllOrNone;
     plan
@@ -57,7 +57,7 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
     let redis = Redis::connect_lazily(server.options());
     let now = decide(&redis, plan(&[("now", check(1, 0))])).await;
     let mut spoilt = 0;
-    for (name, algorithm) in each(10) {
+    for (name, algorithm) in each_algorithm(10) {
         let bad = stored_as(&format!("{name}-bad"), &algorithm, &now);
         let spoil: [&[&str]; 14] = [
             &["LPUSH", &bad, "x"],
@@ -82,8 +82,8 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
                 server.run::<Value>(command);
                 for hits in [1, 0, -1] {
                     let mut checks: Vec<(String, Check)> =
-                        (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), asked(algorithm, 1))).collect();
-                    checks.insert(place, (format!("{name}-bad"), asked(algorithm, hits)));
+                        (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), check_of(algorithm, 1))).collect();
+                    checks.insert(place, (format!("{name}-bad"), check_of(algorithm, hits)));
                     let checks: Vec<_> = checks.iter().map(|(key, check)| (key.as_str(), check.clone())).collect();
                     let answers = decide(&redis, plan(&checks)).await;
                     for (index, answer) in used(&answers).into_iter().enumerate() {
@@ -94,11 +94,11 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
                             assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {place}");
                         }
                     }
-                    let answers = decide(&redis, whole(&checks)).await;
+                    let answers = decide(&redis, all_or_none(&checks)).await;
                     assert!(answers.checks.iter().all(|answer| matches!(answer, Err(StoreError::Data(_)))), "{name}: {answers:?}");
                     // Nothing of the group was written.
                     let (key, check) = &checks[(place + 1) % 3];
-                    let look = decide(&redis, plan(&[(key, asked(check.algorithm, 0))])).await;
+                    let look = decide(&redis, plan(&[(key, check_of(check.algorithm, 0))])).await;
                     assert_eq!(used(&look), [Ok((true, 1))], "{name}");
                 }
             }
@@ -114,16 +114,16 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
 async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    for (name, algorithm) in each(4) {
-        let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, asked(algorithm, hits)));
+    for (name, algorithm) in each_algorithm(4) {
+        let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, check_of(algorithm, hits)));
         let expected = [(true, 2), (true, 3), (false, 3), (true, 4), (false, 4), (true, 4), (true, 2), (true, 2), (true, 4)];
         assert_eq!(used(&decide(&redis, plan(&hits)).await), expected.map(Ok), "{name}");
         server.flush();
-        let group = decide(&redis, whole(&hits)).await;
+        let group = decide(&redis, all_or_none(&hits)).await;
         let refused = |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
         assert_eq!(used(&group), expected.iter().map(refused).collect::<Vec<_>>(), "{name}: nothing counts, and all have what they had");
         assert_eq!(server.keys(), Vec::<String>::new(), "{name}");
-        let group = decide(&redis, whole(&hits[..2])).await;
+        let group = decide(&redis, all_or_none(&hits[..2])).await;
         assert_eq!(used(&group), [Ok((true, 2)), Ok((true, 3))], "{name}");
         server.assert_every_key_expires();
         server.flush();
@@ -145,12 +145,12 @@ async fn a_group_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
         (&[(Role { quota: true, shadow: true }, 9)], true),
         (&[(Role { quota: true, shadow: true }, 9), (quota, 9)], true),
     ];
-    for (name, algorithm) in each(4) {
+    for (name, algorithm) in each_algorithm(4) {
         for (roles, is_written) in table {
             let keys: Vec<String> = (0..roles.len()).map(|index| format!("{name}-{index}")).collect();
             let checks: Vec<_> =
                 keys.iter().zip(roles).map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role))).collect();
-            let answers = decide(&redis, whole(&checks)).await;
+            let answers = decide(&redis, all_or_none(&checks)).await;
             for (answer, (_, hits)) in answers.checks.iter().zip(roles) {
                 assert_eq!(answer.map(|verdict| verdict.allowed), Ok(*hits == 1), "{name} {roles:?}");
             }
@@ -167,8 +167,8 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
     let redis = Redis::connect_lazily(server.options());
     for round in 1..4 {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
-        let limits = each(10);
-        let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, asked(*algorithm, 1))).collect();
+        let limits = each_algorithm(10);
+        let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, check_of(*algorithm, 1))).collect();
         // One that takes the transaction parts the calls.
         checks.insert(3, ("counted", check(10, 1)));
         let answers = decide(&redis, plan(&checks)).await;
@@ -182,8 +182,8 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
 async fn a_late_call_counts_nothing() {
     let server = RedisServer::start();
     let mut connection = server.connection();
-    for (name, algorithm) in each(10) {
-        let plan = plan(&[(name, asked(algorithm, 1)), ("other", asked(algorithm, 1))]);
+    for (name, algorithm) in each_algorithm(10) {
+        let plan = plan(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 1))]);
         for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
             let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), patience: Span::ZERO };
             let call = call([(&plan, when)]);
@@ -204,15 +204,15 @@ async fn a_late_call_counts_nothing() {
 async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let (_, algorithm) = each(10)[4];
-    decide(&redis, plan(&[("late", asked(algorithm, 1))])).await;
+    let (_, algorithm) = each_algorithm(10)[4];
+    decide(&redis, plan(&[("late", check_of(algorithm, 1))])).await;
     server.pause();
     let answers =
-        decide_within(&redis, plan(&[("late", asked(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
+        decide_within(&redis, plan(&[("late", check_of(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
-    let answers = decide(&redis, plan(&[("late", asked(algorithm, 0))])).await;
+    let answers = decide(&redis, plan(&[("late", check_of(algorithm, 0))])).await;
     assert_eq!(used(&answers), [Ok((true, 1))]);
 }
 
@@ -221,7 +221,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
     const LIMIT: u32 = 300;
     let server = RedisServer::start();
     let processes = [Deployment::new(server.options()), Deployment::new(server.options())];
-    for (name, algorithm) in each(LIMIT) {
+    for (name, algorithm) in each_algorithm(LIMIT) {
         let allowed: u32 = std::thread::scope(|scope| {
             let threads: Vec<_> = processes
                 .iter()
@@ -236,7 +236,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                                     tokio::spawn(async move {
                                         let mut allowed = 0;
                                         for _ in 0..8 {
-                                            let answers = decide(&redis, plan(&[(name, asked(algorithm, 1))])).await;
+                                            let answers = decide(&redis, plan(&[(name, check_of(algorithm, 1))])).await;
                                             allowed += u32::from(answers.checks[0].expect("Redis is well").allowed);
                                         }
                                         allowed
@@ -269,13 +269,13 @@ async fn waits_are_true_on_redis_s_own_clock() {
         let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
         let mut wait = None;
         while wait.is_none() {
-            let verdict = decide(&redis, plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, plan(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
             wait = (!verdict.allowed).then_some(verdict.retry_after);
         }
         let Some(Wait::For(wait)) = wait else { panic!("{name}: never") };
         assert!(wait <= Span::from_secs(2), "{name}: {wait:?}");
         tokio::time::sleep(wait.into()).await;
-        let verdict = decide(&redis, plan(&[(name, asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+        let verdict = decide(&redis, plan(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
         assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
     }
     server.assert_every_key_expires();
@@ -289,7 +289,7 @@ async fn a_long_log_takes_little_room() {
     let rate = Rate { requests_per_unit: 100_000, unit: Unit::Hour, unit_multiplier: 1 };
     let options = algorithm::Options { kind: AlgorithmKind::SlidingWindowLog, ..Default::default() };
     let log = Algorithm::try_new(&rate, &options).expect("a good limit");
-    let plan = plan(&[("log", asked(log, 1))]);
+    let plan = plan(&[("log", check_of(log, 1))]);
     let mut connection = server.connection();
     for event in 0..EVENTS {
         let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), patience: Span::ZERO };
@@ -308,15 +308,15 @@ async fn a_long_log_takes_little_room() {
 async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
     let server = RedisServer::start();
     let now = Micros(1_800_000_000_000_000);
-    for (name, algorithm) in each(4) {
+    for (name, algorithm) in each_algorithm(4) {
         let when = |late: u64| When { now, deadline: Micros(now.0 + 1 - late), patience: Span::MAX };
         let plans = [
-            plan(&[(name, asked(algorithm, 1)), ("bad", asked(algorithm, 1))]),
-            whole(&[(name, asked(algorithm, 1)), (name, asked(algorithm, 9)), ("other", asked(algorithm, 1))]),
-            plan(&[(name, asked(algorithm, 1))]),
-            whole(&[(name, asked(algorithm, 1)), ("other", asked(algorithm, 2))]),
-            whole(&[(name, asked(algorithm, 1)), ("bad", asked(algorithm, 0))]),
-            plan(&[(name, asked(algorithm, 0))]),
+            plan(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 1))]),
+            all_or_none(&[(name, check_of(algorithm, 1)), (name, check_of(algorithm, 9)), ("other", check_of(algorithm, 1))]),
+            plan(&[(name, check_of(algorithm, 1))]),
+            all_or_none(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 2))]),
+            all_or_none(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 0))]),
+            plan(&[(name, check_of(algorithm, 0))]),
         ];
         let bad = match &algorithm {
             Algorithm::FixedWindow(fixed) => format!("bad:{}", fixed.number(now)),
@@ -347,7 +347,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         assert_eq!(seen, expected, "{name}");
         // What a refused request took back was written all the same, because another had changed it before.
         assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
-        let look = plan(&[(name, asked(algorithm, 0)), ("other", asked(algorithm, 0))]);
+        let look = plan(&[(name, check_of(algorithm, 0)), ("other", check_of(algorithm, 0))]);
         let look = call([(&look, when(0))]);
         let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
         let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
@@ -382,7 +382,7 @@ async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
         let options = algorithm::Options { kind, max_delay, ..Default::default() };
         let algorithm = Algorithm::try_new(&rate, &options).expect("options that belong together");
         for hit in 0..60 {
-            let verdict = decide(&redis, plan(&[("kept", asked(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, plan(&[("kept", check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);
             if hit == 0 && matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket) {

@@ -70,7 +70,7 @@ async fn hit(redis: &Redis) -> Result<i64, StoreError> {
 }
 
 /// Asks until there is an answer; how long it took.
-async fn heals(redis: &Redis) -> Duration {
+async fn recovery_time(redis: &Redis) -> Duration {
     let began = Instant::now();
     while let Err(error) = hit(redis).await {
         // After a mistake in the configuration the next attempt is up to six seconds away, and its handshake may meet a busy machine.
@@ -97,7 +97,7 @@ async fn a_rotated_password_in_a_file_heals() {
     let redis = Redis::connect_lazily(Options::parse(&written, &TlsFiles::default()).expect("good settings"));
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     files.write("password", "olds3cret\n");
-    heals(&redis).await;
+    recovery_time(&redis).await;
     // A new password, which also ends the sessions of those who had the old one.
     server.run::<()>(&["ACL", "SETUSER", "old", "resetpass", ">rotated"]);
     server.run::<()>(&["CLIENT", "KILL", "USER", "old"]);
@@ -107,7 +107,7 @@ async fn a_rotated_password_in_a_file_heals() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")), "no file, no connection, and no end of the service");
     files.write("password", "rotated");
-    heals(&redis).await;
+    recovery_time(&redis).await;
     assert!(!format!("{redis:?}").contains("s3cret"));
 }
 

@@ -175,11 +175,11 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::support::heavy;
+    use crate::support::exclusive;
 
     #[test]
     fn forms_fails_over_and_migrates() {
-        let _alone = heavy();
+        let _exclusive = exclusive();
         let began = Instant::now();
         let mut cluster = Cluster::start();
         println!("up after {:?}", began.elapsed());

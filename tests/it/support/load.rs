@@ -58,7 +58,7 @@ impl Pace {
 }
 
 /// One request, and what the report calls its kind.
-pub struct Shot {
+pub struct LoadRequest {
     pub label: &'static str,
     pub request: RateLimitRequest,
 }
@@ -71,19 +71,19 @@ pub struct Options {
     /// What `grpc-timeout` says; the client waits no longer either.
     pub timeout: Duration,
     /// The request of this number.
-    pub shot: Box<dyn Fn(u64) -> Shot + Send>,
+    pub request: Box<dyn Fn(u64) -> LoadRequest + Send>,
 }
 
 impl Options {
     /// A usual load: as Envoy waits in the script, and with time to be late beside other tests.
-    pub fn new(services: &[Weir], shot: impl Fn(u64) -> Shot + Send + 'static) -> Self {
+    pub fn new(services: &[Weir], request: impl Fn(u64) -> LoadRequest + Send + 'static) -> Self {
         let pace = Pace::here();
         Self {
             services: services.iter().map(Weir::grpc_addr).collect(),
             // Services, Redis and client share two cores, and the client waits for 20 ms only.
             per_second: pace.pick(500, 2_000),
             timeout: pace.pick(Duration::from_secs(2), Duration::from_millis(20)),
-            shot: Box::new(shot),
+            request: Box::new(request),
         }
     }
 }
@@ -201,7 +201,7 @@ async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<Atom
             if due > Instant::now() {
                 break;
             }
-            let Shot { label, request } = (options.shot)(number);
+            let LoadRequest { label, request } = (options.request)(number);
             let mut request = Request::new(request);
             request.set_timeout(options.timeout);
             let mut client = clients[number as usize % clients.len()].clone();
@@ -219,12 +219,12 @@ async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<Atom
 }
 
 /// One request at a time, for a test without a runtime.
-pub struct Asker {
+pub struct BlockingClient {
     runtime: tokio::runtime::Runtime,
     client: Client,
 }
 
-impl Asker {
+impl BlockingClient {
     pub fn new(service: &Weir) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let client = runtime.block_on(service.client());
@@ -309,7 +309,7 @@ impl Report {
     }
 
     /// From `event` to the first of ten good answers in a row; zero when they were never bad.
-    pub fn good_again_after(&self, event: Instant) -> Option<Duration> {
+    pub fn recovery_after(&self, event: Instant) -> Option<Duration> {
         let later = &self.0[self.0.partition_point(|record| record.due < event)..];
         let first = later.windows(IN_A_ROW).find(|row| row.iter().all(Record::is_ok))?[0];
         let bad_before = later[0].due != first.due;
@@ -338,11 +338,11 @@ mod tests {
         let bad = |ms| (100..300).contains(&ms) || ms == 350;
         let outcome = |ms| if bad(ms) { Outcome::Failed(tonic::Code::Unavailable) } else { Outcome::Ok };
         let report = Report::new((0..100).rev().map(|n| record(at, n * 10, outcome(n * 10))).collect());
-        assert_eq!(report.good_again_after(at), Some(Duration::ZERO));
+        assert_eq!(report.recovery_after(at), Some(Duration::ZERO));
         // Five good ones from 300 on are too few.
-        let again = report.good_again_after(at + Duration::from_millis(100));
+        let again = report.recovery_after(at + Duration::from_millis(100));
         assert_eq!(again, Some(Duration::from_millis(260 + 360 % 7)));
-        assert_eq!(report.good_again_after(at + Duration::from_millis(950)), None);
+        assert_eq!(report.recovery_after(at + Duration::from_millis(950)), None);
         assert_eq!(report.longest_series(Record::is_failed), Duration::from_millis(190));
         assert_eq!(report.count(Record::is_failed), 21);
         assert_eq!(report.outcomes()["Ok"], 79);
@@ -356,7 +356,7 @@ mod tests {
         let key = |number: u64| if number.is_multiple_of(2) { "even" } else { "odd" };
         let load = Load::start(Options {
             per_second: 200,
-            ..Options::new(&services, move |number| Shot {
+            ..Options::new(&services, move |number| LoadRequest {
                 label: key(number),
                 request: request("demo", vec![descriptor(&[("year", key(number))])]),
             })

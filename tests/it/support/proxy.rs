@@ -20,15 +20,15 @@ use tokio::time::Instant;
 use super::ports;
 use super::wait::eventually;
 
-/// Pieces on their way while they are delayed; more would be no network but a store.
-const ON_THE_WAY: usize = 4_096;
+/// The most chunks that wait for their delay on one connection.
+const MAX_DELAYED_CHUNKS: usize = 4_096;
 
 /// Read at once.
-const PIECE: usize = 16 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
 
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Forwarding {
     /// They go on at once.
     Pass,
     /// They go on after this time and a random part of the other; in order.
@@ -45,7 +45,7 @@ pub enum Way {
 
 /// What happens to new connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Door {
+pub enum ListenerState {
     /// They reach the server.
     Open,
     /// They are accepted and closed at once.
@@ -68,16 +68,16 @@ pub struct Traffic {
 }
 
 /// One direction.
-struct Lane {
-    way: watch::Sender<Way>,
+struct Direction {
+    forwarding: watch::Sender<Forwarding>,
     bytes: AtomicU64,
 }
 
 struct Shared {
     server: SocketAddr,
-    to_server: Lane,
-    to_client: Lane,
-    door: watch::Sender<Door>,
+    to_server: Direction,
+    to_client: Direction,
+    listener_state: watch::Sender<ListenerState>,
     /// Raised to reset every open connection.
     cuts: watch::Sender<u64>,
     /// The next reply is lost, whosever it is, and no other.
@@ -106,12 +106,12 @@ impl Proxy {
     /// Listens on a free port and passes everything on to `server`.
     pub fn start(server: SocketAddr) -> Self {
         let address = ports::free();
-        let lane = || Lane { way: watch::Sender::new(Way::Pass), bytes: AtomicU64::new(0) };
+        let direction = || Direction { forwarding: watch::Sender::new(Forwarding::Pass), bytes: AtomicU64::new(0) };
         let shared = Arc::new(Shared {
             server,
-            to_server: lane(),
-            to_client: lane(),
-            door: watch::Sender::new(Door::Open),
+            to_server: direction(),
+            to_client: direction(),
+            listener_state: watch::Sender::new(ListenerState::Open),
             cuts: watch::Sender::new(0),
             lose_one: AtomicBool::new(false),
             listens: AtomicBool::new(false),
@@ -145,19 +145,19 @@ impl Proxy {
     }
 
     /// What happens to requests.
-    pub fn to_server(&self, way: Way) {
-        self.shared.to_server.way.send_replace(way);
+    pub fn to_server(&self, forwarding: Forwarding) {
+        self.shared.to_server.forwarding.send_replace(forwarding);
     }
 
     /// What happens to replies.
-    pub fn to_client(&self, way: Way) {
-        self.shared.to_client.way.send_replace(way);
+    pub fn to_client(&self, forwarding: Forwarding) {
+        self.shared.to_client.forwarding.send_replace(forwarding);
     }
 
     /// What happens to new connections; returns when it is so.
-    pub fn door(&self, door: Door) {
-        self.shared.door.send_replace(door);
-        self.wait_until_listening(door != Door::Closed);
+    pub fn set_listener(&self, listener_state: ListenerState) {
+        self.shared.listener_state.send_replace(listener_state);
+        self.wait_until_listening(listener_state != ListenerState::Closed);
     }
 
     /// Resets every open connection.
@@ -199,11 +199,11 @@ impl Drop for Proxy {
 
 /// Accepts until it is told to stop; its connections end with it.
 async fn serve(address: SocketAddr, shared: Arc<Shared>, mut stopped: mpsc::Receiver<()>) {
-    let mut door = shared.door.subscribe();
+    let mut listener_state = shared.listener_state.subscribe();
     let mut connections = tokio::task::JoinSet::new();
     let mut listener = None;
     loop {
-        if *door.borrow_and_update() == Door::Closed {
+        if *listener_state.borrow_and_update() == ListenerState::Closed {
             listener = None;
         } else if listener.is_none() {
             listener = Some(TcpListener::bind(address).await.expect("the port is ours"));
@@ -211,11 +211,11 @@ async fn serve(address: SocketAddr, shared: Arc<Shared>, mut stopped: mpsc::Rece
         shared.listens.store(listener.is_some(), Ordering::Release);
         let accepted = tokio::select! {
             _ = stopped.recv() => return,
-            _ = door.changed() => continue,
+            _ = listener_state.changed() => continue,
             accepted = accept(listener.as_ref()) => accepted,
         };
         shared.connections.fetch_add(1, Ordering::Relaxed);
-        if *door.borrow() == Door::Open {
+        if *listener_state.borrow() == ListenerState::Open {
             connections.spawn(connection(accepted, Arc::clone(&shared)));
         }
         while connections.try_join_next().is_some() {}
@@ -260,41 +260,41 @@ fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Passes on one direction of one connection. Reading goes on while pieces are delayed, so that a delay is not a throttle.
-async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, lane: &Lane, lose_one: Option<&AtomicBool>) -> io::Result<End> {
-    let (send, mut on_the_way) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
+/// Passes on one direction of one connection. Reading goes on while chunks are delayed, so that a delay is not a throttle.
+async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Direction, lose_one: Option<&AtomicBool>) -> io::Result<End> {
+    let (send, mut delayed) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_DELAYED_CHUNKS);
     let reading = async {
-        let mut way = lane.way.subscribe();
-        let (mut piece, mut latest, mut passed) = (vec![0; PIECE], Instant::now(), 0);
+        let mut forwarding = direction.forwarding.subscribe();
+        let (mut chunk, mut latest, mut passed) = (vec![0; CHUNK_BYTES], Instant::now(), 0);
         loop {
-            let now = *way.borrow_and_update();
-            if now == Way::BlackHole {
-                let _ = way.changed().await;
+            let now = *forwarding.borrow_and_update();
+            if now == Forwarding::BlackHole {
+                let _ = forwarding.changed().await;
                 continue;
             }
             let count = tokio::select! {
                 biased;
-                _ = way.changed() => { passed = 0; continue; }
-                count = from.read(&mut piece) => count?,
+                _ = forwarding.changed() => { passed = 0; continue; }
+                count = from.read(&mut chunk) => count?,
             };
             if count == 0 {
                 return Ok(End::Closed);
             }
-            if now == Way::LoseThenReset || lose_one.is_some_and(|flag| flag.swap(false, Ordering::Relaxed)) {
+            if now == Forwarding::LoseThenReset || lose_one.is_some_and(|flag| flag.swap(false, Ordering::Relaxed)) {
                 return Ok(End::Reset);
             }
             let (mut due, mut whole) = (Instant::now(), count);
             match now {
-                Way::Delay { by, jitter } => due += by + jitter.mul_f64(fastrand::f64()),
-                Way::Throttle { bytes_per_second } => due = due.max(latest) + Duration::from_secs(count as u64) / bytes_per_second,
-                Way::CutAfter { bytes } => whole = count.min(bytes - passed),
-                Way::Pass | Way::BlackHole | Way::LoseThenReset => {}
+                Forwarding::Delay { by, jitter } => due += by + jitter.mul_f64(fastrand::f64()),
+                Forwarding::Throttle { bytes_per_second } => due = due.max(latest) + Duration::from_secs(count as u64) / bytes_per_second,
+                Forwarding::CutAfter { bytes } => whole = count.min(bytes - passed),
+                Forwarding::Pass | Forwarding::BlackHole | Forwarding::LoseThenReset => {}
             }
             passed += whole;
             latest = due.max(latest);
             // The other half ends only together with this one.
-            let _ = send.send((latest, piece[..whole].to_vec())).await;
-            if matches!(now, Way::CutAfter { bytes } if passed >= bytes) {
+            let _ = send.send((latest, chunk[..whole].to_vec())).await;
+            if matches!(now, Forwarding::CutAfter { bytes } if passed >= bytes) {
                 // What was passed on is to arrive before the reset, which throws away what was not read.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 return Ok(End::Reset);
@@ -302,13 +302,13 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, lane: &Lane, lose_o
         }
     };
     let writing = async {
-        while let Some((due, bytes)) = on_the_way.recv().await {
+        while let Some((due, bytes)) = delayed.recv().await {
             // A timer would take a millisecond for what is due at once.
             if due > Instant::now() {
                 tokio::time::sleep_until(due).await;
             }
             // Before it is: who has read it may look.
-            lane.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            direction.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             to.write_all(&bytes).await?;
         }
         Ok(End::Closed)
@@ -348,7 +348,7 @@ mod tests {
         stream
     }
 
-    fn says(stream: &mut TcpStream, text: &str) -> io::Result<Duration> {
+    fn round_trip(stream: &mut TcpStream, text: &str) -> io::Result<Duration> {
         let began = Instant::now();
         stream.write_all(text.as_bytes())?;
         let mut back = vec![0; text.len()];
@@ -361,17 +361,17 @@ mod tests {
     fn passes_and_counts() {
         let proxy = Proxy::start(echo());
         let mut stream = connect(&proxy);
-        says(&mut stream, "hello").expect("an echo");
-        says(&mut stream, "again").expect("an echo");
+        round_trip(&mut stream, "hello").expect("an echo");
+        round_trip(&mut stream, "again").expect("an echo");
         assert_eq!(proxy.traffic(), Traffic { connections: 1, to_server: 10, to_client: 10, resets: 0 });
     }
 
     #[test]
     fn a_delay_is_no_throttle() {
         let proxy = Proxy::start(echo());
-        proxy.to_client(Way::Delay { by: Duration::from_millis(100), jitter: Duration::from_millis(10) });
+        proxy.to_client(Forwarding::Delay { by: Duration::from_millis(100), jitter: Duration::from_millis(10) });
         let mut stream = connect(&proxy);
-        let took = says(&mut stream, "one").expect("an echo");
+        let took = round_trip(&mut stream, "one").expect("an echo");
         assert!(took >= Duration::from_millis(100), "{took:?}");
         let began = Instant::now();
         let mut back = [0; 50];
@@ -380,14 +380,14 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         stream.read_exact(&mut back).expect("all of them");
-        assert!(began.elapsed() < Duration::from_secs(1), "50 pieces at once took {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(1), "50 chunks at once took {:?}", began.elapsed());
     }
 
     #[test]
     fn throttles() {
         let proxy = Proxy::start(echo());
-        proxy.to_server(Way::Throttle { bytes_per_second: 1_000 });
-        let took = says(&mut connect(&proxy), &"x".repeat(200)).expect("an echo");
+        proxy.to_server(Forwarding::Throttle { bytes_per_second: 1_000 });
+        let took = round_trip(&mut connect(&proxy), &"x".repeat(200)).expect("an echo");
         assert!(took >= Duration::from_millis(200), "{took:?}");
     }
 
@@ -395,13 +395,13 @@ mod tests {
     fn a_black_hole_keeps_what_it_swallows_until_it_ends() {
         let proxy = Proxy::start(echo());
         let mut stream = connect(&proxy);
-        says(&mut stream, "before").expect("an echo");
-        proxy.to_server(Way::BlackHole);
+        round_trip(&mut stream, "before").expect("an echo");
+        proxy.to_server(Forwarding::BlackHole);
         stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
-        assert!(says(&mut stream, "inside").is_err());
+        assert!(round_trip(&mut stream, "inside").is_err());
         assert_eq!(proxy.traffic().to_server, 6);
         stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-        proxy.to_server(Way::Pass);
+        proxy.to_server(Forwarding::Pass);
         let mut back = [0; 6];
         stream.read_exact(&mut back).expect("what waited");
         assert_eq!(&back, b"inside");
@@ -411,13 +411,13 @@ mod tests {
     fn loses_a_reply_and_resets() {
         let proxy = Proxy::start(echo());
         proxy.lose_one_reply();
-        let error = says(&mut connect(&proxy), "gone").expect_err("reset");
+        let error = round_trip(&mut connect(&proxy), "gone").expect_err("reset");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(proxy.traffic().to_server, 4, "the request has arrived");
-        says(&mut connect(&proxy), "only one").expect("an echo");
-        proxy.to_client(Way::LoseThenReset);
+        round_trip(&mut connect(&proxy), "only one").expect("an echo");
+        proxy.to_client(Forwarding::LoseThenReset);
         for _ in 0..2 {
-            assert_eq!(says(&mut connect(&proxy), "gone").expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
+            assert_eq!(round_trip(&mut connect(&proxy), "gone").expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
         }
         assert_eq!(proxy.traffic().resets, 3);
     }
@@ -425,15 +425,15 @@ mod tests {
     #[test]
     fn cuts_after_so_many_bytes_and_on_demand() {
         let proxy = Proxy::start(echo());
-        proxy.to_client(Way::CutAfter { bytes: 3 });
+        proxy.to_client(Forwarding::CutAfter { bytes: 3 });
         let mut stream = connect(&proxy);
         stream.write_all(b"whole").expect("sent");
         let mut back = [0; 3];
         stream.read_exact(&mut back).expect("the first three");
         assert_eq!((&back, stream.read(&mut [0]).expect_err("reset").kind()), (b"who", io::ErrorKind::ConnectionReset));
-        proxy.to_client(Way::Pass);
+        proxy.to_client(Forwarding::Pass);
         let mut stream = connect(&proxy);
-        says(&mut stream, "well").expect("an echo");
+        round_trip(&mut stream, "well").expect("an echo");
         proxy.cut();
         assert_eq!(stream.read(&mut [0]).expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
     }
@@ -441,11 +441,11 @@ mod tests {
     #[test]
     fn opens_and_closes_its_door() {
         let proxy = Proxy::start(echo());
-        proxy.door(Door::Closed);
+        proxy.set_listener(ListenerState::Closed);
         assert_eq!(TcpStream::connect(proxy.address()).expect_err("refused").kind(), io::ErrorKind::ConnectionRefused);
-        proxy.door(Door::AcceptAndClose);
-        assert!(says(&mut connect(&proxy), "nobody").is_err());
-        proxy.door(Door::Open);
-        says(&mut connect(&proxy), "somebody").expect("an echo");
+        proxy.set_listener(ListenerState::AcceptAndClose);
+        assert!(round_trip(&mut connect(&proxy), "nobody").is_err());
+        proxy.set_listener(ListenerState::Open);
+        round_trip(&mut connect(&proxy), "somebody").expect("an echo");
     }
 }

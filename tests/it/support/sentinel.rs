@@ -14,19 +14,19 @@ use super::wait::{eventually, eventually_within};
 pub const MASTER: &str = "mymaster";
 
 /// A Sentinel that sees its clock jump, as on a machine that pauses for two seconds, does nothing for thirty.
-const SWITCHES_WITHIN: Duration = Duration::from_secs(90);
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Of them, two have to agree that the primary is gone.
 const SENTINELS: usize = 3;
 
 /// One sentinel, told to talk more often than it would, so that all of them know each other within a second.
-struct Watcher {
+struct Sentinel {
     port: u16,
     child: Child,
     _folder: TempDir,
 }
 
-impl Watcher {
+impl Sentinel {
     fn start(master: u16) -> Self {
         let (folder, port) = (TempDir::new().expect("a folder"), ports::free().port());
         let file = folder.path().join("sentinel.conf");
@@ -45,11 +45,11 @@ impl Watcher {
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed: tests/run.sh installs it");
-        let watcher = Self { port, child, _folder: folder };
+        let sentinel = Self { port, child, _folder: folder };
         let hasty = ["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "300", "PING-PERIOD", "100"];
-        let ready = eventually(|| watcher.ask::<String>(&hasty).ok());
+        let ready = eventually(|| sentinel.ask::<String>(&hasty).ok());
         assert!(ready.is_some(), "the sentinel on port {port} does not answer");
-        watcher
+        sentinel
     }
 
     fn connect(&self) -> Result<Connection, RedisError> {
@@ -68,7 +68,7 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for Sentinel {
     fn drop(&mut self) {
         // Both fail only when it is gone already.
         let _ = self.child.kill();
@@ -77,19 +77,19 @@ impl Drop for Watcher {
 }
 
 /// Whether a server says this of its replication; `None` when it does not answer.
-fn replication_says(server: &RedisServer, what: &str) -> Option<bool> {
+fn replication_contains(server: &RedisServer, what: &str) -> Option<bool> {
     Some(server.try_run::<String>(&["INFO", "replication"]).ok()?.contains(what))
 }
 
 fn wait_until_in_sync(server: &RedisServer) {
-    let in_sync = eventually(|| replication_says(server, "master_link_status:up")?.then_some(()));
+    let in_sync = eventually(|| replication_contains(server, "master_link_status:up")?.then_some(()));
     assert!(in_sync.is_some(), "{} does not get in sync", server.port());
 }
 
 /// A watched set of servers.
 pub struct SentinelSet {
     servers: Vec<RedisServer>,
-    watchers: Vec<Watcher>,
+    sentinels: Vec<Sentinel>,
 }
 
 impl SentinelSet {
@@ -101,37 +101,37 @@ impl SentinelSet {
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(|_| RedisServer::start_with(&arguments)));
         servers[1..].iter().for_each(wait_until_in_sync);
-        let watchers: Vec<_> = (0..SENTINELS).map(|_| Watcher::start(servers[0].port())).collect();
-        let ready = eventually(|| watchers.iter().all(|watcher| watcher.is_ready(replicas)).then_some(()));
+        let sentinels: Vec<_> = (0..SENTINELS).map(|_| Sentinel::start(servers[0].port())).collect();
+        let ready = eventually(|| sentinels.iter().all(|sentinel| sentinel.is_ready(replicas)).then_some(()));
         assert!(ready.is_some(), "the sentinels do not find each other");
-        Self { servers, watchers }
+        Self { servers, sentinels }
     }
 
     /// How `REDIS_URL` names them.
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.watchers.iter().map(|watcher| format!("127.0.0.1:{}", watcher.port)).collect();
+        let addresses: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
         format!("{MASTER},{}", addresses.join(","))
     }
 
     /// The port of the primary, as most of the sentinels say.
     pub fn primary(&self) -> u16 {
         let most_say = || {
-            let mut said: Vec<u16> = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).collect();
+            let mut said: Vec<u16> = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).collect();
             said.sort_unstable();
             said.get(said.len() / 2).copied()
         };
         eventually(most_say).expect("a Sentinel that answers")
     }
 
-    fn primary_by(&self, watcher: &Watcher) -> Option<u16> {
-        let (_, port) = watcher.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
+    fn primary_by(&self, sentinel: &Sentinel) -> Option<u16> {
+        let (_, port) = sentinel.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
         self.servers.iter().any(|server| server.port() == port).then_some(port)
     }
 
     /// Waits until the sentinels announce another primary than this one; when the first of them did.
     pub fn wait_for_switch_from(&self, old: u16) -> (u16, Instant) {
-        let switched = eventually_within(SWITCHES_WITHIN, || {
-            let found = self.watchers.iter().filter_map(|watcher| self.primary_by(watcher)).find(|&port| port != old);
+        let switched = eventually_within(FAILOVER_TIMEOUT, || {
+            let found = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).find(|&port| port != old);
             found.map(|port| (port, Instant::now()))
         });
         switched.unwrap_or_else(|| panic!("no other primary than {old}"))
@@ -159,7 +159,7 @@ impl SentinelSet {
     /// Whether the server on this port answers as a primary; `None` when it does not answer: a Sentinel that tells a server whom to follow
     /// also cuts off all its clients.
     fn says_primary(&self, port: u16) -> Option<bool> {
-        replication_says(self.server(port), "role:master")
+        replication_contains(self.server(port), "role:master")
     }
 
     /// Waits until the server on this port has all that its primary has.
@@ -177,11 +177,11 @@ impl SentinelSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::heavy;
+    use crate::support::exclusive;
 
     #[test]
     fn a_killed_primary_is_followed_by_its_replica() {
-        let _alone = heavy();
+        let _exclusive = exclusive();
         let began = Instant::now();
         let mut set = SentinelSet::start(1);
         println!("up after {:?}", began.elapsed());

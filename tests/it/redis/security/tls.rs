@@ -101,7 +101,7 @@ async fn redis_may_want_a_certificate_too() {
         let redis = secured.redis("localhost", &showing("rotated", &Authority::new("stranger")));
         assert!(hit(&redis).await.is_err(), "{versions}");
         files.write_issued("rotated", &secured.authority.issue(&["weir"]));
-        heals(&redis).await;
+        recovery_time(&redis).await;
     }
 }
 
@@ -121,7 +121,7 @@ async fn a_new_authority_is_trusted_without_a_restart() {
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     assert_eq!(hit(&redis).await, CERTIFICATE);
     secured.files.write("ca.crt", &(secured.authority.pem() + &next.pem()));
-    heals(&redis).await;
+    recovery_time(&redis).await;
 }
 
 #[tokio::test]
@@ -147,7 +147,7 @@ async fn a_hang_is_unknown_over_tls_too() {
     let answers = weir::store::Store::decide(&redis, &plan, &plan.all(), within).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     secured.server.resume();
-    heals(&redis).await;
+    recovery_time(&redis).await;
 }
 
 /// One side speaks TLS, the other does not: an error by the end of `connect_timeout`, and not one that waits for a person when it could as
