@@ -1,5 +1,5 @@
 -- The frame: decides many checks of many requests in one call. Behind it the files of the algorithms are joined (see
--- src/store/redis/script.rs), and last decide.lua, into one text that never changes; nothing in it depends on a request.
+-- src/store/redis/wire/script.rs), and last decide.lua, into one text that never changes; nothing in it depends on a request.
 --
 -- KEYS are the keys of all checks, in order. ARGV[1] is empty, or for tests a time in microseconds in place of the server's. ARGV[2] has
 -- the codes of the algorithms that occur, and an A if a request commits all or none: what is not used is not made, because making it would

@@ -1,35 +1,19 @@
 //! The Redis store: counters that all replicas share.
 //!
-//! A request's checks go to the servers that have their keys (`deployment`: one server, what Sentinels watch, or a cluster; `slots`), through a
-//! queue in which requests gather (`lane`) and over a pooled connection (`pool`, `connection`, `socket`). `batch` is what goes over it, `replies`
-//! what comes back and `call` and `script` the part of it that runs inside Redis, `clock` numbers the windows by Redis's own time, and `node`
-//! is what is known of one server. `supervisor` looks after them beside the requests (`sentinel`, `cluster`, `watch` with its `advice`), and
-//! `error` names what goes wrong and says whether it ran. A check is sent a second time only when the first time provably did not run.
+//! A request's checks go to the servers that own their keys (`topology`), through a queue per server in which the requests of one worker gather
+//! (`lanes`), as commands on a pooled connection (`wire`, `connection`). `monitor` runs beside the requests: it finds the servers, probes those
+//! that stopped answering, and inspects all of them. `rtt` estimates how long a server takes to answer, and `error` names what goes wrong and
+//! says whether a command ran. A check is sent a second time only if it certainly did not run the first time.
 
-mod advice;
-mod batch;
-mod call;
-mod clock;
-mod cluster;
+mod connection;
 mod error;
-mod expiring;
-mod figures;
-mod keeper;
-mod lane;
-mod link;
-mod node;
-mod options;
-mod pool;
-mod replies;
-mod round_trip;
-mod script;
-mod sentinel;
-mod shared;
+mod lanes;
+mod monitor;
+mod rtt;
 #[cfg(test)]
 mod simulation;
-mod slots;
-mod socket;
-mod watch;
+mod topology;
+mod wire;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,19 +23,19 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
-pub use self::advice::{Diagnostic, Report};
-use self::batch::{Reply, Work};
-pub use self::call::{Call, CallRequest, ScriptRef};
-pub use self::figures::Counts;
-pub use self::keeper::supervise;
-use self::lane::Lanes;
-use self::node::Node;
-pub use self::options::{
+pub use self::connection::options::{
     Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions, Secret, Tls, TlsError, TlsFiles, Topology,
 };
-pub use self::shared::{ConnectionCounts, Deployment, Server};
-use self::slots::Redirect;
-pub use self::watch::ServerStatus;
+use self::lanes::Lanes;
+pub use self::monitor::diagnostics::{Diagnostic, Report};
+pub use self::monitor::inspection::ServerStatus;
+pub use self::monitor::supervisor::supervise;
+pub use self::topology::counters::Counts;
+pub use self::topology::deployment::{ConnectionCounts, Deployment, Server};
+use self::topology::node::Node;
+use self::wire::batch::{Reply, Work};
+pub use self::wire::call::{Call, CallRequest, ScriptRef};
+use self::wire::hash_slot::Redirect;
 use super::{Store, Within};
 use crate::plan::Plan;
 use crate::rules::Commit;

@@ -16,55 +16,55 @@ use crate::verdict::StoreError;
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Not by its deadline; whether it ran depends on how far it came.
-pub(super) const TIMEOUT: &str = "timeout";
+pub(crate) const TIMEOUT: &str = "timeout";
 /// No connection could be made.
-pub(super) const CONNECT: &str = "connect";
+pub(crate) const CONNECT: &str = "connect";
 /// A connection could not be made in time.
-pub(super) const CONNECT_TIMEOUT: &str = "connect_timeout";
+pub(crate) const CONNECT_TIMEOUT: &str = "connect_timeout";
 /// A connection broke.
-pub(super) const IO: &str = "io";
+pub(crate) const IO: &str = "io";
 /// Redis closed a connection that nobody was using.
-pub(super) const IDLE_CLOSED: &str = "idle_closed";
+pub(crate) const IDLE_CLOSED: &str = "idle_closed";
 /// The reply is not one to what was asked.
-pub(super) const PROTOCOL: &str = "protocol";
+pub(crate) const PROTOCOL: &str = "protocol";
 /// User name or password are refused.
-pub(super) const AUTH: &str = "auth";
+pub(crate) const AUTH: &str = "auth";
 /// One of the two does not trust the other's certificate.
-pub(super) const TLS_CERTIFICATE: &str = "tls_certificate";
+pub(crate) const TLS_CERTIFICATE: &str = "tls_certificate";
 /// Anything else about TLS.
-pub(super) const TLS: &str = "tls";
+pub(crate) const TLS: &str = "tls";
 /// There is no such database.
-pub(super) const DATABASE: &str = "database";
+pub(crate) const DATABASE: &str = "database";
 /// The server does not know a command that we need.
-pub(super) const UNSUPPORTED: &str = "unsupported";
+pub(crate) const UNSUPPORTED: &str = "unsupported";
 /// The user may not use a command or a key.
-pub(super) const NO_PERMISSION: &str = "noperm";
+pub(crate) const NO_PERMISSION: &str = "noperm";
 /// The script is not in the server's cache.
-pub(super) const NO_SCRIPT: &str = "noscript";
+pub(crate) const NO_SCRIPT: &str = "noscript";
 /// The server is a replica.
-pub(super) const READONLY: &str = "readonly";
+pub(crate) const READONLY: &str = "readonly";
 /// The node of a cluster does not have the slot.
-pub(super) const MOVED: &str = "moved";
+pub(crate) const MOVED: &str = "moved";
 /// The node of a cluster gives the slot away, and this key is gone already.
-pub(super) const ASK: &str = "ask";
+pub(crate) const ASK: &str = "ask";
 /// The node of a cluster gives the slot away, and some of the keys are gone already.
-pub(super) const TRY_AGAIN: &str = "tryagain";
+pub(crate) const TRY_AGAIN: &str = "tryagain";
 /// No node of the cluster has the slot, or the cluster says that it is down.
-pub(super) const CLUSTER_DOWN: &str = "clusterdown";
+pub(crate) const CLUSTER_DOWN: &str = "clusterdown";
 /// Nobody has told yet who is the primary, or who has which slots.
-pub(super) const NO_PRIMARY: &str = "no_primary";
+pub(crate) const NO_PRIMARY: &str = "no_primary";
 /// A transaction was refused.
-pub(super) const EXEC_ABORT: &str = "execabort";
+pub(crate) const EXEC_ABORT: &str = "execabort";
 /// A script came after its deadline.
 const LATE: &str = "late";
 /// Too many requests wait already, for the time that there is.
-pub(super) const QUEUE_FULL: &str = "queue_full";
+pub(crate) const QUEUE_FULL: &str = "queue_full";
 /// What is stored is no whole number.
-pub(super) const NOT_AN_INTEGER: &str = "not_an_integer";
+pub(crate) const NOT_AN_INTEGER: &str = "not_an_integer";
 /// A counter is below zero.
-pub(super) const RANGE: &str = "range";
+pub(crate) const RANGE: &str = "range";
 /// A counter is at the most that Redis counts to; means "over the limit" and leaves this room as a verdict.
-pub(super) const OVERFLOW: &str = "overflow";
+pub(crate) const OVERFLOW: &str = "overflow";
 
 const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, \
                        PEXPIRE, EVALSHA and EVAL on the keys of Weir";
@@ -76,14 +76,14 @@ const LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, 
 
 const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
 
-pub(super) const SERVER_ERROR: &str = "server_error";
+pub(crate) const SERVER_ERROR: &str = "server_error";
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(super) struct ConnectError {
-    pub(super) name: &'static str,
+pub(crate) struct ConnectError {
+    pub(crate) name: &'static str,
     /// For the log: what the system or TLS says, or a hint of ours; never what the server says.
-    pub(super) cause: Option<String>,
+    pub(crate) cause: Option<String>,
 }
 
 impl From<StoreError> for ConnectError {
@@ -94,12 +94,12 @@ impl From<StoreError> for ConnectError {
 
 /// One kind of error.
 #[derive(Debug)]
-pub(super) struct ErrorKind {
+pub(crate) struct ErrorKind {
     /// The first word of the error.
     code: &'static str,
     /// What its text holds; empty = any.
     text: &'static str,
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     outcome: fn(&'static str) -> StoreError,
     /// Another connection may lead to a server that does better.
     breaks_connection: bool,
@@ -202,18 +202,18 @@ static KINDS: [ErrorKind; 43] = [
 
 impl ErrorKind {
     /// What a caller is told.
-    pub(super) fn error(&self) -> StoreError {
+    pub(crate) fn error(&self) -> StoreError {
         (self.outcome)(self.name)
     }
 }
 
 /// The kind of an error reply.
-pub(super) fn classify(error: &ServerError) -> &'static ErrorKind {
+pub(crate) fn classify(error: &ServerError) -> &'static ErrorKind {
     find(error.code(), error.details().unwrap_or_default())
 }
 
 /// The kind of an error as a line: its code, a space, its text.
-pub(super) fn classify_line(line: &[u8]) -> &'static ErrorKind {
+pub(crate) fn classify_line(line: &[u8]) -> &'static ErrorKind {
     let line = String::from_utf8_lossy(line.strip_prefix(b"-").unwrap_or(line));
     let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
     find(code, text)
@@ -229,13 +229,13 @@ fn find(code: &str, text: &str) -> &'static ErrorKind {
 }
 
 /// Whether the connection that an error came from should not be used again.
-pub(super) fn breaks_connection(error: StoreError) -> bool {
+pub(crate) fn breaks_connection(error: StoreError) -> bool {
     KINDS.iter().any(|kind| kind.breaks_connection && kind.name == name(error))
 }
 
 /// Whether the answer to a request speaks against the server as a whole, and in what way. Not if it is about one key or one command, is a
 /// matter of finding the right server, or is our own.
-pub(super) fn blame(error: StoreError) -> Option<Why> {
+pub(crate) fn blame(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
         NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
@@ -246,12 +246,12 @@ pub(super) fn blame(error: StoreError) -> Option<Why> {
 }
 
 /// What it means that no connection can be had, by the name of the reason.
-pub(super) fn why(name: &str) -> Why {
+pub(crate) fn why(name: &str) -> Why {
     if is_config(name) { Why::Config } else { Why::Outage }
 }
 
 /// Whether what failed like this did certainly not run, and may well do so when it is asked once more.
-pub(super) fn is_worth_another_try(error: StoreError) -> bool {
+pub(crate) fn is_worth_another_try(error: StoreError) -> bool {
     matches!(error, NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED))
 }
 
@@ -260,18 +260,18 @@ fn is_config(name: &str) -> bool {
     KINDS.iter().any(|kind| kind.is_config && kind.name == name)
 }
 
-pub(super) fn name(error: StoreError) -> &'static str {
+pub(crate) fn name(error: StoreError) -> &'static str {
     let (NotExecuted(name) | Unknown(name) | Data(name)) = error;
     name
 }
 
-pub(super) fn meaning(name: &str) -> &'static str {
+pub(crate) fn meaning(name: &str) -> &'static str {
     KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.means)
 }
 
 /// How often each error happened; warns of it at most once a second.
 #[derive(Debug, Default)]
-pub(super) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
+pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
 
 #[derive(Debug, Default)]
 struct ErrorCounter {
@@ -282,7 +282,7 @@ struct ErrorCounter {
 
 impl ErrorCounters {
     /// Counts an error. `cause` is for the log and must hold nothing that we sent.
-    pub(super) fn record(&self, name: &'static str, cause: Option<&str>) {
+    pub(crate) fn record(&self, name: &'static str, cause: Option<&str>) {
         let now = Instant::now();
         let times = {
             let mut error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,12 +298,12 @@ impl ErrorCounters {
     }
 
     /// Counts an attempt to connect that failed.
-    pub(super) fn record_failed_connect(&self, error: &ConnectError) {
+    pub(crate) fn record_failed_connect(&self, error: &ConnectError) {
         self.record(error.name, error.cause.as_deref());
     }
 
     /// All counts, by name.
-    pub(super) fn counts(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         error_counters.iter().map(|(&name, counter)| (name, counter.count)).collect()
     }

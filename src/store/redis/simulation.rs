@@ -27,7 +27,8 @@ use self::callers::{Callers, HARDLY, Outcome, Tally};
 use self::faults::{Event, Forecast, Weather};
 pub(super) use self::server::Server;
 pub(super) use self::wire::Wire;
-use super::{Address, Deployment, Login, Options, Redis, keeper};
+use super::monitor::supervisor;
+use super::{Address, Deployment, Login, Options, Redis};
 use crate::breaker::State;
 use crate::verdict::StoreError;
 
@@ -148,7 +149,7 @@ impl Stage {
         let deployment = Deployment::new(options);
         tokio::spawn({
             let deployment = Arc::clone(&deployment);
-            async move { keeper::probe_open_circuits(&deployment).await }
+            async move { supervisor::probe_open_circuits(&deployment).await }
         });
         Self { server, redis: Redis::new(deployment, None), callers: Callers::new(random.fork()), pool_size }
     }

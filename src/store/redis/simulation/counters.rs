@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::super::script;
+use super::super::wire::script;
 use super::wire::{Command, Reply};
 use crate::time::{MAX_SAFE_INTEGER, Micros};
 

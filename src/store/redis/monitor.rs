@@ -1,0 +1,8 @@
+//! What runs beside the requests, on the control thread: it keeps the topology up to date, probes servers whose circuit is open, and inspects
+//! all servers from time to time.
+//!
+//! No request waits for anything here, and no request is decided here.
+
+pub(crate) mod diagnostics;
+pub(crate) mod inspection;
+pub(crate) mod supervisor;

@@ -1,0 +1,311 @@
+//! Batches against replies that stand here as lines.
+
+use super::*;
+use crate::plan::Role;
+use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
+
+const NOW: Micros = Micros(1_800_000_000_000_000);
+
+fn plan(hits: &[i64]) -> Plan {
+    let fixed = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
+    let check = |&hits| (&b"k"[..], Check::new(Algorithm::FixedWindow(fixed), hits, Role::default()));
+    Plan::of_checks(hits.iter().map(check))
+}
+
+fn work(plan: Plan) -> Work {
+    let (places, plan) = (plan.all(), Arc::new(plan));
+    Work { plan, places, within: Within::until(Instant::now()), is_asking: false }
+}
+
+fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
+    let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs };
+    Batch::new(work, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default())
+}
+
+/// The reply of a script: a row for each check, hits that count, and two more numbers.
+fn script(rows: &[[f64; 3]]) -> Vec<u8> {
+    let packed: Vec<u8> = rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+    let mut reply = format!("*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", packed.len()).into_bytes();
+    reply.extend(packed);
+    reply.extend(b"\r\n");
+    reply
+}
+
+/// Replies that stand here as lines: what is between two bars is one reply.
+fn wire(replies: &str) -> Vec<u8> {
+    let reply = |text: &str| text.split(' ').map(|line| format!("{line}\r\n")).collect::<String>();
+    replies.split('|').map(|text| if text.starts_with('-') { format!("{text}\r\n") } else { reply(text) }).collect::<String>().into_bytes()
+}
+
+/// What becomes of one request whose batch gets these replies.
+fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
+    read_bytes(hits, &wire(replies))
+}
+
+fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
+    let work = [work(plan(hits))];
+    let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
+    batch(&work, 0).read(Parser::of(replies), &mut answers);
+    answers[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
+}
+
+const TIME: &str = "*2 $10 1800000000 $1 0";
+
+#[test]
+fn a_whole_transaction_is_read() {
+    let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|{TIME}|$1 9");
+    assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)], "a look needs no transaction");
+    let script = script(&[[7.0, 0.0, 0.0], [4.0, 0.0, 0.0], [4.0, 0.0, 0.0]]);
+    assert_eq!(read_bytes(&[1, -3, 0], &script), [Ok(7), Ok(4), Ok(4)], "with a give-back all goes by script, in its order");
+}
+
+#[test]
+fn what_is_no_whole_answer_is_unknown_and_never_allowed() {
+    let unknown = [Err(StoreError::Unknown("protocol"))];
+    for replies in [
+        // Another transaction's, one value short, one too many, no time, no transaction at all.
+        format!("+OK|+QUEUED|+QUEUED|+QUEUED|*4 {TIME} :7 :1 :7"),
+        format!("+OK|+QUEUED|+QUEUED|+QUEUED|*2 {TIME} :7"),
+        "+OK|+QUEUED|+QUEUED|+QUEUED|*3 :1 :7 :1".to_owned(),
+        "+OK|+QUEUED|+QUEUED|+QUEUED|$-1".to_owned(),
+        "+OK|+QUEUED|+QUEUED|+QUEUED|+OK".to_owned(),
+        format!("+QUEUED|+OK|+QUEUED|+QUEUED|*3 {TIME} :7 :1"),
+        format!("+OK|+QUEUED|+QUEUED|:7|*3 {TIME} :7 :1"),
+        "+OK|+QUEUED".to_owned(),
+        "+OK".to_owned(),
+    ] {
+        assert_eq!(read(&[1], &replies), unknown, "{replies}");
+    }
+    for replies in ["*2 $1 1 $1 0", "*3 $1 x $1 0 $1 1", "*3 $1 1 $1 0 $1 1", "*3 $1 1 $1 0 :1", "$1 4", "*3 $1 1 $1 0 *0"] {
+        assert_eq!(read(&[-1], replies), unknown, "{replies}");
+    }
+    for row in
+        [[-4.0, 0.0, 0.0], [4.5, 0.0, 0.0], [f64::NAN, 0.0, 0.0], [1e300, 0.0, 0.0], [4.0, -1.0, 0.0], [4.0, 0.0, 0.5], [-1.0, 0.0, 0.0]]
+    {
+        assert_eq!(read_bytes(&[-1], &script(&[row])), unknown, "{row:?}");
+    }
+    assert_eq!(read_bytes(&[-1], &script(&[[4.0, 0.0, 0.0]; 2])), unknown, "a row too many");
+}
+
+#[test]
+fn a_refused_transaction_ran_only_if_a_command_was_answered_on_its_own() {
+    let refused = "+OK|+QUEUED|-OOM|-OOM|-EXECABORT";
+    assert_eq!(read(&[1], refused), [Err(StoreError::NotExecuted("oom"))]);
+    assert_eq!(read(&[1], "-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH"), [Err(StoreError::NotExecuted("auth"))]);
+    let outside = format!("-NOPERM|{TIME}|:7|:1|-ERR");
+    assert_eq!(read(&[1], &outside), [Err(StoreError::Unknown("protocol"))], "INCRBY ran without MULTI");
+}
+
+#[test]
+fn only_what_lacked_the_script_is_sent_again() {
+    let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2])), work(plan(&[-1, 1]))];
+    let first = batch(&all, 0);
+    assert_eq!(first.groups.iter().map(|group| group.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
+    let mut replies = first.unanswered();
+    first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
+    let again = first.without_script(&replies).expect("a call lacks it");
+    assert_eq!((again.groups.len(), again.groups[0].encoding), (1, Encoding::Script(ScriptRef::ByText)));
+    assert!(again.without_script(&replies).is_none(), "once, not for ever");
+    replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
+    assert!(first.without_script(&replies).is_none());
+    replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
+    assert!(first.without_script(&replies).is_some());
+    replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
+    assert!(first.without_script(&replies).is_none(), "replies are out of step");
+}
+
+#[test]
+fn requests_share_a_batch_and_each_has_its_own_answers() {
+    let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2]))];
+    let batch = batch(&all, 0);
+    let mut replies = batch.unanswered();
+    let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9");
+    batch.read(Parser::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()), &mut replies);
+    let used = |index: usize| replies[index].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect::<Vec<_>>();
+    assert_eq!(used(0), [Ok(7), Ok(9)]);
+    assert_eq!(used(1), [Ok(4)]);
+    assert_eq!(used(2), [Err(StoreError::Data("wrongtype"))], "one bad key fails one check");
+}
+
+#[test]
+fn behind_a_reply_too_many_nothing_is_believed() {
+    let all = [work(plan(&[1])), work(plan(&[-1]))];
+    let batch = batch(&all, 0);
+    let mut replies = batch.unanswered();
+    // The last one is what the transaction came to; the call's own reply is still to come.
+    batch.read(Parser::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")), &mut replies);
+    for reply in &replies {
+        assert_eq!(reply.answers[..], [Err(StoreError::Unknown("protocol"))], "{replies:?}");
+    }
+}
+
+#[test]
+fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
+    let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
+    let all = [work(plan)];
+    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    let places: Vec<Vec<usize>> = batch.groups.iter().map(|group| group.items.iter().map(|item| item.at).collect()).collect();
+    assert_eq!(places, [vec![0, 2], vec![1]]);
+    let mut replies = batch.unanswered();
+    let text = format!(
+        "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 h:7|-MOVED 3300 h:7|-EXECABORT x"
+    );
+    batch.read(Parser::of(&wire(&text)), &mut replies);
+    let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    assert_eq!(used, [Ok(1), Err(StoreError::NotExecuted("moved")), Ok(2)]);
+    let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
+}
+
+/// Two keys of a slot that is on its way: one is gone already, the other is not.
+#[test]
+fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let keys = [&b"{a}1"[..], b"{a}2"];
+    let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
+    let all = [work(plan)];
+    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    let turned_away = |text: &str| {
+        let mut replies = batch.unanswered();
+        batch.read(Parser::of(&wire(text)), &mut replies);
+        let errors: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|_| ()).expect_err("nothing ran")).collect();
+        (errors, replies[0].redirects.iter().map(|(at, redirect)| (*at, redirect.is_ask)).collect::<Vec<_>>())
+    };
+    let (ask, aside) = (StoreError::NotExecuted("ask"), StoreError::NotExecuted("execabort"));
+    let gone = "+OK|+QUEUED|-ASK 1 h:7|-ASK 1 h:7|+QUEUED|+QUEUED|-EXECABORT x";
+    assert_eq!(turned_away(gone), (vec![ask, aside], vec![(0, true)]));
+    let at_the_end = "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|-ASK 1 h:7";
+    assert_eq!(turned_away(at_the_end), (vec![ask, ask], vec![(0, true), (1, true)]), "all of it, when that shows only then");
+
+    let asking = [Work { is_asking: true, ..all[0].clone() }];
+    let batch = Batch::new(&asking, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    assert_eq!(batch.groups.len(), 2, "where a slot arrives each key goes alone");
+}
+
+#[test]
+fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
+    let all = [work(plan(&[1]))];
+    for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
+        let batch = batch(&all, jitter);
+        let fixed = counted(&all[0].plan, &all[0].plan.checks[0]).expect("it takes the transaction");
+        let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(fixed)).collect();
+        assert_eq!((lives.iter().min(), lives.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
+    }
+}
+
+#[test]
+fn a_counter_that_expires_is_told_so_once() {
+    let all = [work(plan(&[1])), work(plan(&[2]))];
+    let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let mut known_ttls = KnownTtls::default();
+    // What is sent for this work, and what is sent after these replies.
+    let mut exchange = |works: &[Work], at: Micros, replies: &str| {
+        let batch = Batch::new(works, batch_options, ClockReading { time: at, at: Instant::now() }, &mut known_ttls);
+        let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
+        batch.write(&mut out);
+        let mut answers = batch.unanswered();
+        batch.read(Parser::of(&wire(replies)), &mut answers);
+        let bare = batch.learn(&answers, &mut known_ttls);
+        batch.write_expiries(&bare, &mut after);
+        (
+            out.commands(),
+            answers.iter().map(|reply| reply.answers[0].map(|verdict| verdict.used)).collect::<Vec<_>>(),
+            bare.len(),
+            after.commands(),
+        )
+    };
+    let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
+    let plain = |count: u32| format!("{TIME}|:{count}");
+    assert_eq!(exchange(&all[..1], NOW, "-LOADING|-LOADING|-LOADING|-LOADING|-LOADING").0, 5);
+    assert_eq!(exchange(&all[..1], NOW, &whole), (5, vec![Ok(1)], 0, 0), "nothing was counted, and nothing learnt");
+    assert_eq!(exchange(&all[..1], NOW, &plain(2)), (2, vec![Ok(2)], 0, 0), "it is known to expire");
+    assert_eq!(exchange(&all[1..], NOW, &plain(4)), (2, vec![Ok(4)], 0, 0), "for any number of hits");
+    for (refused, name) in [
+        (format!("{TIME}|-OOM no memory"), StoreError::NotExecuted("oom")),
+        ("-NOPERM no right|:5".to_owned(), StoreError::Unknown("noperm")),
+        (format!("{TIME}|+OK"), StoreError::Unknown("protocol")),
+    ] {
+        assert_eq!(exchange(&all[..1], NOW, &refused), (2, vec![Err(name)], 0, 0), "{refused}");
+        assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "behind an error it is said again");
+    }
+    // A flushed server: the hits found nothing before themselves.
+    assert_eq!(exchange(&all[1..], NOW, &plain(2)), (2, vec![Ok(2)], 1, 1), "its expiry follows");
+    assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "and is said again with the next hit");
+    assert_eq!(exchange(&all[..1], NOW, &plain(2)).0, 2);
+    assert_eq!(exchange(&all[..1], NOW + Span::from_secs(60), &whole).0, 5, "the next window is another counter");
+}
+
+#[test]
+fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
+    let all = [work(Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default())))))];
+    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let (mut known_ttls, now) = (KnownTtls::default(), ClockReading { time: NOW, at: Instant::now() });
+    let first = Batch::new(&all, batch_options, now, &mut known_ttls);
+    assert_eq!(first.groups.len(), 3, "a transaction for each slot");
+    let mut replies = first.unanswered();
+    first.read(Parser::of(&wire(&vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"))), &mut replies);
+    assert!(first.learn(&replies, &mut known_ttls).is_empty());
+    let second = Batch::new(&all, batch_options, now, &mut known_ttls);
+    assert_eq!(second.groups.len(), 1);
+    let mut replies = second.unanswered();
+    second.read(Parser::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))), &mut replies);
+    let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    assert_eq!(used, [Ok(2), Err(StoreError::NotExecuted("moved")), Ok(2)]);
+    let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
+    let asking = [Work { is_asking: true, ..all[0].clone() }];
+    let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
+    assert!(batch.groups.iter().all(|group| group.encoding == Encoding::Transaction), "where a slot arrives nothing is known");
+}
+
+/// A request that hits a key of its own once.
+fn hit(of: usize, algorithm: Algorithm) -> Work {
+    let key = format!("w1{{shop|customer=c-{of}|path=/checkout}}fw60");
+    work(Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]))
+}
+
+/// Allocations of all that one batch costs between its requests and their answers: packing it, and reading these replies to it.
+fn allocations(all: &[Work], replies: &[u8]) -> u64 {
+    let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
+    let mut exchange = || {
+        let batch = batch(all, 0);
+        let mut answers = batch.unanswered();
+        out.clear();
+        batch.write(&mut out);
+        received.clear();
+        for piece in replies.chunks(1_000) {
+            received.spare().expect("it is not much")[..piece.len()].copy_from_slice(piece);
+            received.fill(piece.len());
+            while received.parse_reply().expect("good replies") {}
+        }
+        batch.read(received.tokens(), &mut answers);
+        assert!(answers.iter().all(|reply| reply.answers.iter().all(Result::is_ok)), "{answers:?}");
+    };
+    exchange();
+    allocation_counter::measure(exchange).count_total
+}
+
+#[test]
+fn a_batch_costs_a_few_allocations_however_many_requests_are_in_it() {
+    let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit: 99, window: Span::from_secs(60), count_denied });
+    for (requests, expected) in [(64, 5), (96, 5)] {
+        let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(true))).collect();
+        let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
+        let replies = wire(&format!("+OK{}|*{} {TIME}{counted}", "|+QUEUED".repeat(2 * requests + 1), 2 * requests + 1));
+        // The lists of requests, of checks, of replies and of answers; and room for a key. What is packed and read reuses the connection's own.
+        assert_eq!(allocations(&all, &replies), expected, "a transaction of {requests}");
+    }
+    for (requests, expected) in [(64, 12), (96, 12)] {
+        let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(false))).collect();
+        let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
+        // The same four lists, that of the call's parts when it is packed and when it is read, of its keys and of where they
+        // stand first; and room for a key, which grows once, and for the limits, which grows for the requests.
+        assert_eq!(allocations(&all, &replies), expected, "a call for {requests}");
+    }
+}
