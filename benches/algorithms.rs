@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
-use weir::plan::{Check, Plan, Role};
-use weir::store::{Memory, Redis, Store, Within, memory};
+use weir::plan::{Check, CheckIndex, Checks, Modes};
+use weir::store::{Budget, Memory, Redis, Store, memory};
 use weir::time::{Rate, Span, Unit};
 use weir::verdict::Answers;
 
@@ -56,10 +56,10 @@ fn algorithms() -> Vec<(&'static str, Algorithm)> {
     AlgorithmKind::NAMED.iter().map(build).collect()
 }
 
-/// A plan of `batch` checks on keys that go round.
-fn plan(algorithm: Algorithm, batch: usize, first: usize) -> Plan {
+/// `batch` checks on keys that go round.
+fn checks(algorithm: Algorithm, batch: usize, first: usize) -> Checks {
     let keys: Vec<String> = (0..batch).map(|offset| format!("w1{{bench|user={}}}x", (first + offset) % KEYS)).collect();
-    Plan::of_checks(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Role::default()))))
+    Checks::of(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default()))))
 }
 
 /// Bytes of this process that are in memory.
@@ -71,11 +71,11 @@ fn resident() -> f64 {
 
 fn in_memory(algorithm: Algorithm) -> f64 {
     let memory = Memory::new(memory::Options::default());
-    let plans: Vec<Plan> = (0..KEYS).map(|key| plan(algorithm, 1, key)).collect();
+    let requests: Vec<Checks> = (0..KEYS).map(|key| checks(algorithm, 1, key)).collect();
     let begin = first_thread_micros(std::process::id());
     for index in 0..IN_MEMORY {
         let at = Arrival { now: memory::now(), max_hold: Span::ZERO };
-        std::hint::black_box(memory.decide_at(&plans[index % KEYS], &[0], at));
+        std::hint::black_box(memory.decide_at(&requests[index % KEYS], &[CheckIndex(0)], at));
     }
     (first_thread_micros(std::process::id()) - begin) / IN_MEMORY as f64
 }
@@ -87,8 +87,8 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
     let begin = resident();
     for key in 0..MANY {
         let name = format!("w1{{bench|user={key}}}x");
-        let plan = Plan::of_checks([(name.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
-        let _ = memory.decide_at(&plan, &plan.all(), Arrival { now: memory::now(), max_hold: Span::ZERO });
+        let checks = Checks::of([(name.as_bytes(), Check::new(algorithm, 1, Modes::default()))]);
+        let _ = memory.decide_at(&checks, &checks.indices(), Arrival { now: memory::now(), max_hold: Span::ZERO });
     }
     (resident() - begin) / MANY as f64
 }
@@ -103,9 +103,9 @@ fn bytes_in_a_new_process(name: &str) -> f64 {
 /// The argument that asks for one figure alone.
 const BYTES_OF: &str = "--bytes-of";
 
-async fn decide(redis: &Redis, plan: Plan, within: Within) -> Answers {
-    let plan = Arc::new(plan);
-    redis.decide(&plan, &plan.all(), within).await
+async fn decide(redis: &Redis, checks: Checks, budget: Budget) -> Answers {
+    let checks = Arc::new(checks);
+    redis.decide(&checks, &checks.indices(), budget).await
 }
 
 /// CPU time of redis-server per decision, in batches of `batch`.
@@ -114,8 +114,8 @@ async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, bat
     let process = server.process_id();
     let begin = first_thread_micros(process);
     for index in (0..IN_REDIS).step_by(batch) {
-        let within = Within::until(Instant::now() + Duration::from_secs(10));
-        let answers = decide(redis, plan(algorithm, batch, index), within).await;
+        let budget = Budget::until(Instant::now() + Duration::from_secs(10));
+        let answers = decide(redis, checks(algorithm, batch, index), budget).await;
         assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
     }
     (first_thread_micros(process) - begin) / IN_REDIS as f64
@@ -146,8 +146,8 @@ async fn redis_bytes(server: &RedisServer, redis: &Redis, algorithm: Algorithm) 
     };
     let begin = used();
     for first in (0..KEYS).step_by(64) {
-        let within = Within::until(Instant::now() + Duration::from_secs(10));
-        let _ = decide(redis, plan(algorithm, 64.min(KEYS - first), first), within).await;
+        let budget = Budget::until(Instant::now() + Duration::from_secs(10));
+        let _ = decide(redis, checks(algorithm, 64.min(KEYS - first), first), budget).await;
     }
     (used() - begin) / KEYS as f64
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::ask::Entry;
-use weir::plan::{self, Check, Plan, Role};
+use weir::plan::{self, Check, CheckIndex, Checks, Modes, Plan};
 use weir::rls::decode::decode;
 use weir::rls::respond::{self, respond};
 use weir::rules::Rules;
@@ -130,8 +130,8 @@ fn store(rows: &mut Vec<Row>) {
             index = (index + 7_919) % keys;
             let mut key = *b"w1{shop|customer=c-________}fw3600";
             write_digits(&mut key[19..27], index);
-            let plan = Plan::of_checks([(&key[..], Check::new(fixed, 1, Role::default()))]);
-            black_box(memory.decide_at(&plan, &[0], Arrival { now, max_hold: Span::ZERO }));
+            let checks = Checks::of([(&key[..], Check::new(fixed, 1, Modes::default()))]);
+            black_box(memory.decide_at(&checks, &[CheckIndex(0)], Arrival { now, max_hold: Span::ZERO }));
         };
         (0..keys).for_each(|_| decide());
         rows.push(Row::new(format!("memory store, {keys} keys (with a plan of one check)"), decide));
@@ -162,7 +162,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
     let ask = decode(leaked).expect("a request");
     let plan = Plan::new(&rules, &ask, &plan::Options::default());
     let memory = Memory::new(memory::Options::default());
-    let answers = memory.decide_at(&plan, &plan.all(), Arrival { now: memory::now(), max_hold: Span::ZERO });
+    let answers = memory.decide_at(&plan.checks, &plan.checks.indices(), Arrival { now: memory::now(), max_hold: Span::ZERO });
     let decisions: Decisions = answers.checks.into_iter().map(|answer| Decision::Store(answer.expect("memory answers"))).collect();
     rows.push(Row::new(of("respond and encode"), move || {
         drop(black_box(respond(&ask, &plan, &decisions, &respond::Options::default()).expect("an answer")));

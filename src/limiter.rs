@@ -9,17 +9,17 @@ pub mod outage;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::algorithm::Arrival;
-use crate::plan::Plan;
-use crate::store::{AnyStore, Store, Within, memory};
+use crate::plan::{CheckIndex, CheckIndices, Checks};
+use crate::store::{AnyStore, Budget, Store, memory};
 use crate::time::Span;
 use crate::verdict::{Decision, Decisions};
 pub use denials::Denials;
 pub use outage::Outage;
+use outage::PartialDecisions;
 
 /// How long a decision may take.
 #[derive(Clone, Copy, Debug)]
@@ -55,18 +55,6 @@ pub struct Limiter {
     waiting: Arc<Semaphore>,
 }
 
-/// The time of one decision.
-#[derive(Clone, Copy, Debug)]
-struct Time {
-    began: Instant,
-    /// When the store has to have answered.
-    deadline: Instant,
-    /// When the caller has to have its answer; `None`: it waits for as long as it takes.
-    leaves: Option<Instant>,
-    /// There is a place to wait in, so that a shaper may hold the request.
-    may_wait: bool,
-}
-
 impl Limiter {
     /// A limiter in front of `store`, with what all cores share: the refusals that are known, where a look at them is cheaper than the
     /// store, and what answers when the store does not.
@@ -76,74 +64,49 @@ impl Limiter {
     }
 
     /// One decision per check, within the time of a caller that waits for `timeout`.
-    pub async fn decide(&self, plan: &Arc<Plan>, timeout: Option<Duration>) -> Decisions {
-        if plan.checks.is_empty() {
+    pub async fn decide(&self, checks: &Arc<Checks>, timeout: Option<Duration>) -> Decisions {
+        if checks.is_empty() {
             return Decisions::new();
         }
-        let is_shaped = plan.checks.iter().any(|check| check.algorithm.may_delay());
-        let place = if is_shaped { self.waiting.try_acquire().ok() } else { None };
-        let time = Time::new(timeout, self.options.store_timeout, place.is_some());
+        let began = Instant::now();
+        let is_shaped = checks.iter().any(|check| check.algorithm.may_delay());
+        let permit = if is_shaped { self.waiting.try_acquire().ok() } else { None };
+        let left = timeout.map(less_the_way_back);
+        let budget = Budget {
+            deadline: began + left.unwrap_or(Duration::MAX).min(self.options.store_timeout),
+            // Without a permit to wait, only what need not wait is allowed.
+            max_hold: permit.as_ref().map_or(Span::ZERO, |_| left.map_or(Span::MAX, Span::from)),
+        };
 
-        let asked = self.ask(plan, &time).await;
-        let decisions = self.outage.settle(plan, asked, || Arrival { now: memory::now(), max_hold: time.patience(Instant::now()) });
+        let partial = self.ask(checks, began, budget).await;
+        let decisions = self.outage.apply_policies(checks, partial, || Arrival {
+            now: memory::now(),
+            max_hold: Span::from_micros(budget.max_hold.micros().saturating_sub(Span::from(began.elapsed()).micros())),
+        });
         if is_shaped {
-            time.hold(longest_delay(plan, &decisions)).await;
+            let held_until = Instant::now() + Duration::from(longest_delay(checks, &decisions));
+            tokio::time::sleep_until(held_until.min(began + Duration::from(budget.max_hold))).await;
         }
         decisions
     }
 
     /// The denial cache where it knows, else the store.
-    async fn ask(&self, plan: &Arc<Plan>, time: &Time) -> outage::Asked {
+    async fn ask(&self, checks: &Arc<Checks>, began: Instant, budget: Budget) -> PartialDecisions {
         let Some(denials) = &self.denials else {
-            let answers = self.store.decide(plan, &plan.all(), time.within()).await;
-            return answers.checks.into_iter().map(|answer| answer.map(Decision::Store)).collect();
+            let answers = self.store.decide(checks, &checks.indices(), budget).await.checks;
+            return answers.into_iter().map(|answer| answer.map(Decision::Store)).collect();
         };
-        let known = denials.refused(plan, time.began);
-        let picked: SmallVec<[usize; 4]> = (0..known.len()).filter(|&place| known[place].is_none()).collect();
-        let mut asked: outage::Asked = SmallVec::new();
+        let known = denials.refused(checks, began);
+        let picked: CheckIndices = (0..known.len()).filter(|&index| known[index].is_none()).map(CheckIndex).collect();
         if picked.is_empty() {
-            asked.extend(known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))));
-            return asked;
+            return known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))).collect();
         }
-        let answers = self.store.decide(plan, &picked, time.within()).await.checks;
-        denials.learn(plan, &picked, &answers, time.began, Instant::now());
-        let mut answers = answers.into_iter().map(|answer| answer.map(Decision::Store));
-        asked.extend(
-            known.into_iter().filter_map(|known| known.map_or_else(|| answers.next(), |verdict| Some(Ok(Decision::DenialCache(verdict))))),
-        );
-        asked
-    }
-}
-
-impl Time {
-    fn new(timeout: Option<Duration>, store_timeout: Duration, may_wait: bool) -> Self {
-        let began = Instant::now();
-        let left = timeout.map(less_the_way_back);
-        Self {
-            began,
-            deadline: began + left.unwrap_or(Duration::MAX).min(store_timeout),
-            leaves: left.and_then(|left| began.checked_add(left)),
-            may_wait,
-        }
-    }
-
-    /// How long a shaper may hold the request from `now` on. Without a place to wait in, only what need not wait is allowed.
-    fn patience(&self, now: Instant) -> Span {
-        match self.leaves {
-            _ if !self.may_wait => Span::ZERO,
-            None => Span::MAX,
-            Some(leaves) => leaves.saturating_duration_since(now).into(),
-        }
-    }
-
-    fn within(&self) -> Within {
-        Within { deadline: self.deadline, patience: self.patience(self.began) }
-    }
-
-    /// Waits for a shaper's slot, but not longer than the caller.
-    async fn hold(&self, delay: Span) {
-        let until = Instant::now() + Duration::from(delay);
-        tokio::time::sleep_until(self.leaves.map_or(until, |leaves| until.min(leaves))).await;
+        let answers = self.store.decide(checks, &picked, budget).await.checks;
+        denials.learn(checks, &picked, &answers, began, Instant::now());
+        let decision = |(known, answer): (Option<_>, Result<_, _>)| {
+            known.map_or_else(|| answer.map(Decision::Store), |verdict| Ok(Decision::DenialCache(verdict)))
+        };
+        known.into_iter().zip(answers).map(decision).collect()
     }
 }
 
@@ -152,12 +115,12 @@ fn less_the_way_back(timeout: Duration) -> Duration {
 }
 
 /// How long a request is held: for its slowest shaper if all of it is allowed, else not at all. A shaper in shadow mode holds nobody.
-fn longest_delay(plan: &Plan, decisions: &Decisions) -> Span {
-    let refused = plan.refuses(decisions.iter().map(Decision::allows));
+fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
+    let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     if refused || decisions.iter().any(|decision| decision.failure().is_some()) {
         return Span::ZERO;
     }
-    let holding = plan.checks.iter().zip(decisions).filter(|(check, _)| !check.role.shadow);
+    let holding = checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow);
     holding.filter_map(|(_, decision)| decision.verdict()).map(|verdict| verdict.delay).max().unwrap_or_default()
 }
 

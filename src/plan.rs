@@ -2,13 +2,13 @@
 //!
 //! Everything that depends on the rules is settled here, before any store is asked; a plan without checks never leaves the process.
 
-mod group;
+mod all_or_none;
+mod checks;
 mod key;
-mod part;
 
-pub use group::Group;
+pub use all_or_none::AllOrNone;
+pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes};
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,58 +16,20 @@ use smallvec::SmallVec;
 use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure};
-use crate::rules::{Commit, Lookup, Rules};
+use crate::rules::{Lookup, Rules};
 use crate::time::{Rate, Unit};
 
-/// The checks of one request.
+/// What the rules say about one request: what stores are asked to decide, and how the response is filled with it.
 #[derive(Debug)]
 pub struct Plan {
     /// The rules that it was made from.
     pub rules: Arc<Rules>,
-    /// What to decide, in the order of the descriptors.
-    pub checks: SmallVec<[Check; 4]>,
     /// One per descriptor of the request, in its order.
     pub slots: SmallVec<[Slot; 4]>,
     /// The rules do not know the domain.
     pub unknown_domain: bool,
-    /// What becomes of the other checks when one refuses.
-    pub commit: Commit,
-    /// Descriptors without a check that count as quotas, and as such always pass.
-    passing_quotas: usize,
-    keys: Vec<u8>,
-}
-
-/// One thing to decide.
-#[derive(Clone, Debug)]
-pub struct Check {
-    key: Range<usize>,
-    /// How.
-    pub algorithm: Algorithm,
-    /// Hits asked for: 0 looks, below 0 gives back.
-    pub hits: i64,
-    /// What being over means.
-    pub role: Role,
-    /// What answers while the store cannot.
-    pub on_store_failure: OnStoreFailure,
-    /// The limit's unit is a second: a separate Redis may count it.
-    pub per_second: bool,
-}
-
-impl Check {
-    /// A check whose key is none of a plan's.
-    #[must_use]
-    pub fn new(algorithm: Algorithm, hits: i64, role: Role) -> Self {
-        Self { key: 0..0, algorithm, hits, role, on_store_failure: OnStoreFailure::default(), per_second: false }
-    }
-}
-
-/// What being over a limit means for its request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Role {
-    /// The status says OK all the same.
-    pub shadow: bool,
-    /// The request fails only if all quota descriptors are over.
-    pub quota: bool,
+    /// What to decide. Shared, because a store may go on with it when the request has left.
+    pub checks: Arc<Checks>,
 }
 
 /// What fills one place of the answer.
@@ -79,8 +41,8 @@ pub enum Slot {
     Unlimited(LimitId),
     /// The answer to a check.
     Checked {
-        /// Index into [`Plan::checks`].
-        check: usize,
+        /// Which of [`Plan::checks`].
+        check: CheckIndex,
         /// The configured limit; `None` when the request brought its own.
         limit: Option<LimitId>,
         /// The amount, as the answer shows it.
@@ -106,128 +68,64 @@ impl Plan {
     #[must_use]
     pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
         let commit = rules.commit(ask.domain);
-        let mut plan = Self {
-            unknown_domain: commit.is_none(),
-            commit: commit.unwrap_or_default(),
-            passing_quotas: 0,
-            rules: Arc::clone(rules),
-            checks: SmallVec::new(),
-            slots: SmallVec::with_capacity(ask.len()),
-            keys: Vec::new(),
-        };
-        if plan.unknown_domain {
-            plan.slots.extend(ask.descriptors().map(|_| Slot::Free));
-            plan.count_passing_quotas(options);
-            return plan;
-        }
-        let found: SmallVec<[Option<&Limit>; 4]> =
-            ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
-        plan.checks.reserve(ask.len());
-        plan.keys.reserve(ask.descriptors().map(|(_, entries)| key::room(&options.key_prefix, ask.domain, entries)).sum());
-        for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
-            let slot = match (*limit, descriptor.limit) {
-                // The decoder refuses rates without a possible window.
-                (_, Some(rate)) => match Algorithm::try_new(&rate, &algorithm::Options::default()) {
-                    Ok(algorithm) => plan.check(ask, descriptor, entries, None, Amount { rate, algorithm }, options),
-                    Err(_) => Slot::Free,
-                },
-                (None, None) => Slot::Free,
-                (Some(limit), None) => match limit.amount {
-                    None => Slot::Unlimited(limit.id),
-                    Some(_) if is_replaced(limit, &found) => Slot::Free,
-                    Some(amount) => plan.check(ask, descriptor, entries, Some(limit), amount, options),
-                },
-            };
-            plan.slots.push(slot);
-        }
-        plan.count_passing_quotas(options);
-        plan
-    }
-
-    fn count_passing_quotas(&mut self, options: &Options) {
+        let mut checks = Checks { commit: commit.unwrap_or_default(), ..Checks::default() };
+        let slots =
+            if commit.is_some() { match_all(rules, ask, options, &mut checks) } else { ask.descriptors().map(|_| Slot::Free).collect() };
         if options.quota_mode {
-            self.passing_quotas = self.slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
+            checks.passing_quotas = slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
         }
+        Self { rules: Arc::clone(rules), slots, unknown_domain: commit.is_none(), checks: Arc::new(checks) }
     }
+}
 
-    /// Whether the request is refused when each check is allowed or not: any check over its limit refuses; of quotas only all together do;
-    /// a check in shadow mode never does. Source: envoyproxy/ratelimit.
-    #[must_use]
-    pub fn refuses(&self, allowed: impl Iterator<Item = bool>) -> bool {
-        let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, false);
-        for (check, allowed) in self.checks.iter().zip(allowed) {
-            let is_over = !allowed && !check.role.shadow;
-            quotas += usize::from(check.role.quota);
-            quotas_over += usize::from(check.role.quota && is_over);
-            over |= is_over && !check.role.quota;
-        }
-        over || (quotas > 0 && quotas == quotas_over)
-    }
-
-    /// Descriptors without a check that count as quotas, and as such always pass.
-    #[must_use]
-    pub const fn passing_quotas(&self) -> usize {
-        self.passing_quotas
-    }
-
-    /// A plan of checks that no rules stand behind and no slot shows: for probes, and for tests of stores. Each comes with its key.
-    #[must_use]
-    pub fn of_checks<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
-        let mut plan = Self {
-            rules: Arc::default(),
-            checks: SmallVec::new(),
-            slots: SmallVec::new(),
-            unknown_domain: false,
-            commit: Commit::Each,
-            passing_quotas: 0,
-            keys: Vec::new(),
+fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Checks) -> SmallVec<[Slot; 4]> {
+    let found: SmallVec<[Option<&Limit>; 4]> =
+        ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
+    checks.checks.reserve(ask.len());
+    checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::room(&options.key_prefix, ask.domain, entries)).sum());
+    let mut slots = SmallVec::with_capacity(ask.len());
+    for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
+        let mut check = |limit, amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
+        let slot = match (*limit, descriptor.limit) {
+            // The decoder refuses rates without a possible window.
+            (_, Some(rate)) => match Algorithm::try_new(&rate, &algorithm::Options::default()) {
+                Ok(algorithm) => check(None, Amount { rate, algorithm }),
+                Err(_) => Slot::Free,
+            },
+            (None, None) => Slot::Free,
+            (Some(limit), None) => match limit.amount {
+                None => Slot::Unlimited(limit.id),
+                Some(_) if is_replaced(limit, &found) => Slot::Free,
+                Some(amount) => check(Some(limit), amount),
+            },
         };
-        for (key, check) in checks {
-            let start = plan.keys.len();
-            plan.keys.extend_from_slice(key);
-            plan.checks.push(Check { key: start..plan.keys.len(), ..check });
-        }
-        plan
+        slots.push(slot);
     }
+    slots
+}
 
-    /// The places of all checks.
-    #[must_use]
-    pub fn all(&self) -> SmallVec<[usize; 4]> {
-        (0..self.checks.len()).collect()
-    }
-
-    /// The key of a check, without the window that a store may append.
-    #[must_use]
-    pub fn key(&self, check: &Check) -> &[u8] {
-        &self.keys[check.key.clone()]
-    }
-
-    fn check(
-        &mut self,
-        ask: &Ask<'_>,
-        descriptor: &Descriptor,
-        entries: &[Entry<'_>],
-        limit: Option<&Limit>,
-        amount: Amount,
-        options: &Options,
-    ) -> Slot {
-        let Amount { rate, algorithm } = amount;
-        let start = self.keys.len();
-        let levels = limit.map_or(&[][..], |limit| &limit.levels);
-        key::write(&mut self.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
-        let role = limit.map_or(Role::default(), |limit| Role { shadow: limit.shadow_mode, quota: limit.quota_mode });
-        let role = Role { quota: role.quota || options.quota_mode, ..role };
-        let said = limit.map_or_else(|| self.rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
-        self.checks.push(Check {
-            key: start..self.keys.len(),
-            algorithm,
-            hits: ask.hits(descriptor),
-            role,
-            on_store_failure: said.unwrap_or(options.on_store_failure),
-            per_second: rate.unit == Unit::Second,
-        });
-        Slot::Checked { check: self.checks.len() - 1, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }
-    }
+fn add_check(
+    checks: &mut Checks,
+    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
+    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
+    limit: Option<&Limit>,
+    Amount { rate, algorithm }: Amount,
+) -> Slot {
+    let start = checks.keys.len();
+    let levels = limit.map_or(&[][..], |limit| &limit.levels);
+    key::write(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
+    let (shadow, quota) = limit.map_or((false, false), |limit| (limit.shadow_mode, limit.quota_mode));
+    let on_store_failure = limit.map_or_else(|| rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
+    let check = CheckIndex(checks.len());
+    checks.checks.push(Check {
+        key: start..checks.keys.len(),
+        algorithm,
+        hits: ask.hits(descriptor),
+        modes: Modes { shadow, quota: quota || options.quota_mode },
+        on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
+        per_second: rate.unit == Unit::Second,
+    });
+    Slot::Checked { check, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }
 }
 
 fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<&'r Limit> {

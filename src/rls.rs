@@ -70,8 +70,8 @@ impl Rls {
     async fn decide(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Failure> {
         let ask = decode(message)?;
         let live = self.live.load().ok_or(Failure::NoRules)?;
-        let plan = Arc::new(Plan::new(&live.rules, &ask, &self.options.plan));
-        let decisions = self.limiter.decide(&plan, timeout).await;
+        let plan = Plan::new(&live.rules, &ask, &self.options.plan);
+        let decisions = self.limiter.decide(&plan.checks, timeout).await;
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
         let reply = respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
         if reply.shadowed {

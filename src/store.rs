@@ -11,36 +11,37 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::plan::Plan;
+use crate::plan::{CheckIndex, Checks};
 use crate::time::Span;
 use crate::verdict::Answers;
 pub use crate::verdict::StoreError;
 pub use memory::Memory;
 pub use redis::Redis;
 
-/// How long things may take.
+/// How long a decision may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Within {
-    /// When the store has to have answered.
+pub struct Budget {
+    /// The store answers before this instant.
     pub deadline: Instant,
-    /// How long the caller can be held after that by a shaper; a check that would have to wait longer is refused.
-    pub patience: Span,
+    /// How long a shaper may hold the request, counted from the beginning of the decision. A check that would have to wait longer is refused.
+    pub max_hold: Span,
 }
 
-impl Within {
-    /// Until `deadline`, and no holding.
+impl Budget {
+    /// The store answers before `deadline`, and no shaper holds the request.
     #[must_use]
     pub const fn until(deadline: Instant) -> Self {
-        Self { deadline, patience: Span::ZERO }
+        Self { deadline, max_hold: Span::ZERO }
     }
 }
 
 /// Decides checks atomically.
 pub trait Store {
-    /// Decides the checks of `plan` at the places `picked`, counting each at most once, and returns before the deadline (or hardly after it)
-    /// with one answer per picked check, in that order. A plan that commits all or none is picked whole. Dropping the future is safe: what
-    /// was written to the store may count all the same.
-    fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> impl Future<Output = Answers> + Send;
+    /// Decides the checks at `picked`, counts each at most once, and returns before the deadline or a few milliseconds after it. The result has one
+    /// answer per check of `checks`; those of checks that were not picked mean nothing. Of checks that commit all or none all are picked.
+    ///
+    /// Dropping the future is safe. What was sent to the store by then may be counted.
+    fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> impl Future<Output = Answers> + Send;
 }
 
 /// The store that the settings chose; one match instead of a table of functions on the hot path.
@@ -53,10 +54,10 @@ pub enum AnyStore {
 }
 
 impl Store for AnyStore {
-    async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
+    async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
         match self {
-            Self::Memory(memory) => memory.decide(plan, picked, within).await,
-            Self::Redis(redis) => redis.decide(plan, picked, within).await,
+            Self::Memory(memory) => memory.decide(checks, picked, budget).await,
+            Self::Redis(redis) => redis.decide(checks, picked, budget).await,
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use weir::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::plan::{Check, Plan, Role};
-use weir::store::{Redis, Store, Within};
+use weir::plan::{Check, CheckIndex, Checks, Modes};
+use weir::store::{Budget, Redis, Store};
 use weir::time::{Rate, Unit};
 
 use super::machine::cpu_micros;
@@ -67,18 +67,18 @@ fn decisions(kind: AlgorithmKind, window: Duration) -> Reading {
     run_this_as_a_server();
     let rate = Rate { requests_per_unit: 1_000_000, unit: Unit::Minute, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
-    let plan = |key| {
+    let checks = |key| {
         let key = format!("w1{{bench|user=user-{key:06}}}tb60");
-        Arc::new(Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]))
+        Arc::new(Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]))
     };
-    let plans: Vec<_> = (0..KEYS).map(plan).collect();
+    let requests: Vec<_> = (0..KEYS).map(checks).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let stores: Vec<_> = (0..REPLICAS).map(|_| Redis::connect_lazily(server.options())).collect();
-        decide(&stores, &plans, window / 2).await;
+        decide(&stores, &requests, window / 2).await;
         let (of_redis, batches) = (cpu_micros(server.process_id()), plain_redis::reads(&server));
         let begin = Instant::now();
-        let decided = decide(&stores, &plans, window).await as f64;
+        let decided = decide(&stores, &requests, window).await as f64;
         let (lasted, used) = (begin.elapsed(), cpu_micros(server.process_id()) - of_redis);
         let batches = plain_redis::reads(&server) - batches;
         Reading { decision: used / decided, incr: 0.0, checks_per_batch: decided / batches, busy: used / 1e6 / lasted.as_secs_f64() }
@@ -86,13 +86,13 @@ fn decisions(kind: AlgorithmKind, window: Duration) -> Reading {
 }
 
 /// How many were decided.
-async fn decide(stores: &[Redis], plans: &[Arc<Plan>], window: Duration) -> usize {
+async fn decide(stores: &[Redis], requests: &[Arc<Checks>], window: Duration) -> usize {
     let end = Instant::now() + window;
     let one_after_the_other = |store| async move {
         let mut decided = 0;
         while Instant::now() < end {
-            let plan = &plans[fastrand::usize(..KEYS)];
-            let answers = Redis::decide(store, plan, &[0], Within::until(Instant::now() + Duration::from_secs(1))).await;
+            let checks = &requests[fastrand::usize(..KEYS)];
+            let answers = Redis::decide(store, checks, &[CheckIndex(0)], Budget::until(Instant::now() + Duration::from_secs(1))).await;
             assert!(answers.checks.iter().all(|answer| answer.as_ref().is_ok_and(|verdict| verdict.allowed)), "{answers:?}");
             decided += 1;
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use weir::algorithm::{Algorithm, Arrival, Options};
-use weir::plan::{Check, Plan, Role};
+use weir::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
 
@@ -110,14 +110,14 @@ fn insert(memory: &Memory, keys: std::ops::Range<usize>, late: bool) -> [f64; 2]
     let algorithm = Algorithm::try_new(&rate, &Options::default()).expect("a fixed window");
     let [mut insertion, mut arithmetic] = [0.0_f64; 2];
     for first in keys.step_by(TOGETHER) {
-        let plans: [Plan; TOGETHER] = std::array::from_fn(|offset| {
+        let requests: [Checks; TOGETHER] = std::array::from_fn(|offset| {
             let key = format!("w1{{bench|user={}}}x", first + offset);
-            Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))])
+            Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))])
         });
         let arrival = Arrival { now: at(late), max_hold: Span::ZERO };
         insertion = insertion.max(cpu_ms_of(|| {
-            for plan in &plans {
-                std::hint::black_box(memory.decide_at(plan, &[0], arrival));
+            for checks in &requests {
+                std::hint::black_box(memory.decide_at(checks, &[CheckIndex(0)], arrival));
             }
         }));
         arithmetic = arithmetic.max(cpu_ms_of(|| {

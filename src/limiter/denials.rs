@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::algorithm::Algorithm;
-use crate::plan::{Check, Plan};
+use crate::plan::{Check, CheckIndex, Checks};
 use crate::rules::Commit;
 use crate::time::Span;
 use crate::verdict::{StoreError, Verdict, Wait};
@@ -74,7 +74,7 @@ struct Entry {
     remaining: u32,
 }
 
-/// One per check of a plan: the refusal that is known.
+/// One per check, by its index: the refusal that is known.
 pub type Known = SmallVec<[Option<Verdict>; 4]>;
 
 impl Denials {
@@ -91,32 +91,32 @@ impl Denials {
         (options.bytes > 0).then(|| Self(Arc::new(inner())))
     }
 
-    /// The checks of `plan` that need no store at `now`. Of a plan that commits all or none either every check is known, or none: what is
-    /// not refused has to say what it has left. A plan that gives back is always decided by the store.
+    /// The checks that need no store at `now`. Of checks that commit all or none either all are known or none: what is not refused has to say
+    /// what it has left. A request that gives back is always decided by the store.
     #[must_use]
-    pub fn refused(&self, plan: &Plan, now: Instant) -> Known {
-        let nothing = || SmallVec::from_elem(None, plan.checks.len());
-        if plan.checks.iter().any(|check| check.hits < 0) {
+    pub fn refused(&self, checks: &Checks, now: Instant) -> Known {
+        let nothing = || SmallVec::from_elem(None, checks.len());
+        if checks.iter().any(|check| check.hits < 0) {
             return nothing();
         }
-        let known: Known = plan.checks.iter().map(|check| self.find(plan.key(check), check, now)).collect();
-        if plan.commit == Commit::AllOrNone && known.iter().any(Option::is_none) { nothing() } else { known }
+        let known: Known = checks.iter().map(|check| self.find(checks.key(check), check, now)).collect();
+        if checks.commit == Commit::AllOrNone && known.iter().any(Option::is_none) { nothing() } else { known }
     }
 
-    /// Takes in what the store said at `now` of the checks at the places `picked`, in a decision that began at `began`.
-    pub fn learn(&self, plan: &Plan, picked: &[usize], answers: &[Result<Verdict, StoreError>], began: Instant, now: Instant) {
-        for (&place, answer) in picked.iter().zip(answers) {
-            let check = &plan.checks[place];
-            if let Ok(verdict) = answer
+    /// Takes in the store's answers to the checks at `picked`, which came at `now` in a decision that began at `began`.
+    pub fn learn(&self, checks: &Checks, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>], began: Instant, now: Instant) {
+        for &index in picked {
+            let check = &checks[index];
+            if let Ok(verdict) = &answers[index.0]
                 && !verdict.allowed
-                && is_lasting(plan, check)
+                && is_lasting(checks, check)
             {
-                self.insert(plan, check, verdict, began, now);
+                self.insert(checks, check, verdict, began, now);
             }
         }
         // Last, so that no refusal of the same request stays. Also when the store did not answer: it may have given back.
-        for check in picked.iter().map(|&place| &plan.checks[place]).filter(|check| check.hits < 0) {
-            let key = self.fingerprint(plan.key(check), &check.algorithm);
+        for check in picked.iter().map(|&index| &checks[index]).filter(|check| check.hits < 0) {
+            let key = self.fingerprint(checks.key(check), &check.algorithm);
             for entry in self.set(key).iter_mut().filter(|entry| entry.key == key) {
                 *entry = Entry::default();
             }
@@ -149,18 +149,18 @@ impl Denials {
         })
     }
 
-    fn insert(&self, plan: &Plan, check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
+    fn insert(&self, checks: &Checks, check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
         let (hits, wait) = match (&check.algorithm, verdict.retry_after) {
             // The refused hits are counted themselves: the window is over its limit, for any hits, to its end. Not in a group, which counts
             // nothing when it is refused.
-            (Algorithm::FixedWindow(fixed), _) if fixed.count_denied && plan.commit == Commit::Each => (1, Some(verdict.reset_after)),
+            (Algorithm::FixedWindow(fixed), _) if fixed.count_denied && checks.commit == Commit::Each => (1, Some(verdict.reset_after)),
             (_, Wait::For(wait)) => (check.hits.unsigned_abs(), Some(wait)),
             (_, Wait::Never) => (check.hits.unsigned_abs(), None),
         };
         let (began, now) = (self.micros(began), self.micros(now));
         let longest = LONGEST.as_micros() as u64;
         let new = Entry {
-            key: self.fingerprint(plan.key(check), &check.algorithm),
+            key: self.fingerprint(checks.key(check), &check.algorithm),
             hits,
             until: began.saturating_add(wait.map_or(longest, |wait| wait.micros().min(longest))),
             retry: now.saturating_add(wait.map_or(u64::MAX, Span::micros)),
@@ -201,18 +201,18 @@ impl Denials {
 }
 
 /// Whether the same check would be refused again for as long as the store told, whoever asks.
-fn is_lasting(plan: &Plan, check: &Check) -> bool {
+fn is_lasting(checks: &Checks, check: &Check) -> bool {
     // What a shaper refuses depends on how long the caller waits, and a look is refused only while there is debt.
     if check.hits <= 0 || check.algorithm.may_delay() {
         return false;
     }
-    if plan.commit == Commit::Each {
+    if checks.commit == Commit::Each {
         return true;
     }
     // In a group that is refused nothing is taken, but its checks say how long to wait as if it were: what earlier ones of the same key ask
     // for, and the debt of a refusal. A fixed window waits for its end in any case.
     let has_debt = check.algorithm.counts_denied() && !matches!(check.algorithm, Algorithm::FixedWindow(_));
-    !has_debt && plan.checks.iter().filter(|other| plan.key(other) == plan.key(check)).count() == 1
+    !has_debt && checks.iter().filter(|other| checks.key(other) == checks.key(check)).count() == 1
 }
 
 /// An entry is written as a whole.

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use crate::algorithm::Arrival;
-use crate::plan::{Check, Plan};
+use crate::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::rules::limit::OnStoreFailure;
 use crate::store::{Memory, StoreError, memory};
@@ -39,10 +39,8 @@ pub struct Outage {
     replicas: NonZeroU32,
 }
 
-/// One per check of a plan: what is decided already, or why the store did not.
-pub type Asked = SmallVec<[Result<Decision, StoreError>; 4]>;
-
-type Places = SmallVec<[usize; 4]>;
+/// One per check, by its index: the decision, or why the store made none.
+pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 impl Outage {
     /// Nothing is counted yet.
@@ -57,54 +55,54 @@ impl Outage {
         &self.local
     }
 
-    /// Decides what the store did not. `at` is called when `local` decides.
+    /// Decides what the store did not, by each limit's policy. `at` is called when `local` decides.
     #[must_use]
-    pub fn settle(&self, plan: &Plan, asked: Asked, at: impl FnOnce() -> Arrival) -> Decisions {
-        let mut decisions = Decisions::with_capacity(asked.len());
-        let Some(first) = asked.iter().find_map(|answer| answer.err()) else {
-            decisions.extend(asked.into_iter().flatten());
+    pub fn apply_policies(&self, checks: &Checks, partial: PartialDecisions, at: impl FnOnce() -> Arrival) -> Decisions {
+        let mut decisions = Decisions::with_capacity(partial.len());
+        let Some(first) = partial.iter().find_map(|answer| answer.err()) else {
+            decisions.extend(partial.into_iter().flatten());
             return decisions;
         };
-        // A group fails as a group.
-        let of_group = (plan.commit == Commit::AllOrNone).then_some(Err(first));
-        let mut local = Places::new();
-        for (place, (check, answer)) in plan.checks.iter().zip(asked).enumerate() {
-            let decision = of_group.unwrap_or(answer).unwrap_or_else(|error| by_policy(check, error));
+        // Checks that commit all or none fail together.
+        let of_all = (checks.commit == Commit::AllOrNone).then_some(Err(first));
+        let mut local = CheckIndices::new();
+        for ((index, check), answer) in checks.indexed().zip(partial) {
+            let decision = of_all.unwrap_or(answer).unwrap_or_else(|error| by_policy(check, error));
             if decision.store_error().is_some() && check.on_store_failure == OnStoreFailure::Local {
-                local.push(place);
+                local.push(index);
             }
             decisions.push(decision);
         }
-        if plan.refuses(decisions.iter().map(Decision::allows)) {
+        if checks.is_over_limit(decisions.iter().map(Decision::allows)) {
             for decision in &mut decisions {
                 if let Decision::Fails(error) = *decision {
                     *decision = Decision::PolicyAllows(error);
                 }
             }
-            if plan.commit == Commit::AllOrNone {
-                // A refused group counts nowhere.
+            if checks.commit == Commit::AllOrNone {
+                // A request that is refused as a whole is counted nowhere.
                 return decisions;
             }
         } else if decisions.iter().any(|decision| decision.failure().is_some()) {
-            for place in local {
-                if let Some(error) = decisions[place].store_error() {
-                    decisions[place] = Decision::Fails(error);
+            for index in local {
+                if let Some(error) = decisions[index.0].store_error() {
+                    decisions[index.0] = Decision::Fails(error);
                 }
             }
             return decisions;
         }
         if !local.is_empty() {
-            self.decide_locally(plan, &local, &mut decisions, at());
+            self.decide_locally(checks, &local, &mut decisions, at());
         }
         decisions
     }
 
-    fn decide_locally(&self, plan: &Plan, places: &[usize], decisions: &mut Decisions, at: Arrival) {
-        let part = plan.part(places, |algorithm| algorithm.share(self.replicas), |place| decisions[place].allows());
-        let answers = self.local.decide_at(&part, &part.all(), at);
-        for (&place, answer) in places.iter().zip(answers.checks) {
-            if let (Ok(verdict), Some(error)) = (answer, decisions[place].store_error()) {
-                decisions[place] = Decision::Local(verdict, error);
+    fn decide_locally(&self, checks: &Checks, local: &[CheckIndex], decisions: &mut Decisions, at: Arrival) {
+        let shares = checks.subset(local, |algorithm| algorithm.share(self.replicas), |index| decisions[index.0].allows());
+        let answers = self.local.decide_at(&shares, &shares.indices(), at);
+        for (&index, answer) in local.iter().zip(answers.checks) {
+            if let (Ok(verdict), Some(error)) = (answer, decisions[index.0].store_error()) {
+                decisions[index.0] = Decision::Local(verdict, error);
             }
         }
     }
@@ -113,8 +111,8 @@ impl Outage {
 /// What a check's own policy says; `local` passes until it is decided. A limit in shadow mode neither refuses nor fails its request.
 const fn by_policy(check: &Check, error: StoreError) -> Decision {
     match check.on_store_failure {
-        OnStoreFailure::Error if !check.role.shadow => Decision::Fails(error),
-        OnStoreFailure::Deny if !check.role.shadow => Decision::PolicyRefuses(error),
+        OnStoreFailure::Error if !check.modes.shadow => Decision::Fails(error),
+        OnStoreFailure::Deny if !check.modes.shadow => Decision::PolicyRefuses(error),
         OnStoreFailure::Error | OnStoreFailure::Deny | OnStoreFailure::Allow | OnStoreFailure::Local => Decision::PolicyAllows(error),
     }
 }

@@ -12,7 +12,7 @@ use super::dynamic::Labels;
 use super::families::{Families, Named, labels};
 use super::partition::{Parts, near_threshold, partition};
 use super::{Metrics, process};
-use crate::plan::{Check, Plan, Role, Slot};
+use crate::plan::{Check, Modes, Plan, Slot};
 use crate::rules::Rules;
 use crate::rules::limit::{Level, Limit, LimitId};
 use crate::time::Rate;
@@ -154,8 +154,8 @@ impl Tallies {
                 Slot::Free => self.metrics.process.count(core, process::Count::Free),
                 Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
                 Slot::Checked { check, limit, rate, metric } => {
-                    let (Some(check), Some(decision)) = (plan.checks.get(*check), decisions.get(*check)) else { continue };
-                    self.checked(core, domain, *limit, metric.as_deref(), &Checked { check, rate, decision });
+                    let checked = Checked { check: &plan.checks[*check], rate, decision: &decisions[check.0] };
+                    self.checked(core, domain, *limit, metric.as_deref(), &checked);
                 }
             }
         }
@@ -213,7 +213,7 @@ struct Checked<'a> {
 
 impl Checked<'_> {
     fn counts(&self, near_limit_ratio: f32) -> Counts {
-        let Check { hits, role: Role { shadow, .. }, .. } = *self.check;
+        let Check { hits, modes: Modes { shadow, .. }, .. } = *self.check;
         let mut counts = Counts::default();
         let outcome = match self.decision {
             Decision::Fails(_) => Outcome::Error,

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::ask::Ask;
-use crate::plan::{self, Check, Plan, Role, Slot};
+use crate::plan::{self, Check, CheckIndex, Checks, Modes, Plan, Slot};
 use crate::rules::limit::{Amount, Level, Limit, LimitId};
 use crate::time::{Rate, Span, Unit};
 use crate::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
@@ -38,15 +38,15 @@ fn verdict(allowed: bool, used: u64) -> Verdict {
 }
 
 /// One request of one descriptor that asks for `hits` and is answered with `answer`.
-fn observe(tallies: &Tallies, slot: Slot, hits: i64, role: Role, answer: Result<Verdict, StoreError>) {
-    observe_decision(tallies, slot, hits, role, answer.map_or_else(Decision::Fails, Decision::Store));
+fn observe(tallies: &Tallies, slot: Slot, hits: i64, modes: Modes, answer: Result<Verdict, StoreError>) {
+    observe_decision(tallies, slot, hits, modes, answer.map_or_else(Decision::Fails, Decision::Store));
 }
 
-fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, role: Role, decision: Decision) {
+fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, modes: Modes, decision: Decision) {
     let mut plan = empty_plan();
     plan.unknown_domain = false;
     plan.slots.push(slot);
-    plan.checks.push(Check::new(FIXED, hits, role));
+    plan.checks = Arc::new(Checks::of([(&b"key"[..], Check::new(FIXED, hits, modes))]));
     tallies.observe(CORE, b"shop", &plan, &Decisions::from_iter([decision]));
 }
 
@@ -56,7 +56,7 @@ fn empty_plan() -> Plan {
 
 fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
-    Slot::Checked { check: 0, limit: limit.map(LimitId), rate: TEN, metric }
+    Slot::Checked { check: CheckIndex(0), limit: limit.map(LimitId), rate: TEN, metric }
 }
 
 /// The value of a series, written as in Prometheus' text.
@@ -101,7 +101,7 @@ fn every_limit_has_its_series_from_the_start() {
 fn hits_and_outcomes_are_counted_by_limit() {
     let metrics = Metrics::new(2, 0.8);
     let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("vip", None)], None)]);
-    let (plain, shadow) = (Role::default(), Role { shadow: true, quota: false });
+    let (plain, shadow) = (Modes::default(), Modes { shadow: true, quota: false });
     let slot = || checked(Some(0), None);
     observe(&tallies, slot(), 3, plain, Ok(verdict(true, 9)));
     observe(&tallies, slot(), 3, plain, Ok(verdict(false, 12)));
@@ -129,9 +129,9 @@ fn hits_and_outcomes_are_counted_by_limit() {
 fn who_decided_without_the_store_is_counted_apart() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN))]);
-    let (plain, shadow) = (Role::default(), Role { shadow: true, quota: false });
+    let (plain, shadow) = (Modes::default(), Modes { shadow: true, quota: false });
     let (over, error) = (verdict(false, 5), StoreError::NotExecuted("connect"));
-    for (hits, role, decision) in [
+    for (hits, modes, decision) in [
         (3, plain, Decision::DenialCache(over)),
         (4, shadow, Decision::DenialCache(over)),
         (10, plain, Decision::Local(verdict(true, 9), error)),
@@ -140,7 +140,7 @@ fn who_decided_without_the_store_is_counted_apart() {
         (200, plain, Decision::PolicyRefuses(error)),
         (400, plain, Decision::Fails(StoreError::Unknown("timeout"))),
     ] {
-        observe_decision(&tallies, checked(Some(0), None), hits, role, decision);
+        observe_decision(&tallies, checked(Some(0), None), hits, modes, decision);
     }
     let text = metrics.encode();
     for (stat, hits) in [
@@ -171,8 +171,8 @@ fn counters_survive_a_reload_by_the_labels_of_their_limit() {
     let metrics = Metrics::new(1, 0.8);
     let old = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("gone", None)], Some(TEN))]);
     let new = metrics.tallies_of(&[limit(0, &[("fresh", None)], Some(TEN)), limit(1, &[("user", None)], Some(TEN))]);
-    observe(&old, checked(Some(0), None), 1, Role::default(), Ok(verdict(true, 1)));
-    observe(&new, checked(Some(1), None), 2, Role::default(), Ok(verdict(true, 3)));
+    observe(&old, checked(Some(0), None), 1, Modes::default(), Ok(verdict(true, 1)));
+    observe(&new, checked(Some(1), None), 2, Modes::default(), Ok(verdict(true, 3)));
     let text = metrics.encode();
     let total = |key| value(&text, &format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"{key}\"}}"));
     assert_eq!(total("user"), Some(3.0), "a request that is still on the old rules counts too");
@@ -187,7 +187,7 @@ fn limits_of_equal_labels_are_one_series() {
     let (dotted, nested) = (limit(2, &[("x.y", None)], Some(TEN)), limit(3, &[("x", None), ("y", None)], Some(TEN)));
     let tallies = metrics.tallies_of(&[one, other, dotted, nested]);
     for id in 0..4 {
-        observe(&tallies, checked(Some(id), None), 1, Role::default(), Ok(verdict(true, 1)));
+        observe(&tallies, checked(Some(id), None), 1, Modes::default(), Ok(verdict(true, 1)));
     }
     let text = metrics.encode();
     assert_eq!(value(&text, "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"a_b_c\"}"), Some(2.0));
@@ -200,8 +200,8 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
     let metrics = Metrics::new(1, 0.8);
     let detailed = Limit { detailed_metric: true, ..limit(0, &[("user", None)], Some(TEN)) };
     let tallies = metrics.tallies_of(&[detailed]);
-    observe(&tallies, checked(Some(0), Some(&["user_bob"])), 1, Role::default(), Ok(verdict(true, 1)));
-    observe(&tallies, checked(None, Some(&["user_\"eve\"", "b", "c"])), 12, Role::default(), Ok(verdict(false, 11)));
+    observe(&tallies, checked(Some(0), Some(&["user_bob"])), 1, Modes::default(), Ok(verdict(true, 1)));
+    observe(&tallies, checked(None, Some(&["user_\"eve\"", "b", "c"])), 12, Modes::default(), Ok(verdict(false, 11)));
     let text = metrics.encode();
     let within = "ratelimit_service_rate_limit_within_limit";
     assert_eq!(value(&text, &format!("{within}{{domain=\"shop\",key1=\"user_bob\"}}")), Some(1.0));
@@ -291,7 +291,7 @@ fn no_request_waits_for_a_scrape_or_a_reload() {
     let held = metrics.series();
     let (done, counted) = std::sync::mpsc::sync_channel(1);
     let request = std::thread::spawn(move || {
-        observe(&tallies, checked(Some(0), None), 1, Role::default(), Ok(verdict(true, 1)));
+        observe(&tallies, checked(Some(0), None), 1, Modes::default(), Ok(verdict(true, 1)));
         done.send(()).unwrap();
     });
     assert_eq!(counted.recv_timeout(Duration::from_secs(10)), Ok(()));

@@ -99,7 +99,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
         return Err(error);
     }
     let statuses: Statuses<'_> = plan.slots.iter().map(|slot| status(slot, plan, decisions)).collect();
-    let refused = plan.refuses(decisions.iter().map(Decision::allows));
+    let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows));
     let shadowed = refused && options.shadow_mode;
     let code = if refused && !shadowed { Code::OverLimit } else { Code::Ok };
     let mut extras = Extras::default();
@@ -122,10 +122,10 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> 
         Slot::Free => ok,
         Slot::Unlimited(_) => Status { remaining: u32::MAX, ..ok },
         Slot::Checked { check, limit, rate, .. } => {
-            let decision = &decisions[*check];
+            let decision = &decisions[check.0];
             let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
             Status {
-                refused: !decision.allows() && !plan.checks[*check].role.shadow,
+                refused: !decision.allows() && !plan.checks[*check].modes.shadow,
                 limit: Some((*rate, name.unwrap_or_default())),
                 remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
                 reset_secs: decision.until_reset().map(Span::secs_rounded_up),

@@ -26,12 +26,12 @@ use smallvec::SmallVec;
 use self::blocks::{Left, Pool};
 use self::shard::{Change, Shard};
 use self::table::Fingerprint;
-use super::{Store, Within};
+use super::{Budget, Store};
 use crate::algorithm::{Arrival, Step};
-use crate::plan::{Check, Group, Plan};
+use crate::plan::{AllOrNone, Check, CheckIndex, Checks};
 use crate::rules::Commit;
 use crate::time::Micros;
-use crate::verdict::{Answers, Verdict};
+use crate::verdict::{Answers, StoreError, Verdict};
 
 /// How the store is built.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,8 @@ const MOST_SHARDS: usize = 1 << 18;
 
 /// Keys that are looked at when one has to go.
 const SAMPLE: usize = 5;
+
+const NOT_PICKED: StoreError = StoreError::NotExecuted("not picked");
 
 /// The store; clones share the counters.
 #[derive(Clone, Debug)]
@@ -102,16 +104,21 @@ impl Memory {
         }))
     }
 
-    /// Decides the checks of `plan` at the places `picked`; a plan that commits all or none whole. The time is `at`.
+    /// Decides the checks at `picked`, as [`Store::decide`] does, at the time `at`.
     #[must_use]
-    pub fn decide_at(&self, plan: &Plan, picked: &[usize], at: Arrival) -> Answers {
-        let checks = match plan.commit {
+    pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
+        let answers = match checks.commit {
             Commit::Each => {
-                picked.iter().map(|&place| &plan.checks[place]).map(|check| Ok(self.check(plan.key(check), check, at))).collect()
+                let mut answers = SmallVec::from_elem(Err(NOT_PICKED), checks.len());
+                for &index in picked {
+                    let check = &checks[index];
+                    answers[index.0] = Ok(self.check(checks.key(check), check, at));
+                }
+                answers
             }
-            Commit::AllOrNone => self.all_or_none(plan, at).into_iter().map(Ok).collect(),
+            Commit::AllOrNone => self.all_or_none(checks, at).into_iter().map(Ok).collect(),
         };
-        Answers { now: at.now, checks }
+        Answers { now: at.now, checks: answers }
     }
 
     fn check(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
@@ -147,8 +154,8 @@ impl Memory {
     }
 
     /// Decides all checks under the locks of all their shards, and writes only when the request is not refused.
-    fn all_or_none(&self, plan: &Plan, at: Arrival) -> SmallVec<[Verdict; 4]> {
-        let keys: SmallVec<[Fingerprint; 4]> = plan.checks.iter().map(|check| self.fingerprint(plan.key(check))).collect();
+    fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Verdict; 4]> {
+        let keys: SmallVec<[Fingerprint; 4]> = checks.iter().map(|check| self.fingerprint(checks.key(check))).collect();
         // Always in the order of the shards, so that two requests never wait for each other.
         let mut places: SmallVec<[usize; 4]> = keys.iter().map(|key| self.place(*key)).collect();
         places.sort_unstable();
@@ -156,10 +163,10 @@ impl Memory {
         let mut shards: SmallVec<[_; 4]> = places.iter().map(|&place| self.lock(place)).collect();
         let shard_of = |key: Fingerprint| places.binary_search(&self.place(key)).expect("every key's shard is locked");
 
-        let stored = |index: usize| shards[shard_of(keys[index])].peek(keys[index], &plan.checks[index].algorithm);
-        let group = Group::decide(plan, at, stored, |left, right| keys[left] == keys[right]);
-        for (index, state, keep_for) in group.writes {
-            let (key, algorithm) = (keys[index], &plan.checks[index].algorithm);
+        let stored = |index: CheckIndex| shards[shard_of(keys[index.0])].peek(keys[index.0], &checks[index].algorithm);
+        let outcome = AllOrNone::decide(checks, at, stored, |left, right| keys[left.0] == keys[right.0]);
+        for (index, state, keep_for) in outcome.writes {
+            let (key, algorithm) = (keys[index.0], &checks[index].algorithm);
             let change = Change { state, algorithm, recovers: at.now + keep_for };
             let shard = &mut *shards[shard_of(key)];
             match shard.find(key) {
@@ -167,7 +174,7 @@ impl Memory {
                 None => self.add(shard, key, change),
             }
         }
-        group.verdicts
+        outcome.verdicts
     }
 
     /// Removes what has recovered from the next shard in turn; to be called now and then. Returns how many keys went. Their memory is kept for
@@ -218,8 +225,8 @@ impl Memory {
 }
 
 impl Store for Memory {
-    async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
-        self.decide_at(plan, picked, Arrival { now: now(), max_hold: within.patience })
+    async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
+        self.decide_at(checks, picked, Arrival { now: now(), max_hold: budget.max_hold })
     }
 }
 

@@ -36,8 +36,8 @@ use self::topology::node::Node;
 use self::wire::batch::{Reply, Work};
 pub use self::wire::call::{Call, CallRequest, ScriptRef};
 use self::wire::hash_slot::Redirect;
-use super::{Store, Within};
-use crate::plan::Plan;
+use super::{Budget, Store};
+use crate::plan::{CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::verdict::{Answers, StoreError};
 
@@ -64,13 +64,13 @@ struct WorkerLanes {
 struct PendingReply {
     node: Arc<Node>,
     began: Instant,
-    /// Which of the picked checks it is for.
-    picks: SmallVec<[usize; 4]>,
+    /// The checks that it is for.
+    picked: CheckIndices,
     receiver: oneshot::Receiver<Reply>,
 }
 
 /// The picked checks that go to the same server in the same way: whether it has to be told that we know that it gets the slot.
-type NodeGroup = (Arc<Node>, bool, SmallVec<[usize; 4]>);
+type NodeGroup = (Arc<Node>, bool, CheckIndices);
 
 /// Where a check has to go.
 #[derive(Clone, Debug)]
@@ -118,10 +118,10 @@ impl Redis {
         self.deployment().connections()
     }
 
-    fn worker_lanes(&self, plan: &Plan, place: usize) -> &WorkerLanes {
+    fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
         match &self.per_second {
             // A request that counts as a whole is counted in one place.
-            Some(worker_lanes) if plan.checks[place].per_second && plan.commit == Commit::Each => worker_lanes,
+            Some(worker_lanes) if checks[index].per_second && checks.commit == Commit::Each => worker_lanes,
             _ => &self.main,
         }
     }
@@ -142,34 +142,33 @@ impl WorkerLanes {
     }
 
     /// Sends some of the picked checks on their way. What cannot go is answered at once.
-    async fn send(&self, request: &PickedChecks<'_>, picks: &[(usize, Route)], answers: &mut Answers) -> SmallVec<[PendingReply; 1]> {
-        let map = self.deployment.map_by(request.within.deadline).await;
+    async fn send(&self, request: &PickedChecks<'_>, picked: &[(CheckIndex, Route)], answers: &mut Answers) -> SmallVec<[PendingReply; 1]> {
+        let map = self.deployment.map_by(request.budget.deadline).await;
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
-        for (pick, route) in picks {
+        for (index, route) in picked {
             let (node, is_asking) = match route {
                 Route::Redirected(redirect) if redirect.is_ask => (self.deployment.node_at(&redirect.to), true),
                 Route::Redirected(redirect) => (self.deployment.moved(redirect.slot, &redirect.to), false),
-                Route::ByKey => match map.owner(request.key(*pick)) {
+                Route::ByKey => match map.owner(request.key(*index)) {
                     Ok(node) => (Arc::clone(node), false),
                     Err(name) => {
-                        answers.checks[*pick] = Err(StoreError::NotExecuted(name));
+                        answers.checks[index.0] = Err(StoreError::NotExecuted(name));
                         continue;
                     }
                 },
             };
             match groups.iter_mut().find(|(known, asking, _)| known.id == node.id && *asking == is_asking) {
-                Some((.., picks)) => picks.push(*pick),
-                None => groups.push((node, is_asking, SmallVec::from_slice(&[*pick]))),
+                Some((.., picked)) => picked.push(*index),
+                None => groups.push((node, is_asking, CheckIndices::from_slice(&[*index]))),
             }
         }
         let mut pending = SmallVec::new();
-        for (node, is_asking, picks) in groups {
-            let places = picks.iter().map(|&pick| request.picked[pick]).collect();
-            let work = Work { plan: Arc::clone(request.plan), places, within: request.within, is_asking };
-            let sent = node.admit(request.within).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
+        for (node, is_asking, picked) in groups {
+            let work = Work { checks: Arc::clone(request.checks), picked: picked.clone(), budget: request.budget, is_asking };
+            let sent = node.admit(request.budget).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
             match sent {
-                Ok(receiver) => pending.push(PendingReply { node, began: Instant::now(), picks, receiver }),
-                Err(error) => picks.iter().for_each(|&pick| answers.checks[pick] = Err(error)),
+                Ok(receiver) => pending.push(PendingReply { node, began: Instant::now(), picked, receiver }),
+                Err(error) => picked.iter().for_each(|index| answers.checks[index.0] = Err(error)),
             }
         }
         pending
@@ -186,38 +185,38 @@ impl Drop for WorkerLanes {
 
 /// What a request asks.
 struct PickedChecks<'a> {
-    plan: &'a Arc<Plan>,
-    picked: &'a [usize],
-    within: Within,
+    checks: &'a Arc<Checks>,
+    picked: &'a [CheckIndex],
+    budget: Budget,
 }
 
 impl PickedChecks<'_> {
     /// The key of a picked check. A request that counts as a whole goes where its first check goes: all its keys share a slot.
-    fn key(&self, pick: usize) -> &[u8] {
-        self.plan.key(&self.plan.checks[self.picked[pick]])
+    fn key(&self, index: CheckIndex) -> &[u8] {
+        self.checks.key(&self.checks[index])
     }
 }
 
 impl PendingReply {
     /// Waits for the answers. Returns what may be asked once more.
-    async fn end(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(usize, Route); 4]> {
-        let Self { node, began, picks, receiver } = self;
-        let reply = match timeout_at(request.within.deadline, receiver).await {
+    async fn end(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(CheckIndex, Route); 4]> {
+        let Self { node, began, picked, receiver } = self;
+        let reply = match timeout_at(request.budget.deadline, receiver).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => Reply::failed(picks.len(), StoreError::Unknown(error::IO)),
+            Ok(Err(_)) => Reply::failed(picked.len(), StoreError::Unknown(error::IO)),
             Err(_) => {
-                node.timed_out(began, request.within);
-                Reply::failed(picks.len(), StoreError::Unknown(error::TIMEOUT))
+                node.timed_out(began, request.budget);
+                Reply::failed(picked.len(), StoreError::Unknown(error::TIMEOUT))
             }
         };
         answers.now = answers.now.max(reply.now);
         let mut again = SmallVec::new();
-        for (at, (&pick, answer)) in picks.iter().zip(&reply.answers).enumerate() {
-            answers.checks[pick] = *answer;
+        for (&index, answer) in picked.iter().zip(&reply.answers) {
+            answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_worth_another_try) {
-                let redirect = reply.redirects.iter().find(|(index, _)| *index == at).map(|(_, redirect)| redirect.clone());
+                let redirect = reply.redirects.iter().find(|(redirected, _)| *redirected == index).map(|(_, redirect)| redirect.clone());
                 let here = node.location().map(|location| location.address.clone());
-                again.push((pick, redirect.map_or(Route::ByKey, |redirect| Route::Redirected(redirect.seen_from(here.as_ref())))));
+                again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::Redirected(redirect.seen_from(here.as_ref())))));
             }
         }
         again
@@ -226,31 +225,32 @@ impl PendingReply {
 
 impl Redis {
     async fn ask(&self, request: &PickedChecks<'_>, answers: &mut Answers) {
-        let mut picks: SmallVec<[(usize, Route); 4]> = (0..request.picked.len()).map(|pick| (pick, Route::ByKey)).collect();
+        let mut picked: SmallVec<[(CheckIndex, Route); 4]> = request.picked.iter().map(|&index| (index, Route::ByKey)).collect();
         for attempt in 0..2 {
             let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
             for worker_lanes in [Some(&self.main), self.per_second.as_ref()].into_iter().flatten() {
-                let is_own = |pick: &usize| std::ptr::eq(self.worker_lanes(request.plan, request.picked[*pick]), &raw const **worker_lanes);
-                let own: SmallVec<[(usize, Route); 4]> = picks.iter().filter(|(pick, _)| is_own(pick)).cloned().collect();
+                let is_own = |index: CheckIndex| std::ptr::eq(self.worker_lanes(request.checks, index), &raw const **worker_lanes);
+                let own: SmallVec<[(CheckIndex, Route); 4]> = picked.iter().filter(|(index, _)| is_own(*index)).cloned().collect();
                 if !own.is_empty() {
                     pending.extend(worker_lanes.send(request, &own, answers).await);
                 }
             }
-            picks.clear();
+            picked.clear();
             for reply in pending {
-                picks.extend(reply.end(request, answers).await);
+                picked.extend(reply.end(request, answers).await);
             }
-            if picks.is_empty() || attempt > 0 {
+            if picked.is_empty() || attempt > 0 {
                 return;
             }
-            self.worker_lanes(request.plan, request.picked[picks[0].0]).deployment.record_retry();
-            let is_on_its_way = |&(pick, _): &(usize, Route)| answers.checks[pick] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
-            if picks.iter().any(is_on_its_way) {
-                if Instant::now() + ON_ITS_WAY < request.within.deadline {
+            self.worker_lanes(request.checks, picked[0].0).deployment.record_retry();
+            let is_on_its_way =
+                |&(index, _): &(CheckIndex, Route)| answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
+            if picked.iter().any(is_on_its_way) {
+                if Instant::now() + ON_ITS_WAY < request.budget.deadline {
                     sleep(ON_ITS_WAY).await;
                 } else {
                     // There is no time to wait, and what is known already says more than that it was too late.
-                    picks.retain(|pick| !is_on_its_way(pick));
+                    picked.retain(|one| !is_on_its_way(one));
                 }
             }
         }
@@ -258,16 +258,16 @@ impl Redis {
 }
 
 impl Store for Redis {
-    async fn decide(&self, plan: &Arc<Plan>, picked: &[usize], within: Within) -> Answers {
-        let mut answers = Answers::failed(picked.len(), StoreError::NotExecuted(error::TIMEOUT));
+    async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
+        let mut answers = Answers::failed(checks.len(), StoreError::NotExecuted(error::TIMEOUT));
         if picked.is_empty() {
             return answers;
         }
-        self.ask(&PickedChecks { plan, picked, within }, &mut answers).await;
+        self.ask(&PickedChecks { checks, picked, budget }, &mut answers).await;
         let mut last = None;
-        for (place, error) in answers.checks.iter().enumerate().filter_map(|(place, answer)| Some((place, answer.err()?))) {
+        for (index, error) in picked.iter().filter_map(|&index| Some((index, answers.checks[index.0].err()?))) {
             if last != Some(error) {
-                let deployment = &self.worker_lanes(plan, picked[place]).deployment;
+                let deployment = &self.worker_lanes(checks, index).deployment;
                 deployment.error_counters().record(error::name(error), None);
                 if matches!(error, StoreError::Unknown(_)) {
                     deployment.record_unknown_outcome();

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir::algorithm::{Algorithm, FixedWindow};
-use weir::plan::{Check, Plan, Role};
+use weir::plan::{Check, Checks, Modes};
 use weir::store::redis::{Call, CallRequest};
-use weir::store::{Redis, Store, StoreError, Within};
+use weir::store::{Budget, Redis, Store, StoreError};
 use weir::time::{Micros, Span};
 use weir::verdict::{Answers, Verdict};
 
@@ -31,17 +31,17 @@ fn fixed(limit: u32, window: Span) -> FixedWindow {
 }
 
 pub fn check(limit: u32, hits: i64) -> Check {
-    Check::new(Algorithm::FixedWindow(fixed(limit, WEEK)), hits, Role::default())
+    Check::new(Algorithm::FixedWindow(fixed(limit, WEEK)), hits, Modes::default())
 }
 
-pub fn plan(checks: &[(&str, Check)]) -> Plan {
-    Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
+pub fn checks_of(checks: &[(&str, Check)]) -> Checks {
+    Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
 }
 
-/// All checks of a plan.
-async fn decide_within(redis: &Redis, plan: Plan, within: Within) -> Answers {
-    let plan = Arc::new(plan);
-    redis.decide(&plan, &plan.all(), within).await
+/// Decides all checks of a request.
+async fn decide_within(redis: &Redis, checks: Checks, budget: Budget) -> Answers {
+    let checks = Arc::new(checks);
+    redis.decide(&checks, &checks.indices(), budget).await
 }
 
 /// By Redis's clock.
@@ -56,18 +56,18 @@ pub struct When {
 }
 
 /// All checks of requests that come in at a given time, each with its own patience.
-pub fn call<'p>(plans: impl IntoIterator<Item = (&'p Plan, When)>) -> Call<'p> {
+pub fn call<'p>(requests: impl IntoIterator<Item = (&'p Checks, When)>) -> Call<'p> {
     let mut now = Micros::default();
-    let part = |(plan, when): (&'p Plan, When)| {
+    let part = |(checks, when): (&'p Checks, When)| {
         now = when.now;
-        CallRequest { plan, places: plan.all(), deadline: when.deadline, patience: when.patience }
+        CallRequest { checks, picked: checks.indices(), deadline: when.deadline, max_hold: when.patience }
     };
-    let requests = plans.into_iter().map(part).collect();
+    let requests = requests.into_iter().map(part).collect();
     Call { requests, now, is_time_given: true, jitter_secs: 0 }
 }
 
 pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
-    decide_within(redis, plan(checks), Within::until(Instant::now() + TIMEOUT)).await
+    decide_within(redis, checks_of(checks), Budget::until(Instant::now() + TIMEOUT)).await
 }
 
 pub async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tonic::Request;
 use weir::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::limiter::{self, Limiter, Outage, outage};
-use weir::plan::{Check, Plan, Role};
+use weir::plan::{Check, Checks, Modes};
 use weir::proto::rate_limit_response::Code;
 use weir::store::{AnyStore, Memory, memory};
 use weir::time::{Rate, Span, Unit};
@@ -93,14 +93,14 @@ async fn so_many_wait_and_no_more() {
     let options = Options { kind: AlgorithmKind::LeakyBucket, max_delay: Some(Span::from_secs(60)), ..Options::default() };
     let rate = Rate { requests_per_unit: 4, unit: Unit::Second, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
-    let plan = Arc::new(Plan::of_checks([(&b"key"[..], Check::new(algorithm, 1, Role::default()))]));
+    let checks = Arc::new(Checks::of([(&b"key"[..], Check::new(algorithm, 1, Modes::default()))]));
     let limiter = Limiter::new(
         None,
         AnyStore::Memory(Memory::new(memory::Options::default())),
         Outage::new(outage::Options::default()),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },
     );
-    let allowed = async || limiter.decide(&plan, Some(PATIENT)).await[0].allows();
+    let allowed = async || limiter.decide(&checks, Some(PATIENT)).await[0].allows();
     assert!(allowed().await, "the first need not wait");
     let answers = tokio::join!(allowed(), allowed(), allowed());
     assert_eq!(answers, (true, false, false), "one waits, and there is no place for more");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
-use crate::plan::{Group, Role};
+use crate::plan::{AllOrNone, CheckIndices, Modes};
 use crate::time::{Micros, Rate, Unit};
 
 const FIXED: FixedWindow = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
@@ -24,13 +24,13 @@ fn algorithm_options(kind: AlgorithmKind, count_denied: bool) -> crate::algorith
     crate::algorithm::Options { kind, count_denied: Some(count_denied), ..Default::default() }
 }
 
-fn plan(algorithm: Algorithm, hits: &[(&str, i64)]) -> Plan {
-    Plan::of_checks(hits.iter().map(|&(key, hits)| (key.as_bytes(), Check::new(algorithm, hits, Role::default()))))
+fn checks(algorithm: Algorithm, hits: &[(&str, i64)]) -> Checks {
+    Checks::of(hits.iter().map(|&(key, hits)| (key.as_bytes(), Check::new(algorithm, hits, Modes::default()))))
 }
 
-fn group(mut plan: Plan) -> Plan {
-    plan.commit = Commit::AllOrNone;
-    plan
+fn group(mut checks: Checks) -> Checks {
+    checks.commit = Commit::AllOrNone;
+    checks
 }
 
 fn refusal(retry_after: Wait, reset: Span) -> Verdict {
@@ -48,22 +48,22 @@ fn ms(ms: u64) -> Duration {
 }
 
 impl Denials {
-    fn knows(&self, plan: &Plan, now: Instant) -> Vec<bool> {
-        self.refused(plan, now).iter().map(Option::is_some).collect()
+    fn knows(&self, checks: &Checks, now: Instant) -> Vec<bool> {
+        self.refused(checks, now).iter().map(Option::is_some).collect()
     }
 
-    /// Learns the answers to a whole plan in a decision without length.
-    fn learn_all(&self, plan: &Plan, answers: &[Verdict], at: Instant) {
+    /// Learns the answers to all checks in a decision without length.
+    fn learn_all(&self, checks: &Checks, answers: &[Verdict], at: Instant) {
         let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
-        self.learn(plan, &plan.all(), &answers, at, at);
+        self.learn(checks, &checks.indices(), &answers, at, at);
     }
 }
 
 #[test]
 fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_asked() {
     let (cache, began) = (cache(), Instant::now());
-    let one = plan(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 2)]);
-    cache.learn(&one, &[0], &[Ok(refused_for(100))], began, began + ms(30));
+    let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 2)]);
+    cache.learn(&one, &[CheckIndex(0)], &[Ok(refused_for(100))], began, began + ms(30));
     assert_eq!(cache.entries(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
@@ -77,11 +77,11 @@ fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_as
 fn no_entry_lives_longer_than_a_second() {
     let (cache, began) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::SlidingWindowLog, 10, false);
-    let (long, never) = (plan(algorithm, &[("long", 1)]), plan(algorithm, &[("never", 11)]));
+    let (long, never) = (checks(algorithm, &[("long", 1)]), checks(algorithm, &[("never", 11)]));
     cache.learn_all(&long, &[refused_for(3_600_000)], began);
     cache.learn_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
-    for plan in [long, never] {
-        assert_eq!((cache.knows(&plan, began + ms(999)), cache.knows(&plan, began + ms(1_000))), (vec![true], vec![false]));
+    for checks in [long, never] {
+        assert_eq!((cache.knows(&checks, began + ms(999)), cache.knows(&checks, began + ms(1_000))), (vec![true], vec![false]));
     }
 }
 
@@ -89,7 +89,7 @@ fn no_entry_lives_longer_than_a_second() {
 fn so_many_hits_are_refused_and_any_more() {
     let (cache, now) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::TokenBucket, 10, false);
-    let asked = |hits| plan(algorithm, &[("a", hits)]);
+    let asked = |hits| checks(algorithm, &[("a", hits)]);
     cache.learn_all(&asked(5), &[refused_for(500)], now);
     for (hits, known) in [(1, false), (4, false), (5, true), (6, true), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
         assert_eq!(cache.knows(&asked(hits), now), [known], "{hits} hits");
@@ -108,7 +108,7 @@ fn so_many_hits_are_refused_and_any_more() {
 #[test]
 fn a_fixed_window_that_counts_denied_hits_is_over_for_any_hits() {
     let (counted, other, now) = (cache(), cache(), Instant::now());
-    let asked = |algorithm, hits| plan(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
+    let asked = |algorithm, hits| checks(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
     let answer = [refusal(Wait::Never, Span::from_micros(700_000))];
     counted.learn_all(&asked(FIXED, 15), &answer, now);
     assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(699)), [true]);
@@ -126,29 +126,29 @@ fn a_fixed_window_that_counts_denied_hits_is_over_for_any_hits() {
 #[test]
 fn a_give_back_asks_the_store_and_ends_the_entry() {
     let (cache, now) = (cache(), Instant::now());
-    let asked = |hits: &[(&str, i64)]| plan(Algorithm::FixedWindow(FIXED), hits);
+    let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
     let denied = [refused_for(900)];
     cache.learn_all(&asked(&[("a", 1)]), &denied, now);
     cache.learn_all(&asked(&[("b", 1)]), &denied, now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("a", -1)]), now), [false, false], "what comes behind a give-back may be allowed");
     // Whether it is known to have happened or not, and whatever the same request was refused.
     let both = asked(&[("a", -1), ("a", 1)]);
-    cache.learn(&both, &both.all(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
+    cache.learn(&both, &both.indices(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [false, true]);
 }
 
 #[test]
 fn a_changed_amount_does_not_meet_old_entries() {
     let (cache, now) = (cache(), Instant::now());
-    let asked = |fixed| plan(Algorithm::FixedWindow(fixed), &[("a", 1)]);
+    let asked = |fixed| checks(Algorithm::FixedWindow(fixed), &[("a", 1)]);
     cache.learn_all(&asked(FIXED), &[refused_for(900)], now);
     assert_eq!(cache.knows(&asked(FIXED), now), [true]);
     assert_eq!(cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now), [false]);
     let bucket = made(AlgorithmKind::TokenBucket, 10, false);
     let Algorithm::TokenBucket(token) = bucket else { panic!("a bucket") };
-    cache.learn_all(&plan(bucket, &[("b", 1)]), &[refused_for(900)], now);
+    cache.learn_all(&checks(bucket, &[("b", 1)]), &[refused_for(900)], now);
     let larger = Algorithm::TokenBucket(crate::algorithm::TokenBucket { burst: 11, ..token });
-    assert_eq!((cache.knows(&plan(bucket, &[("b", 1)]), now), cache.knows(&plan(larger, &[("b", 1)]), now)), (vec![true], vec![false]));
+    assert_eq!((cache.knows(&checks(bucket, &[("b", 1)]), now), cache.knows(&checks(larger, &[("b", 1)]), now)), (vec![true], vec![false]));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
     let rate = Rate { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 };
     let leaky = |max_delay| {
         let options = crate::algorithm::Options { max_delay: Some(max_delay), ..algorithm_options(AlgorithmKind::LeakyBucket, false) };
-        plan(Algorithm::try_new(&rate, &options).expect("an algorithm"), &[("a", 1)])
+        checks(Algorithm::try_new(&rate, &options).expect("an algorithm"), &[("a", 1)])
     };
     for (max_delay, known) in [(Span::ZERO, true), (Span::from_secs(1), false)] {
         cache.learn_all(&leaky(max_delay), &[refused_for(900)], now);
@@ -168,7 +168,7 @@ fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
 #[test]
 fn a_group_is_known_as_a_whole_or_not_at_all() {
     let (cache, now) = (cache(), Instant::now());
-    let asked = |hits: &[(&str, i64)]| plan(Algorithm::FixedWindow(FIXED), hits);
+    let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
     let allowed = Verdict { allowed: true, ..refused_for(1) };
     cache.learn_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [true, false]);
@@ -185,9 +185,9 @@ fn its_size_is_bounded_and_the_smallest_works() {
     for (bytes, most) in [(1, WAYS), (100, WAYS), (10_000, 10_000 / size_of::<Entry>()), (1 << 20, (1 << 20) / size_of::<Entry>())] {
         let (cache, now) = (Denials::new(Options { bytes }).expect("a cache"), Instant::now());
         for key in 0..50_000 {
-            cache.learn_all(&plan(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
+            cache.learn_all(&checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
         }
-        let last = plan(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
+        let last = checks(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
         assert_eq!(cache.knows(&last, now), [true], "the newest has a place");
         let entries = cache.entries(now);
         assert!(entries <= most && entries > most / 2, "{bytes} bytes: {entries} of {most}");
@@ -199,19 +199,21 @@ fn its_size_is_bounded_and_the_smallest_works() {
 struct Reference(HashMap<String, State>);
 
 impl Reference {
-    fn decide(&mut self, plan: &Plan, keys: &[&str], picked: &[usize], at: Arrival) -> Vec<Result<Verdict, StoreError>> {
-        if plan.commit == Commit::AllOrNone {
-            let group = Group::decide(plan, at, |index| self.0.get(keys[index]).cloned(), |left, right| keys[left] == keys[right]);
-            self.0.extend(group.writes.into_iter().map(|(index, state, _)| (keys[index].to_owned(), state)));
+    fn decide(&mut self, checks: &Checks, keys: &[&str], picked: &[CheckIndex], at: Arrival) -> Vec<Result<Verdict, StoreError>> {
+        if checks.commit == Commit::AllOrNone {
+            let group =
+                AllOrNone::decide(checks, at, |index| self.0.get(keys[index.0]).cloned(), |left, right| keys[left.0] == keys[right.0]);
+            self.0.extend(group.writes.into_iter().map(|(index, state, _)| (keys[index.0].to_owned(), state)));
             return group.verdicts.into_iter().map(Ok).collect();
         }
-        let decide = |&place: &usize| {
-            let check = &plan.checks[place];
-            let step = check.algorithm.step(self.0.get(keys[place]).cloned(), at, check.hits);
-            self.0.extend(step.state.map(|state| (keys[place].to_owned(), state)));
-            Ok(step.verdict)
-        };
-        picked.iter().map(decide).collect()
+        let mut answers = vec![Err(StoreError::NotExecuted("not picked")); checks.len()];
+        for &index in picked {
+            let (check, key) = (&checks[index], keys[index.0]);
+            let step = check.algorithm.step(self.0.get(key).cloned(), at, check.hits);
+            self.0.extend(step.state.map(|state| (key.to_owned(), state)));
+            answers[index.0] = Ok(step.verdict);
+        }
+        answers
     }
 
     fn would_allow(&self, check: &Check, key: &str, hits: i64, at: Arrival) -> bool {
@@ -237,27 +239,26 @@ proptest! {
             micros += passes;
             let hits: Vec<_> = hits.into_iter().map(|(key, hits)| (["a", "b"][key], hits)).collect();
             let keys: Vec<_> = hits.iter().map(|(key, _)| *key).collect();
-            let plan = plan(algorithm, &hits);
-            let plan = if is_group { group(plan) } else { plan };
+            let checks = checks(algorithm, &hits);
+            let checks = if is_group { group(checks) } else { checks };
             let began = epoch + Duration::from_micros(micros);
             let arrival = |micros| Arrival { now: Micros(1_800_000_000_000_000 + micros), max_hold: Span::MAX };
-            let known = cache.refused(&plan, began);
-            for (place, verdict) in known.iter().enumerate().filter_map(|(place, known)| Some((place, (*known)?))) {
-                let check = &plan.checks[place];
+            let known = cache.refused(&checks, began);
+            for ((check, key), verdict) in checks.iter().zip(&keys).zip(&known).filter_map(|(check, known)| Some((check, (*known)?))) {
                 for hits in [check.hits, check.hits + 1, check.hits * 2, 1_000_000] {
-                    prop_assert!(!store.would_allow(check, keys[place], hits, arrival(micros)), "{hits} of {:?}: {verdict:?}", keys[place]);
+                    prop_assert!(!store.would_allow(check, key, hits, arrival(micros)), "{hits} of {key:?}: {verdict:?}");
                 }
                 prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
             }
-            let picked: Vec<_> = (0..known.len()).filter(|&place| known[place].is_none()).collect();
+            let picked: CheckIndices = checks.indices().into_iter().filter(|index| known[index.0].is_none()).collect();
             if picked.is_empty() {
                 continue;
             }
             // On the way to the store and back.
             micros += trip;
-            let answers = store.decide(&plan, &keys, &picked, arrival(micros));
+            let answers = store.decide(&checks, &keys, &picked, arrival(micros));
             micros += trip;
-            cache.learn(&plan, &picked, &answers, began, epoch + Duration::from_micros(micros));
+            cache.learn(&checks, &picked, &answers, began, epoch + Duration::from_micros(micros));
         }
     }
 }

@@ -1,31 +1,31 @@
 use super::*;
 use crate::algorithm::{Algorithm, FixedWindow};
-use crate::plan::Role;
+use crate::plan::Modes;
 use crate::time::{Micros, Span};
 use crate::verdict::{Verdict, Wait};
 
 use OnStoreFailure::{Allow, Deny, Error, Local};
 
 const DOWN: StoreError = StoreError::NotExecuted("connect");
-const PLAIN: Role = Role { shadow: false, quota: false };
-const SHADOW: Role = Role { shadow: true, quota: false };
-const QUOTA: Role = Role { shadow: false, quota: true };
+const PLAIN: Modes = Modes { shadow: false, quota: false };
+const SHADOW: Modes = Modes { shadow: true, quota: false };
+const QUOTA: Modes = Modes { shadow: false, quota: true };
 
 fn outage(replicas: u32) -> Outage {
     Outage::new(Options { replicas: NonZeroU32::new(replicas).expect("not 0"), ..Options::default() })
 }
 
-fn check(on_store_failure: OnStoreFailure, role: Role) -> Check {
+fn check(on_store_failure: OnStoreFailure, modes: Modes) -> Check {
     let fixed = FixedWindow { limit: 4, window: Span::from_secs(3_600), count_denied: true };
-    let mut check = Check::new(Algorithm::FixedWindow(fixed), 1, role);
+    let mut check = Check::new(Algorithm::FixedWindow(fixed), 1, modes);
     check.on_store_failure = on_store_failure;
     check
 }
 
-fn plan(checks: &[(OnStoreFailure, Role)]) -> Plan {
-    let checks = checks.iter().enumerate().map(|(place, &(policy, role))| (place.to_string(), check(policy, role)));
+fn checks(of: &[(OnStoreFailure, Modes)]) -> Checks {
+    let checks = of.iter().enumerate().map(|(index, &(policy, modes))| (index.to_string(), check(policy, modes)));
     let checks: Vec<_> = checks.collect();
-    Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
+    Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
 }
 
 fn at() -> Arrival {
@@ -37,10 +37,10 @@ fn verdict(allowed: bool) -> Verdict {
     Verdict { allowed, remaining: 0, used: 5, reset_after: second, retry_after: Wait::For(second), delay: Span::ZERO }
 }
 
-/// What becomes of a plan, with a letter for each check: passes (`a`), is refused (`d`), fails (`e`), is decided locally (`L` allowed, `l`
+/// What becomes of some checks, with a letter for each check: passes (`a`), is refused (`d`), fails (`e`), is decided locally (`L` allowed, `l`
 /// refused), was decided by the store (`S`, `s`); and then of the request.
-fn settled(outage: &Outage, plan: &Plan, asked: &[Result<Decision, StoreError>]) -> String {
-    let decisions = outage.settle(plan, Asked::from(asked), at);
+fn decided(outage: &Outage, checks: &Checks, partial: &[Result<Decision, StoreError>]) -> String {
+    let decisions = outage.apply_policies(checks, PartialDecisions::from(partial), at);
     let letter = |decision: &Decision| match decision {
         Decision::PolicyAllows(_) => 'a',
         Decision::PolicyRefuses(_) => 'd',
@@ -62,7 +62,7 @@ fn settled(outage: &Outage, plan: &Plan, asked: &[Result<Decision, StoreError>])
     };
     let letters: String = decisions.iter().map(letter).collect();
     let fails = decisions.iter().any(|decision| decision.failure().is_some());
-    let refused = plan.refuses(decisions.iter().map(Decision::allows));
+    let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     assert!(!(fails && refused), "who is refused is not failed");
     letters
         + if fails {
@@ -76,7 +76,7 @@ fn settled(outage: &Outage, plan: &Plan, asked: &[Result<Decision, StoreError>])
 
 #[test]
 fn the_policies_of_one_request_come_to_one_answer() {
-    let table: [(&[(OnStoreFailure, Role)], &str); 17] = [
+    let table: [(&[(OnStoreFailure, Modes)], &str); 17] = [
         (&[(Error, PLAIN)], "e UNAVAILABLE"),
         (&[(Allow, PLAIN)], "a OK"),
         (&[(Deny, PLAIN)], "d OVER_LIMIT"),
@@ -95,30 +95,30 @@ fn the_policies_of_one_request_come_to_one_answer() {
         (&[(Deny, QUOTA), (Local, QUOTA)], "dL OK"),
         (&[(Error, QUOTA), (Deny, PLAIN)], "ad OVER_LIMIT"),
     ];
-    for (checks, expected) in table {
-        assert_eq!(settled(&outage(1), &plan(checks), &vec![Err(DOWN); checks.len()]), expected, "{checks:?}");
+    for (of, expected) in table {
+        assert_eq!(decided(&outage(1), &checks(of), &vec![Err(DOWN); of.len()]), expected, "{of:?}");
     }
 }
 
 #[test]
 fn what_the_store_did_decide_stays() {
     let (yes, no) = (Ok(Decision::Store(verdict(true))), Ok(Decision::DenialCache(verdict(false))));
-    let two = |policy| plan(&[(Error, PLAIN), (policy, PLAIN)]);
-    assert_eq!(settled(&outage(1), &two(Deny), &[yes, no]), "Ss OVER_LIMIT");
-    assert_eq!(settled(&outage(1), &two(Deny), &[yes, Err(DOWN)]), "Sd OVER_LIMIT");
-    assert_eq!(settled(&outage(1), &two(Error), &[yes, Err(DOWN)]), "Se UNAVAILABLE");
-    assert_eq!(settled(&outage(1), &two(Allow), &[yes, Err(StoreError::Data("wrong type"))]), "Sa OK");
-    assert_eq!(settled(&outage(1), &two(Local), &[yes, Err(DOWN)]), "SL OK");
+    let two = |policy| checks(&[(Error, PLAIN), (policy, PLAIN)]);
+    assert_eq!(decided(&outage(1), &two(Deny), &[yes, no]), "Ss OVER_LIMIT");
+    assert_eq!(decided(&outage(1), &two(Deny), &[yes, Err(DOWN)]), "Sd OVER_LIMIT");
+    assert_eq!(decided(&outage(1), &two(Error), &[yes, Err(DOWN)]), "Se UNAVAILABLE");
+    assert_eq!(decided(&outage(1), &two(Allow), &[yes, Err(StoreError::Data("wrong type"))]), "Sa OK");
+    assert_eq!(decided(&outage(1), &two(Local), &[yes, Err(DOWN)]), "SL OK");
     // A refusal is one, whatever the other check would have said.
-    assert_eq!(settled(&outage(1), &two(Error), &[no, Err(DOWN)]), "sa OVER_LIMIT");
-    assert_eq!(settled(&outage(1), &two(Local), &[no, Err(DOWN)]), "sL OVER_LIMIT");
+    assert_eq!(decided(&outage(1), &two(Error), &[no, Err(DOWN)]), "sa OVER_LIMIT");
+    assert_eq!(decided(&outage(1), &two(Local), &[no, Err(DOWN)]), "sL OVER_LIMIT");
 }
 
 #[test]
 fn local_counts_a_share_of_the_limit() {
     for (replicas, expected) in [(1, 4), (2, 2), (3, 2), (4, 1), (100, 1)] {
-        let (outage, plan) = (outage(replicas), plan(&[(Local, PLAIN)]));
-        let passed = (0..10).filter(|_| settled(&outage, &plan, &[Err(DOWN)]) == "L OK").count();
+        let (outage, checks) = (outage(replicas), checks(&[(Local, PLAIN)]));
+        let passed = (0..10).filter(|_| decided(&outage, &checks, &[Err(DOWN)]) == "L OK").count();
         assert_eq!(passed, expected, "{replicas} replicas");
         assert_eq!(outage.local().size().keys, 1);
     }
@@ -126,24 +126,24 @@ fn local_counts_a_share_of_the_limit() {
 
 #[test]
 fn a_group_fails_as_a_group_and_counts_as_one() {
-    let group = |checks: &[(OnStoreFailure, Role)]| {
-        let mut group = plan(checks);
+    let group = |of: &[(OnStoreFailure, Modes)]| {
+        let mut group = checks(of);
         group.commit = Commit::AllOrNone;
         group
     };
     let yes = Ok(Decision::Store(verdict(true)));
-    assert_eq!(settled(&outage(1), &group(&[(Allow, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), yes]), "ad OVER_LIMIT");
-    assert_eq!(settled(&outage(1), &group(&[(Allow, PLAIN), (Error, PLAIN)]), &[Err(DOWN), yes]), "ae UNAVAILABLE");
+    assert_eq!(decided(&outage(1), &group(&[(Allow, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), yes]), "ad OVER_LIMIT");
+    assert_eq!(decided(&outage(1), &group(&[(Allow, PLAIN), (Error, PLAIN)]), &[Err(DOWN), yes]), "ae UNAVAILABLE");
     let outage = outage(4);
     // A refused group counts nowhere.
-    assert_eq!(settled(&outage, &group(&[(Local, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), Err(DOWN)]), "ad OVER_LIMIT");
+    assert_eq!(decided(&outage, &group(&[(Local, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), Err(DOWN)]), "ad OVER_LIMIT");
     assert_eq!(outage.local().size().keys, 0);
     let locals = group(&[(Local, PLAIN), (Local, PLAIN), (Allow, PLAIN)]);
-    assert_eq!(settled(&outage, &locals, &[Err(DOWN); 3]), "LLa OK");
-    assert_eq!(settled(&outage, &locals, &[Err(DOWN); 3]), "lla OVER_LIMIT", "each has a share of one");
+    assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "LLa OK");
+    assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "lla OVER_LIMIT", "each has a share of one");
     // Quotas beside it that pass let it count, those that are over do not.
     let keep = |first| group(&[(first, QUOTA), (Local, QUOTA)]);
     for (first, expected) in [(Allow, "al OK"), (Deny, "dl OVER_LIMIT")] {
-        assert_eq!(settled(&outage, &keep(first), &[Err(DOWN); 2]), expected);
+        assert_eq!(decided(&outage, &keep(first), &[Err(DOWN); 2]), expected);
     }
 }

@@ -17,7 +17,7 @@ use crate::verdict::{Decision, Decisions};
 /// descriptor has a limit whose counts somebody knows. Source: envoyproxy/ratelimit.
 pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |slot: &Slot| match slot {
-        Slot::Checked { check, .. } => !plan.checks[*check].role.quota,
+        Slot::Checked { check, .. } => !plan.checks[*check].modes.quota,
         Slot::Free | Slot::Unlimited(_) => false,
     };
     let limited = || statuses.iter().filter(|status| status.limit.is_some() && status.reset_secs.is_some());
@@ -36,7 +36,7 @@ pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames)
 /// When asking again makes sense: the longest wait of the limits that refuse, in whole seconds, at least one. Source: RFC 9110, section
 /// 10.2.3.
 pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> HeaderValue {
-    let refusals = plan.checks.iter().zip(decisions).filter(|(check, decision)| !check.role.shadow && !decision.allows());
+    let refusals = plan.checks.iter().zip(decisions).filter(|(check, decision)| !check.modes.shadow && !decision.allows());
     let waits = refusals.filter_map(|(_, decision)| Decision::until_reset(decision));
     let secs = waits.map(Span::secs_rounded_up).max().unwrap_or(0).max(1);
     HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() }

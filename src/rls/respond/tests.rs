@@ -24,9 +24,9 @@ fn plainly(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options)
             Slot::Free => ok,
             Slot::Unlimited(_) => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
             Slot::Checked { check, limit, rate, .. } => {
-                let decision = &decisions[*check];
+                let decision = &decisions[check.0];
                 let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
-                let refused = !decision.allows() && !plan.checks[*check].role.shadow;
+                let refused = !decision.allows() && !plan.checks[*check].modes.shadow;
                 let seconds = |span: Span| i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX);
                 DescriptorStatus {
                     code: if refused { Code::OverLimit } else { Code::Ok }.into(),
@@ -44,7 +44,7 @@ fn plainly(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options)
         }
     };
     let statuses: Statuses<'_> = plan.slots.iter().map(|slot| status(slot, plan, decisions)).collect();
-    let refused = plan.refuses(decisions.iter().map(Decision::allows)) && !options.shadow_mode;
+    let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows)) && !options.shadow_mode;
     let mut response_headers_to_add = options.headers.as_ref().map_or_else(Vec::new, |names| extras::headers(plan, &statuses, names));
     if refused && options.retry_after {
         response_headers_to_add.push(extras::retry_after(plan, decisions));
@@ -136,7 +136,7 @@ proptest! {
         let expected = plainly(&ask, &plan, &decisions, &options);
         prop_assert_eq!(RateLimitResponse::decode(framed.clone()).expect("a message"), expected.clone());
         prop_assert_eq!(framed.len(), expected.encoded_len(), "not a byte more than prost would write");
-        prop_assert_eq!(reply.shadowed, options.shadow_mode && plan.refuses(decisions.iter().map(Decision::allows)));
+        prop_assert_eq!(reply.shadowed, options.shadow_mode && plan.checks.is_over_limit(decisions.iter().map(Decision::allows)));
     }
 }
 
@@ -145,7 +145,8 @@ fn a_check_that_fails_leaves_no_answer() {
     let rate = Rate { requests_per_unit: 1, unit: Unit::Hour, unit_multiplier: 1 };
     let options = AlgorithmOptions { kind: AlgorithmKind::FixedWindow, ..AlgorithmOptions::default() };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
-    let plan = Plan::of_checks([(&b"key"[..], plan::Check::new(algorithm, 1, plan::Role::default()))]);
+    let mut plan = Plan::new(&Arc::default(), &Ask::default(), &plan::Options::default());
+    plan.checks = Arc::new(plan::Checks::of([(&b"key"[..], plan::Check::new(algorithm, 1, plan::Modes::default()))]));
     let error = StoreError::Unknown("gone");
     let decisions = Decisions::from_iter([Decision::Fails(error)]);
     assert_eq!(respond(&Ask::default(), &plan, &decisions, &Options::default()).expect_err("it failed"), error);

@@ -7,14 +7,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
-use crate::plan::Role;
+use crate::plan::Modes;
 use crate::time::{Rate, Span, Unit};
 
 const START: Arrival = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO };
 
 fn check(limit: u32, secs: u64) -> Check {
     let fixed = FixedWindow { limit, window: Span::from_secs(secs), count_denied: true };
-    Check::new(Algorithm::FixedWindow(fixed), 1, Role::default())
+    Check::new(Algorithm::FixedWindow(fixed), 1, Modes::default())
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_key_takes_few_bytes_however_many_there_are() {
 #[test]
 fn only_logs_and_rings_take_more() {
     for (name, algorithm) in algorithms() {
-        let bytes = bytes_per_key(&Check::new(algorithm, 1, Role::default()), 200_000);
+        let bytes = bytes_per_key(&Check::new(algorithm, 1, Modes::default()), 200_000);
         let most = match algorithm {
             Algorithm::SlidingWindowLog(_) => 250.0,
             // Sixty-one numbers.
@@ -171,7 +171,7 @@ proptest! {
             let (name, algorithm) = algorithms[kind];
             at.now = at.now + Span::from_micros(if later % 3 == 0 { later } else { later % 1_000 });
             let step = algorithm.step(states.remove(&(key, kind)), at, hits);
-            let verdict = memory.check(format!("{key}{name}").as_bytes(), &Check::new(algorithm, hits, Role::default()), at);
+            let verdict = memory.check(format!("{key}{name}").as_bytes(), &Check::new(algorithm, hits, Modes::default()), at);
             prop_assert_eq!(verdict, step.verdict, "{} {}", name, hits);
             states.extend(step.state.map(|state| ((key, kind), state)));
             if is_swept && later % 7 == 0 {
@@ -192,7 +192,7 @@ fn what_is_too_large_to_be_packed_is_as_exact() {
     let (memory, mut state) = (Memory::new(Options::default()), None);
     for hits in [i64::from(u32::MAX), 5, i64::from(u32::MAX), 0, -i64::from(u32::MAX), -7, 0, 1] {
         let step = algorithm.step(state.take(), START, hits);
-        assert_eq!(memory.check(b"many", &Check::new(algorithm, hits, Role::default()), START), step.verdict, "{hits}");
+        assert_eq!(memory.check(b"many", &Check::new(algorithm, hits, Modes::default()), START), step.verdict, "{hits}");
         state = step.state;
     }
 }

@@ -83,13 +83,13 @@ impl Lanes {
         let (reply, receiver) = oneshot::channel();
         let mut queue = self.0.queue();
         let (since, rtt) = (Instant::now(), &self.0.node.rtt);
-        let is_full = queue.checks + work.places.len() > LONGEST_QUEUE && queue.checks > 0;
-        if is_full || rtt.is_queue_too_long(queue.batches(), work.within, since) {
+        let is_full = queue.checks + work.picked.len() > LONGEST_QUEUE && queue.checks > 0;
+        if is_full || rtt.is_queue_too_long(queue.batches(), work.budget, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
-        queue.checks += work.places.len();
+        queue.checks += work.picked.len();
         // Whoever would be too late behind the batches under way is worth a lane of his own.
-        let worth = if rtt.is_deadline_too_close(work.within, since) { 1 } else { self.0.worth() };
+        let worth = if rtt.is_deadline_too_close(work.budget, since) { 1 } else { self.0.worth() };
         queue.jobs.push_back(QueuedWork { work, since, reply });
         if self.0.are_worth_it(queue.busy + 1, worth, &queue, since) {
             queue.busy += 1;
@@ -126,13 +126,13 @@ impl Queue {
     fn take(&mut self, jobs: &mut Vec<QueuedWork>, now: Instant) -> u64 {
         let (mut checks, mut left) = (0, 0);
         while let Some(job) = self.jobs.front() {
-            let next = job.work.places.len();
+            let next = job.work.picked.len();
             if checks > 0 && checks + next > MOST_CHECKS {
                 break;
             }
             let Some(job) = self.jobs.pop_front() else { break };
             self.checks -= next;
-            if !job.reply.is_closed() && job.work.within.deadline > now {
+            if !job.reply.is_closed() && job.work.budget.deadline > now {
                 checks += next;
                 jobs.push(job);
             } else {
@@ -178,7 +178,7 @@ impl Inner {
     /// can, and what another lane brought would only wait inside of it.
     fn most(&self, queue: &Queue, now: Instant) -> u32 {
         let under_way: usize = queue.under_way.iter().map(|&(_, checks)| checks).sum();
-        let is_slow = |job: &QueuedWork| self.node.rtt.is_slow_for(job.work.within.deadline.saturating_duration_since(job.since));
+        let is_slow = |job: &QueuedWork| self.node.rtt.is_slow_for(job.work.budget.deadline.saturating_duration_since(job.since));
         let lanes = self.node.options().pool_size.get();
         if under_way >= MANY_CHECKS && queue.jobs.front().is_some_and(is_slow) {
             // All of its answers are overdue then, which is no reason to ask for more.
@@ -219,7 +219,7 @@ impl Inner {
             let batch =
                 Batch::new(jobs.iter().map(|job| &job.work), self.batch_options, ClockReading { time, at }, connection.known_ttls());
             let mut replies = batch.unanswered();
-            let deadline = jobs.iter().map(|job| job.work.within.deadline).max().unwrap_or(at);
+            let deadline = jobs.iter().map(|job| job.work.budget.deadline).max().unwrap_or(at);
             self.send(connection, &batch, deadline, &mut replies).await;
             if let Some(again) = batch.without_script(&replies) {
                 self.send(connection, &again, deadline, &mut replies).await;
@@ -233,7 +233,7 @@ impl Inner {
         let mut outcome = Outcome::default();
         for (job, reply) in jobs.drain(..).zip(replies) {
             let mut with_it = outcome;
-            with_it.add(&reply, job.since, job.work.within);
+            with_it.add(&reply, job.since, job.work.budget);
             // Who has left has told the node already that it was too late.
             if job.reply.send(reply).is_ok() {
                 outcome = with_it;
@@ -269,7 +269,7 @@ impl Inner {
 
     /// There is no connection for these.
     fn refuse(&self, jobs: impl Iterator<Item = QueuedWork>, name: &'static str) {
-        let tell = |job: QueuedWork| job.reply.send(Reply::failed(job.work.places.len(), StoreError::NotExecuted(name))).is_ok();
+        let tell = |job: QueuedWork| job.reply.send(Reply::failed(job.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
         let told = jobs.map(tell).filter(|&told| told).count();
         self.node.refused(u32::try_from(told).unwrap_or(u32::MAX), name);
     }

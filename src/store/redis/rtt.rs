@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::{Duration, Instant};
 
-use crate::store::Within;
+use crate::store::Budget;
 
 /// A server that can answer sooner is near.
 const NEAR: Duration = Duration::from_millis(1);
@@ -39,8 +39,8 @@ impl RttEstimator {
     }
 
     /// Whether so little time is left that waiting for a batch under way to come back would be too much.
-    pub(crate) fn is_deadline_too_close(&self, within: Within, now: Instant) -> bool {
-        within.deadline.saturating_duration_since(now) < self.mean().saturating_mul(5) / 2
+    pub(crate) fn is_deadline_too_close(&self, budget: Budget, now: Instant) -> bool {
+        budget.deadline.saturating_duration_since(now) < self.mean().saturating_mul(5) / 2
     }
 
     /// Whether an answer takes more than a quarter of this time.
@@ -50,8 +50,8 @@ impl RttEstimator {
 
     /// Whether more than half of the time would be over before so many batches, which begin with the one under way, and one's own are back. Never
     /// behind no other batch: somebody has to find out that it has become quicker.
-    pub(crate) fn is_queue_too_long(&self, batches: u32, within: Within, now: Instant) -> bool {
-        batches > 0 && within.deadline.saturating_duration_since(now) / 2 < self.mean().saturating_mul(batches + 1)
+    pub(crate) fn is_queue_too_long(&self, batches: u32, budget: Budget, now: Instant) -> bool {
+        batches > 0 && budget.deadline.saturating_duration_since(now) / 2 < self.mean().saturating_mul(batches + 1)
     }
 
     /// Whether something is in the way of an answer that has been awaited since then, and may not be in the way of another one.
@@ -67,7 +67,6 @@ impl RttEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Span;
 
     const QUICK: Duration = Duration::from_micros(200);
 
@@ -105,7 +104,7 @@ mod tests {
     #[test]
     fn half_of_the_time_is_for_the_batches_before() {
         let (rtt, now) = (after([4 * QUICK; 3]), Instant::now());
-        let left = |left: Duration| Within { deadline: now + left, patience: Span::ZERO };
+        let left = |left: Duration| Budget::until(now + left);
         assert!(!rtt.is_queue_too_long(0, left(QUICK), now));
         for batches in 1..4 {
             let time = (batches + 1) * 8 * QUICK;
@@ -118,7 +117,7 @@ mod tests {
     #[test]
     fn who_has_less_time_than_two_and_a_half_cannot_wait_for_a_batch_under_way() {
         let (rtt, now) = (after([4 * QUICK; 3]), Instant::now());
-        let left = |left: Duration| Within { deadline: now + left, patience: Span::ZERO };
+        let left = |left: Duration| Budget::until(now + left);
         assert!(rtt.is_deadline_too_close(left(9 * QUICK), now));
         assert!(!rtt.is_deadline_too_close(left(10 * QUICK), now));
         assert!(!RttEstimator::default().is_deadline_too_close(left(Duration::ZERO), now));

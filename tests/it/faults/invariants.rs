@@ -1,7 +1,7 @@
 //! Numbers, clocks, two languages, and what is left behind: G13 to G16.
 
 use ::weir::algorithm::{self, Algorithm, AlgorithmKind};
-use ::weir::plan::{Check, Plan, Role};
+use ::weir::plan::{Check, Checks, Modes};
 use ::weir::store::redis::ScriptRef;
 use ::weir::time::{Micros, Rate, Span, Unit};
 use ::weir::verdict::{StoreError, Verdict, Wait};
@@ -74,8 +74,8 @@ const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multipl
 
 /// One check in the script, at a time that is given.
 fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) -> Result<Verdict, StoreError> {
-    let plan = Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]);
-    let call = call([(&plan, When { now: Micros(now), deadline: Micros(1 << 52), patience: Span::ZERO })]);
+    let checks = Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]);
+    let call = call([(&checks, When { now: Micros(now), deadline: Micros(1 << 52), patience: Span::ZERO })]);
     let reply: Value = call.command(ScriptRef::ByText).query(redis).expect("Redis answers");
     let mut answers = [Err(StoreError::Unknown("unanswered"))];
     call.read(&reply, &mut answers)?;

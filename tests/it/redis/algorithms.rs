@@ -17,9 +17,9 @@ fn redis_does_what_the_tables_say() {
             continue;
         }
         for (index, ask) in sequence.asks.iter().enumerate() {
-            let plan = plan(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Role::default()))]);
+            let checks = checks_of(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Modes::default()))]);
             let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.max_hold };
-            let call = call([(&plan, when)]);
+            let call = call([(&checks, when)]);
             let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered"))];
             call.read(&reply, &mut answers).expect("a good reply");

@@ -32,7 +32,7 @@ fn counted(connection: &mut bb8_redis::redis::Connection) -> Counted {
 /// Asks once for each of some customers, all at the same time.
 async fn ask_all(redis: &Redis, algorithm: Algorithm) {
     let keys: Vec<String> = (0..REQUESTS).map(|customer| format!("w1{{shop|customer=c-{customer:08}|path=/checkout}}xx60")).collect();
-    let hit = |key| async move { ask(redis, &[(key, Check::new(algorithm, 1, Role::default()))]).await };
+    let hit = |key| async move { ask(redis, &[(key, Check::new(algorithm, 1, Modes::default()))]).await };
     let answers = join_all(keys.iter().map(|key| hit(key.as_str()))).await;
     assert!(answers.iter().all(|answers| answers.checks[0].is_ok_and(|verdict| verdict.allowed)), "{:?}", answers[0]);
 }

@@ -129,7 +129,7 @@ async fn who_waits_for_a_connection_is_served_in_turn() {
 async fn each_window_is_exact_and_the_next_one_fresh() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let second = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(1))), 1, Role::default());
+    let second = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(1))), 1, Modes::default());
     let mut windows: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2_300) {
@@ -274,7 +274,7 @@ async fn keys_end_outside_their_hash_tag_and_live_a_little_longer_than_their_win
     let mut options = server.options();
     options.expiry_jitter_secs = 30;
     let redis = Redis::connect_lazily(options);
-    let minute = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(60))), 1, Role::default());
+    let minute = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(60))), 1, Modes::default());
     let names: Vec<String> = (0..50).map(|index| format!("w1{{d|user={index}}}fw60")).collect();
     let answers = ask(&redis, &names.iter().map(|name| (name.as_str(), minute.clone())).collect::<Vec<_>>()).await;
     let number = answers.now.0 / 60_000_000;
@@ -295,7 +295,7 @@ async fn keys_end_outside_their_hash_tag_and_live_a_little_longer_than_their_win
 async fn redis_and_the_pure_step_agree() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    // From here on Redis knows the script, so that every plan runs in its order.
+    // From here on Redis knows the script, so that all checks of a request run in its order.
     ask_one(&redis, "x", 5, -1).await.expect("Redis is well");
     let mut random = fastrand::Rng::with_seed(7);
     let mut states: BTreeMap<&str, Option<State>> = BTreeMap::new();

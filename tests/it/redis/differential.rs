@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, Value, cmd};
 use weir::algorithm::{self, AlgorithmKind, Arrival, State};
-use weir::plan::Group;
+use weir::plan::{AllOrNone, CheckIndex};
 use weir::rules::Commit;
 use weir::store::redis::ScriptRef;
 use weir::time::{Rate, Unit};
@@ -66,7 +66,7 @@ type Model = BTreeMap<Vec<u8>, Known>;
 
 /// What one batch has to come to.
 struct Expected {
-    plan: Plan,
+    checks: Checks,
     when: When,
     verdicts: Vec<Verdict>,
     /// One per check; `None` where a whole group decides.
@@ -77,11 +77,11 @@ struct Expected {
 }
 
 /// Runs a batch on the pure steps.
-fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Expected {
-    let keys: Vec<Vec<u8>> = plan.checks.iter().map(|check| stored_state::key(&plan, check, when.now)).collect();
+fn expect(checks: Checks, when: When, model: &mut Model, source: &mut Source) -> Expected {
+    let keys: Vec<Vec<u8>> = checks.iter().map(|check| stored_state::key(&checks, check, when.now)).collect();
     let at = Arrival { now: when.now, max_hold: when.patience };
     let mut deleted = Vec::new();
-    for (key, check) in keys.iter().zip(&plan.checks) {
+    for (key, check) in keys.iter().zip(checks.iter()) {
         let Some(known) = model.get(key).filter(|known| known.is_free(check, when.now)) else { continue };
         if source.random.bool() {
             let (old, none) = (check.algorithm.step(known.state.clone(), at, check.hits), check.algorithm.step(None, at, check.hits));
@@ -90,10 +90,10 @@ fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Exp
             deleted.push(key.clone());
         }
     }
-    let (verdicts, kept) = match plan.commit {
+    let (verdicts, kept) = match checks.commit {
         Commit::Each => {
             let (mut verdicts, mut kept) = (Vec::new(), Vec::new());
-            for (key, check) in keys.iter().zip(&plan.checks) {
+            for (key, check) in keys.iter().zip(checks.iter()) {
                 let step = check.algorithm.step(model.get(key).and_then(|known| known.state.clone()), at, check.hits);
                 verdicts.push(step.verdict);
                 kept.push(step.keep_for);
@@ -104,13 +104,13 @@ fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Exp
             (verdicts, Some(kept))
         }
         Commit::AllOrNone => {
-            let known = |index: usize| model.get(&keys[index]).and_then(|known| known.state.clone());
-            let group = Group::decide(&plan, at, known, |left, right| keys[left] == keys[right]);
+            let known = |index: CheckIndex| model.get(&keys[index.0]).and_then(|known| known.state.clone());
+            let group = AllOrNone::decide(&checks, at, known, |left, right| keys[left.0] == keys[right.0]);
             for (index, state, keep_for) in group.writes {
                 // A group does not tell which of its checks wrote last.
-                let by = plan.checks[index].algorithm;
-                let is_one = keys.iter().zip(&plan.checks).all(|(key, check)| *key != keys[index] || check.algorithm == by);
-                write(model, &keys[index], by, when.now, Some(state), if is_one { keep_for } else { Span::MAX });
+                let by = checks[index].algorithm;
+                let is_one = keys.iter().zip(checks.iter()).all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
+                write(model, &keys[index.0], by, when.now, Some(state), if is_one { keep_for } else { Span::MAX });
             }
             (group.verdicts.to_vec(), None)
         }
@@ -122,7 +122,7 @@ fn expect(plan: Plan, when: When, model: &mut Model, source: &mut Source) -> Exp
     }
     let distinct: BTreeSet<_> = keys.into_iter().collect();
     let stored = distinct.into_iter().map(|key| (key.clone(), model.get(&key).and_then(|known| known.state.clone()))).collect();
-    Expected { plan, when, verdicts, kept, stored, deleted }
+    Expected { checks, when, verdicts, kept, stored, deleted }
 }
 
 /// What matters of a verdict: nobody is told when to come again who was let in.
@@ -142,7 +142,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         for key in &batch.deleted {
             add(cmd("DEL").arg(key).clone());
         }
-        add(call([(&batch.plan, batch.when)]).command(ScriptRef::ByHash));
+        add(call([(&batch.checks, batch.when)]).command(ScriptRef::ByHash));
         for (key, _) in &batch.stored {
             add(cmd("GET").arg(key).clone());
         }
@@ -154,8 +154,8 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
             replies.next();
         }
         let reply = replies.next().expect("one per command");
-        let call = call([(&batch.plan, batch.when)]);
-        let shown = || format!("seed {seed}, at {:?}, {:?}: {:#?}\nreply {reply:?}", batch.when, batch.plan.commit, batch.plan.checks);
+        let call = call([(&batch.checks, batch.when)]);
+        let shown = || format!("seed {seed}, at {:?}, {:?}: {:#?}\nreply {reply:?}", batch.when, batch.checks.commit, batch.checks);
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); batch.verdicts.len()];
         assert_eq!(call.read(reply, &mut answers), Ok(batch.when.now), "{}", shown());
         for (index, (answer, expected)) in answers.iter().zip(&batch.verdicts).enumerate() {
@@ -187,7 +187,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let server = RedisServer::start();
     let mut connection = server.connection();
     let (mut source, mut model) = (Source::new(kinds, seed), Model::new());
-    let first = source.plan();
+    let first = source.checks();
     let when = When { now: Micros(0), deadline: Micros(END), patience: Span::ZERO };
     call([(&first, when)]).command(ScriptRef::ByText).exec(&mut connection).expect("the script is known from here on");
     server.flush();
@@ -205,10 +205,10 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         }
         let together: Vec<Expected> = (0..TOGETHER)
             .map(|_| {
-                let plan = source.plan();
+                let checks = source.checks();
                 let patience = [Span::ZERO, Span::MAX, Span::from_micros(source.random.u64(..100_000_000))][source.random.usize(..3)];
                 let when = When { now: source.time(), deadline: Micros(END), patience };
-                expect(plan, when, &mut model, &mut source)
+                expect(checks, when, &mut model, &mut source)
             })
             .collect();
         compare(&mut connection, &together, seed);

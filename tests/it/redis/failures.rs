@@ -16,7 +16,7 @@ const SCHEDULING_SLACK: Duration = Duration::from_millis(80);
 /// Asks with a short deadline, and holds the answer to it.
 async fn ask_with_short_deadline(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
     let began = Instant::now();
-    let answers = decide_within(redis, plan(&[(key, check(1_000_000, 1))]), Within::until(began + SHORT_DEADLINE)).await;
+    let answers = decide_within(redis, checks_of(&[(key, check(1_000_000, 1))]), Budget::until(began + SHORT_DEADLINE)).await;
     assert!(began.elapsed() < SHORT_DEADLINE + SCHEDULING_SLACK, "answered after {:?}", began.elapsed());
     answers.checks[0]
 }
@@ -110,8 +110,8 @@ async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
     const HELD: Duration = Duration::from_secs(1);
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
-    let patient = || Within::until(Instant::now() + 5 * HELD);
-    let ask = async |key| decide_within(&redis, plan(&[(key, check(1_000, 1))]), patient()).await.checks[0];
+    let patient = || Budget::until(Instant::now() + 5 * HELD);
+    let ask = async |key| decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), patient()).await.checks[0];
     // Two connections, because two lanes are used where Redis is far; and then it is near again.
     ask("first").await.expect("Redis is well");
     proxy.to_client(Forwarding::Delay { by: HELD / 50, jitter: Duration::ZERO });
@@ -155,7 +155,7 @@ async fn who_finds_a_counter_gone_does_not_wait_for_its_expiry() {
     server.flush();
     proxy.to_client(Forwarding::Delay { by: WAY, jitter: Duration::ZERO });
     // Enough for the answer, and too little for another one.
-    let answers = decide_within(&redis, plan(&[("gone", check(1_000, 1))]), Within::until(Instant::now() + WAY * 7 / 4)).await;
+    let answers = decide_within(&redis, checks_of(&[("gone", check(1_000, 1))]), Budget::until(Instant::now() + WAY * 7 / 4)).await;
     assert_eq!(answers.checks[0].map(|verdict| verdict.used), Ok(1));
     proxy.to_client(Forwarding::Pass);
     let expires = eventually_async(|| (server.keys().iter().all(|key| server.run::<i64>(&["TTL", key]) > 0)).then_some(())).await;
@@ -170,7 +170,7 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
     // From here on Redis knows the script.
     ask_one(&redis, "late", 10, -1).await.expect("Redis is well");
     server.pause();
-    let answers = decide_within(&redis, plan(&[("late", check(10, -2))]), Within::until(Instant::now() + SHORT_DEADLINE)).await;
+    let answers = decide_within(&redis, checks_of(&[("late", check(10, -2))]), Budget::until(Instant::now() + SHORT_DEADLINE)).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();

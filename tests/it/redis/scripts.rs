@@ -26,17 +26,17 @@ fn each_algorithm(limit: u32) -> Vec<(&'static str, Algorithm)> {
 }
 
 fn check_of(algorithm: Algorithm, hits: i64) -> Check {
-    Check::new(algorithm, hits, Role::default())
+    Check::new(algorithm, hits, Modes::default())
 }
 
-async fn decide(redis: &Redis, plan: Plan) -> Answers {
-    decide_within(redis, plan, Within { deadline: Instant::now() + TIMEOUT, patience: Span::MAX }).await
+async fn decide(redis: &Redis, checks: Checks) -> Answers {
+    decide_within(redis, checks, Budget { deadline: Instant::now() + TIMEOUT, max_hold: Span::MAX }).await
 }
 
-fn all_or_none(checks: &[(&str, Check)]) -> Plan {
-    let mut plan = plan(checks);
-    plan.commit = Commit::AllOrNone;
-    plan
+fn all_or_none(checks: &[(&str, Check)]) -> Checks {
+    let mut checks = checks_of(checks);
+    checks.commit = Commit::AllOrNone;
+    checks
 }
 
 fn used(answers: &Answers) -> Vec<Result<(bool, u64), StoreError>> {
@@ -55,7 +55,7 @@ fn stored_as(key: &str, algorithm: &Algorithm, answers: &Answers) -> String {
 async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let now = decide(&redis, plan(&[("now", check(1, 0))])).await;
+    let now = decide(&redis, checks_of(&[("now", check(1, 0))])).await;
     let mut spoilt = 0;
     for (name, algorithm) in each_algorithm(10) {
         let bad = stored_as(&format!("{name}-bad"), &algorithm, &now);
@@ -85,7 +85,7 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
                         (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), check_of(algorithm, 1))).collect();
                     checks.insert(place, (format!("{name}-bad"), check_of(algorithm, hits)));
                     let checks: Vec<_> = checks.iter().map(|(key, check)| (key.as_str(), check.clone())).collect();
-                    let answers = decide(&redis, plan(&checks)).await;
+                    let answers = decide(&redis, checks_of(&checks)).await;
                     for (index, answer) in used(&answers).into_iter().enumerate() {
                         if index == place {
                             let wrong = matches!(answer, Err(StoreError::Data("wrongtype" | "not_an_integer")));
@@ -98,7 +98,7 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
                     assert!(answers.checks.iter().all(|answer| matches!(answer, Err(StoreError::Data(_)))), "{name}: {answers:?}");
                     // Nothing of the group was written.
                     let (key, check) = &checks[(place + 1) % 3];
-                    let look = decide(&redis, plan(&[(key, check_of(check.algorithm, 0))])).await;
+                    let look = decide(&redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
                     assert_eq!(used(&look), [Ok((true, 1))], "{name}");
                 }
             }
@@ -117,7 +117,7 @@ async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
     for (name, algorithm) in each_algorithm(4) {
         let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, check_of(algorithm, hits)));
         let expected = [(true, 2), (true, 3), (false, 3), (true, 4), (false, 4), (true, 4), (true, 2), (true, 2), (true, 4)];
-        assert_eq!(used(&decide(&redis, plan(&hits)).await), expected.map(Ok), "{name}");
+        assert_eq!(used(&decide(&redis, checks_of(&hits)).await), expected.map(Ok), "{name}");
         server.flush();
         let group = decide(&redis, all_or_none(&hits)).await;
         let refused = |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
@@ -134,16 +134,16 @@ async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
 async fn a_group_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let (enforced, quota, shadow) = (Role::default(), Role { quota: true, shadow: false }, Role { quota: false, shadow: true });
-    let table: [(&[(Role, i64)], bool); 8] = [
+    let (enforced, quota, shadow) = (Modes::default(), Modes { quota: true, shadow: false }, Modes { quota: false, shadow: true });
+    let table: [(&[(Modes, i64)], bool); 8] = [
         (&[(enforced, 1), (enforced, 9)], false),
         (&[(shadow, 9), (enforced, 1)], true),
         (&[(shadow, 9)], true),
         (&[(quota, 9), (quota, 1)], true),
         (&[(quota, 9), (quota, 9)], false),
         (&[(quota, 9), (enforced, 1)], false),
-        (&[(Role { quota: true, shadow: true }, 9)], true),
-        (&[(Role { quota: true, shadow: true }, 9), (quota, 9)], true),
+        (&[(Modes { quota: true, shadow: true }, 9)], true),
+        (&[(Modes { quota: true, shadow: true }, 9), (quota, 9)], true),
     ];
     for (name, algorithm) in each_algorithm(4) {
         for (roles, is_written) in table {
@@ -171,7 +171,7 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
         let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, check_of(*algorithm, 1))).collect();
         // One that takes the transaction parts the calls.
         checks.insert(3, ("counted", check(10, 1)));
-        let answers = decide(&redis, plan(&checks)).await;
+        let answers = decide(&redis, checks_of(&checks)).await;
         assert_eq!(used(&answers), vec![Ok((true, round)); 7], "round {round}");
     }
     assert_eq!(redis.error_counts(), []);
@@ -183,10 +183,10 @@ async fn a_late_call_counts_nothing() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     for (name, algorithm) in each_algorithm(10) {
-        let plan = plan(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 1))]);
+        let checks = checks_of(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 1))]);
         for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
             let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), patience: Span::ZERO };
-            let call = call([(&plan, when)]);
+            let call = call([(&checks, when)]);
             let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
             assert_eq!(call.read(&reply, &mut answers), Ok(when.now));
@@ -205,14 +205,15 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let (_, algorithm) = each_algorithm(10)[4];
-    decide(&redis, plan(&[("late", check_of(algorithm, 1))])).await;
+    decide(&redis, checks_of(&[("late", check_of(algorithm, 1))])).await;
     server.pause();
     let answers =
-        decide_within(&redis, plan(&[("late", check_of(algorithm, 2))]), Within::until(Instant::now() + Duration::from_millis(20))).await;
+        decide_within(&redis, checks_of(&[("late", check_of(algorithm, 2))]), Budget::until(Instant::now() + Duration::from_millis(20)))
+            .await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
-    let answers = decide(&redis, plan(&[("late", check_of(algorithm, 0))])).await;
+    let answers = decide(&redis, checks_of(&[("late", check_of(algorithm, 0))])).await;
     assert_eq!(used(&answers), [Ok((true, 1))]);
 }
 
@@ -236,7 +237,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                                     tokio::spawn(async move {
                                         let mut allowed = 0;
                                         for _ in 0..8 {
-                                            let answers = decide(&redis, plan(&[(name, check_of(algorithm, 1))])).await;
+                                            let answers = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await;
                                             allowed += u32::from(answers.checks[0].expect("Redis is well").allowed);
                                         }
                                         allowed
@@ -269,13 +270,13 @@ async fn waits_are_true_on_redis_s_own_clock() {
         let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
         let mut wait = None;
         while wait.is_none() {
-            let verdict = decide(&redis, plan(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
             wait = (!verdict.allowed).then_some(verdict.retry_after);
         }
         let Some(Wait::For(wait)) = wait else { panic!("{name}: never") };
         assert!(wait <= Span::from_secs(2), "{name}: {wait:?}");
         tokio::time::sleep(wait.into()).await;
-        let verdict = decide(&redis, plan(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
+        let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
         assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
     }
     server.assert_every_key_expires();
@@ -289,11 +290,11 @@ async fn a_long_log_takes_little_room() {
     let rate = Rate { requests_per_unit: 100_000, unit: Unit::Hour, unit_multiplier: 1 };
     let options = algorithm::Options { kind: AlgorithmKind::SlidingWindowLog, ..Default::default() };
     let log = Algorithm::try_new(&rate, &options).expect("a good limit");
-    let plan = plan(&[("log", check_of(log, 1))]);
+    let checks = checks_of(&[("log", check_of(log, 1))]);
     let mut connection = server.connection();
     for event in 0..EVENTS {
         let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), patience: Span::ZERO };
-        let call = call([(&plan, when)]);
+        let call = call([(&checks, when)]);
         let named = if event == 0 { ScriptRef::ByText } else { ScriptRef::ByHash };
         call.command(named).exec(&mut connection).expect("Redis is well");
         cmd("ZADD").arg("set").arg(when.now.0).arg(event).exec(&mut connection).expect("Redis is well");
@@ -310,13 +311,13 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
     let now = Micros(1_800_000_000_000_000);
     for (name, algorithm) in each_algorithm(4) {
         let when = |late: u64| When { now, deadline: Micros(now.0 + 1 - late), patience: Span::MAX };
-        let plans = [
-            plan(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 1))]),
+        let requests = [
+            checks_of(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 1))]),
             all_or_none(&[(name, check_of(algorithm, 1)), (name, check_of(algorithm, 9)), ("other", check_of(algorithm, 1))]),
-            plan(&[(name, check_of(algorithm, 1))]),
+            checks_of(&[(name, check_of(algorithm, 1))]),
             all_or_none(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 2))]),
             all_or_none(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 0))]),
-            plan(&[(name, check_of(algorithm, 0))]),
+            checks_of(&[(name, check_of(algorithm, 0))]),
         ];
         let bad = match &algorithm {
             Algorithm::FixedWindow(fixed) => format!("bad:{}", fixed.number(now)),
@@ -324,7 +325,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         };
         server.run::<()>(&["SADD", &bad, "x"]);
         let late = [0, 0, 2, 0, 0, 0];
-        let all = call(plans.iter().zip(late).map(|(plan, late)| (plan, when(late))));
+        let all = call(requests.iter().zip(late).map(|(checks, late)| (checks, when(late))));
         let reply = all.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); all.len()];
         assert_eq!(all.read(&reply, &mut answers), Ok(now), "{name}");
@@ -347,7 +348,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         assert_eq!(seen, expected, "{name}");
         // What a refused request took back was written all the same, because another had changed it before.
         assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
-        let look = plan(&[(name, check_of(algorithm, 0)), ("other", check_of(algorithm, 0))]);
+        let look = checks_of(&[(name, check_of(algorithm, 0)), ("other", check_of(algorithm, 0))]);
         let look = call([(&look, when(0))]);
         let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
         let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
@@ -355,7 +356,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(2), Ok(2)], "{name}");
         server.flush();
         // Two requests, of which the second changes nothing in the end: the first one's change has to survive it.
-        let pair = call(plans[..2].iter().map(|plan| (plan, when(0))));
+        let pair = call(requests[..2].iter().map(|checks| (checks, when(0))));
         let reply = pair.command(ScriptRef::ByText).query::<Value>(&mut server.connection());
         assert!(reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 3)), "{name}");
         let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
@@ -382,7 +383,7 @@ async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
         let options = algorithm::Options { kind, max_delay, ..Default::default() };
         let algorithm = Algorithm::try_new(&rate, &options).expect("options that belong together");
         for hit in 0..60 {
-            let verdict = decide(&redis, plan(&[("kept", check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, checks_of(&[("kept", check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);
             if hit == 0 && matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket) {

@@ -11,8 +11,8 @@ use tokio::time::{Duration, Instant, sleep};
 use super::inspection;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::breaker::Why;
-use crate::plan::{Check, Plan, Role};
-use crate::store::Within;
+use crate::plan::{Check, Checks, Modes};
+use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error::{self, ConnectError};
@@ -122,10 +122,10 @@ async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_optio
         let batch = Batch::new([&work], batch_options, ClockReading { time, at }, connection.known_ttls());
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
-        batch.read(connection.exchange(work.within.deadline).await?, &mut replies);
+        batch.read(connection.exchange(work.budget.deadline).await?, &mut replies);
         if let Some(again) = batch.without_script(&replies) {
             again.write(connection.outgoing());
-            again.read(connection.exchange(work.within.deadline).await?, &mut replies);
+            again.read(connection.exchange(work.budget.deadline).await?, &mut replies);
         }
         for answer in &replies[0].answers {
             match answer {
@@ -141,6 +141,6 @@ async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_optio
 
 fn work(key: &[u8], deadline: Instant) -> Work {
     let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX, window: PROBE_WINDOW, count_denied: true });
-    let plan = Arc::new(Plan::of_checks([(key, Check::new(window, 1, Role::default()))]));
-    Work { places: plan.all(), plan, within: Within::until(deadline), is_asking: false }
+    let checks = Arc::new(Checks::of([(key, Check::new(window, 1, Modes::default()))]));
+    Work { picked: checks.indices(), checks, budget: Budget::until(deadline), is_asking: false }
 }

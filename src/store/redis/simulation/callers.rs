@@ -4,15 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use smallvec::SmallVec;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::super::Redis;
 use super::counters::{Counters, Ran, STRANGE};
 use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
-use crate::plan::{Check, Plan, Role};
+use crate::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
 use crate::rules::Commit;
-use crate::store::{Store, Within};
+use crate::store::{Budget, Store};
 use crate::time::Span;
 use crate::verdict::{Answers, StoreError, Verdict};
 
@@ -37,9 +36,9 @@ struct Asked {
 /// One request.
 #[derive(Clone)]
 pub(super) struct Request {
-    checks: Vec<Asked>,
-    plan: Arc<Plan>,
-    picked: SmallVec<[usize; 4]>,
+    asked: Vec<Asked>,
+    checks: Arc<Checks>,
+    picked: CheckIndices,
     starts: Instant,
     patience: Duration,
     /// The caller leaves after this long.
@@ -48,8 +47,8 @@ pub(super) struct Request {
 
 impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { checks, picked, patience, leaves, plan, .. } = self;
-        write!(out, "{:?} of {checks:?}, {:?} within {patience:?}, leaves after {leaves:?}", &picked[..], plan.commit)
+        let Self { asked, picked, patience, leaves, checks, .. } = self;
+        write!(out, "{picked:?} of {asked:?}, {:?} within {patience:?}, leaves after {leaves:?}", checks.commit)
     }
 }
 
@@ -97,8 +96,8 @@ impl Callers {
         let leaves = (self.random.u32(..8) == 0).then(|| patience.mul_f64(self.random.f64()));
         let mut request = Request::new(checks, starts, patience);
         if is_group {
-            let plan = Arc::get_mut(&mut request.plan).expect("nobody else has it yet");
-            plan.commit = Commit::AllOrNone;
+            let checks = Arc::get_mut(&mut request.checks).expect("nobody else has it yet");
+            checks.commit = Commit::AllOrNone;
         } else if count > 1 && self.random.u32(..4) == 0 {
             let left_out = self.random.usize(..count);
             request.picked.remove(left_out);
@@ -140,18 +139,18 @@ impl Callers {
 }
 
 impl Request {
-    fn new(checks: Vec<Asked>, starts: Instant, patience: Duration) -> Self {
-        let of = |asked: &Asked| Check::new(asked.algorithm, asked.hits, Role::default());
-        let plan = Plan::of_checks(checks.iter().map(|asked| (asked.name.as_bytes(), of(asked))));
-        let picked = plan.all();
-        Self { checks, plan: Arc::new(plan), picked, starts, patience, leaves: None }
+    fn new(asked: Vec<Asked>, starts: Instant, patience: Duration) -> Self {
+        let of = |asked: &Asked| Check::new(asked.algorithm, asked.hits, Modes::default());
+        let checks = Checks::of(asked.iter().map(|asked| (asked.name.as_bytes(), of(asked))));
+        let picked = checks.indices();
+        Self { asked, checks: Arc::new(checks), picked, starts, patience, leaves: None }
     }
 
     /// Waits for its time, asks, and waits for the answers, or leaves.
     pub(super) async fn run(self, redis: Redis) -> Outcome {
         sleep_until(self.starts).await;
         let began = Instant::now();
-        let decide = redis.decide(&self.plan, &self.picked, Within::until(began + self.patience));
+        let decide = redis.decide(&self.checks, &self.picked, Budget::until(began + self.patience));
         let answers = match self.leaves {
             Some(after) => timeout(after, decide).await.ok(),
             None => Some(decide.await),
@@ -167,31 +166,40 @@ impl Outcome {
 
     /// Whether all is answered.
     pub(super) fn is_answered(&self) -> bool {
-        self.answers.as_ref().is_some_and(|answers| answers.checks.iter().all(Result::is_ok))
+        self.answers.is_some() && self.errors().next().is_none()
+    }
+
+    /// The answers to the picked checks; none when the caller left.
+    fn picked(&self) -> impl Iterator<Item = (CheckIndex, &Result<Verdict, StoreError>)> {
+        let answers = self.answers.as_ref();
+        self.request.picked.iter().filter_map(move |&index| Some((index, &answers?.checks[index.0])))
     }
 
     /// Whether the server ever got to hear of it.
     pub(super) fn was_heard(&self, counters: &Counters) -> bool {
-        self.request.checks.iter().any(|asked| counters.heard.contains_key(&asked.hits))
+        self.request.asked.iter().any(|asked| counters.heard.contains_key(&asked.hits))
     }
 
     /// Whether the server counted any of it.
     pub(super) fn was_counted(&self, counters: &Counters) -> bool {
-        self.request.checks.iter().any(|asked| counters.ran.contains_key(&asked.hits))
+        self.request.asked.iter().any(|asked| counters.ran.contains_key(&asked.hits))
     }
 
     pub(super) fn errors(&self) -> impl Iterator<Item = StoreError> {
-        self.answers.iter().flat_map(|answers| &answers.checks).filter_map(|answer| answer.err())
+        self.picked().filter_map(|(_, answer)| answer.err())
     }
 
     /// Holds the answers to what the server did.
     pub(super) fn judge(&self, counters: &Counters, clock_moves: bool, tally: &mut Tally) {
         let late = self.ended.saturating_duration_since(self.deadline());
         assert!(late <= HARDLY, "answered {late:?} after the deadline: {self:?}");
-        for (place, asked) in self.request.checks.iter().enumerate() {
+        for (index, asked) in self.request.asked.iter().enumerate() {
             let ran = counters.ran.get(&asked.hits).map_or(&[][..], Vec::as_slice);
             assert!(ran.len() <= 1, "counted {} times: {asked:?}, {ran:?} {self:?}", ran.len());
-            assert!(ran.is_empty() || self.request.picked.contains(&place), "counted, and nobody asked: {asked:?} {ran:?} {self:?}");
+            assert!(
+                ran.is_empty() || self.request.picked.contains(&CheckIndex(index)),
+                "counted, and nobody asked: {asked:?} {ran:?} {self:?}"
+            );
             for ran in ran {
                 assert!(ran.key.starts_with(asked.name.as_bytes()), "counted under another key: {asked:?} {ran:?}");
                 let is_late = ran.allowed.is_some() && ran.at > self.deadline() + SLACK;
@@ -202,9 +210,9 @@ impl Outcome {
             tally.left += 1;
             return;
         };
-        assert_eq!(answers.checks.len(), self.request.picked.len(), "one answer per picked check");
-        for (&place, answer) in self.request.picked.iter().zip(&answers.checks) {
-            let asked = &self.request.checks[place];
+        assert_eq!(answers.checks.len(), self.request.checks.len(), "one answer per check");
+        for (index, answer) in self.picked() {
+            let asked = &self.request.asked[index.0];
             let ran = counters.ran.get(&asked.hits).and_then(|ran| ran.first());
             let shown = || format!("{asked:?}: {answer:?}, {ran:?}, {self:?}");
             match answer {
@@ -225,7 +233,7 @@ impl Outcome {
             }
             if let Err(StoreError::Data(_)) = answer {
                 let strange = |asked: &Asked| asked.name.starts_with(STRANGE);
-                let is_shared = self.request.plan.commit == Commit::AllOrNone && self.request.checks.iter().any(strange);
+                let is_shared = self.request.checks.commit == Commit::AllOrNone && self.request.asked.iter().any(strange);
                 assert!(strange(asked) || is_shared, "nothing is wrong with this key: {}", shown());
             }
             tally.add(answer);

@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::clock::Clock;
 use super::counters::Counters;
 use crate::breaker::{self, Breaker, Why};
-use crate::store::Within;
+use crate::store::Budget;
 use crate::store::redis::connection::exchange::{Connection, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ConnectError, ErrorCounters};
@@ -87,7 +87,7 @@ fn hardly(budget: Duration) -> Duration {
 
 impl Outcome {
     /// Counts the reply to a request that began at `since`.
-    pub(crate) fn add(&mut self, reply: &Reply, since: Instant, within: Within) {
+    pub(crate) fn add(&mut self, reply: &Reply, since: Instant, budget: Budget) {
         let blamed = reply.answers.iter().filter_map(|answer| answer.err());
         let blamed = blamed.filter_map(|error| Some((error::blame(error)?, error::name(error)))).max_by_key(|(why, _)| *why == Why::Config);
         if blamed.is_some() {
@@ -95,9 +95,9 @@ impl Outcome {
             self.failure = blamed;
         } else {
             self.answered += 1;
-            let budget = within.deadline.saturating_duration_since(since);
+            let available = budget.deadline.saturating_duration_since(since);
             // An answer in time is an answer; only who hardly makes it is slow.
-            self.slow += u32::from(budget >= TELLING && since.elapsed() > hardly(budget));
+            self.slow += u32::from(available >= TELLING && since.elapsed() > hardly(available));
         }
     }
 }
@@ -216,8 +216,8 @@ impl Node {
     ///
     /// # Errors
     /// The name of what went wrong last.
-    pub(crate) fn admit(&self, within: Within) -> Result<(), &'static str> {
-        let left = within.deadline.saturating_duration_since(Instant::now());
+    pub(crate) fn admit(&self, budget: Budget) -> Result<(), &'static str> {
+        let left = budget.deadline.saturating_duration_since(Instant::now());
         self.budget_micros.store(u64::try_from(left.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
         if self.is_closed.load(Ordering::Relaxed) {
             return Ok(());
@@ -256,10 +256,10 @@ impl Node {
     }
 
     /// A request was not answered within its time.
-    pub(crate) fn timed_out(&self, since: Instant, within: Within) {
+    pub(crate) fn timed_out(&self, since: Instant, budget: Budget) {
         // What an old place owed us is not the new one's fault.
         let is_here = self.location().is_some_and(|location| location.since <= since);
-        if is_here && within.deadline.saturating_duration_since(since) >= TELLING {
+        if is_here && budget.deadline.saturating_duration_since(since) >= TELLING {
             self.refused(1, error::TIMEOUT);
         }
     }

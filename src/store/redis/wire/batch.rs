@@ -16,9 +16,9 @@ use super::call::{Call, CallRequest, ScriptRef, longest_jitter, write_key};
 use super::hash_slot::{self, Redirect, Slot};
 use super::known_ttls::{CounterKey, KnownTtls};
 use crate::algorithm::{Algorithm, FixedWindow};
-use crate::plan::{Check, Plan};
+use crate::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
-use crate::store::Within;
+use crate::store::Budget;
 use crate::store::redis::connection::exchange::CommandBuffer;
 use crate::store::redis::error;
 use crate::time::{Micros, Span};
@@ -38,10 +38,9 @@ pub(crate) type Answer = Result<Verdict, StoreError>;
 /// Checks of one request that go to one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
-    pub(crate) plan: Arc<Plan>,
-    /// The places of the checks in the plan.
-    pub(crate) places: SmallVec<[usize; 4]>,
-    pub(crate) within: Within,
+    pub(crate) checks: Arc<Checks>,
+    pub(crate) picked: CheckIndices,
+    pub(crate) budget: Budget,
     /// The server gave the slot away, or is about to get it, and has to be told that we know.
     pub(crate) is_asking: bool,
 }
@@ -51,10 +50,10 @@ pub(crate) struct Work {
 pub(crate) struct Reply {
     /// The server's time; 0 when it did not tell.
     pub(crate) now: Micros,
-    /// One per place, in order.
+    /// One per picked check, in order.
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// Where else some of it has to go: the index into `answers`, and where.
-    pub(crate) redirects: Vec<(usize, Redirect)>,
+    /// Checks that have to go elsewhere, and where.
+    pub(crate) redirects: Vec<(CheckIndex, Redirect)>,
 }
 
 impl Reply {
@@ -101,7 +100,7 @@ struct CommandGroup {
     items: Vec<CheckRef>,
 }
 
-/// A check: the index into the batch's work, and the index into its places.
+/// A check: the index into the batch's work, and the index into its picked checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckRef {
     work: usize,
@@ -127,21 +126,21 @@ impl<'w> Batch<'w> {
         let mut batch = Self { work: work.into_iter().collect(), batch_options, now, groups: SmallVec::new() };
         for (index, work) in batch.work.iter().enumerate() {
             // A request that gives back goes one way, so that its checks on one key keep their order.
-            let by_script = batch_options.fixed_windows_by_script || work.plan.checks.iter().any(|check| check.hits < 0);
-            for (at, &place) in work.places.iter().enumerate() {
-                let check = &work.plan.checks[place];
-                let encoding = match counted(&work.plan, check) {
+            let by_script = batch_options.fixed_windows_by_script || work.checks.iter().any(|check| check.hits < 0);
+            for (at, &picked) in work.picked.iter().enumerate() {
+                let check = &work.checks[picked];
+                let encoding = match counted(&work.checks, check) {
                     Some(fixed) if !by_script => {
                         // Where a slot arrives, whatever is said to the keys on their way has to be said together.
-                        let is_plain = !work.is_asking && (check.hits == 0 || known_ttls.knows(batch.counter(&work.plan, check, fixed)));
+                        let is_plain = !work.is_asking && (check.hits == 0 || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
                         if is_plain { Encoding::Plain } else { Encoding::Transaction }
                     }
                     _ => Encoding::Script(ScriptRef::ByHash),
                 };
-                let slot = if batch_options.by_slot && encoding != Encoding::Plain { hash_slot::of(work.plan.key(check)) } else { 0 };
+                let slot = if batch_options.by_slot && encoding != Encoding::Plain { hash_slot::of(work.checks.key(check)) } else { 0 };
                 let item = CheckRef { work: index, at };
                 // Of a slot that is on its way some keys may be there and others not: together they would be refused.
-                let is_alone = work.is_asking && work.plan.commit == Commit::Each;
+                let is_alone = work.is_asking && work.checks.commit == Commit::Each;
                 let belongs = |group: &&mut CommandGroup| {
                     group.encoding == encoding && group.slot == slot && group.is_asking == work.is_asking && !is_alone
                 };
@@ -161,7 +160,7 @@ impl<'w> Batch<'w> {
     /// Nothing but errors, to be filled by [`Batch::read`].
     pub(crate) fn unanswered(&self) -> Vec<Reply> {
         let nothing = StoreError::Unknown(error::PROTOCOL);
-        self.work.iter().map(|work| Reply::failed(work.places.len(), nothing)).collect()
+        self.work.iter().map(|work| Reply::failed(work.picked.len(), nothing)).collect()
     }
 
     /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a connection that is out of step,
@@ -211,8 +210,8 @@ impl<'w> Batch<'w> {
     /// Packs what counts: of a transaction each hit with its expiry.
     fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(USUAL_KEY);
-        for (plan, check, fixed) in self.counted(group) {
-            write_key(plan, check, self.now.time, &mut key);
+        for (checks, check, fixed) in self.counted(group) {
+            write_key(checks, check, self.now.time, &mut key);
             if check.hits == 0 {
                 out.push([b"GET", &key]);
                 continue;
@@ -234,8 +233,8 @@ impl<'w> Batch<'w> {
     pub(crate) fn learn(&self, replies: &[Reply], known_ttls: &mut KnownTtls) -> SmallVec<[CheckRef; 1]> {
         let mut bare = SmallVec::new();
         for group in self.groups.iter().filter(|group| group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain) {
-            for (&item, (plan, check, fixed)) in group.items.iter().zip(self.counted(group)).filter(|(_, (_, check, _))| check.hits > 0) {
-                let counter = self.counter(plan, check, fixed);
+            for (&item, (checks, check, fixed)) in group.items.iter().zip(self.counted(group)).filter(|(_, (_, check, _))| check.hits > 0) {
+                let counter = self.counter(checks, check, fixed);
                 match replies[item.work].answers[item.at] {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
@@ -253,43 +252,43 @@ impl<'w> Batch<'w> {
     /// Packs the expiries of counters that have none.
     pub(crate) fn write_expiries(&self, bare: &[CheckRef], out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(USUAL_KEY);
-        for (plan, check) in bare.iter().map(|&item| self.check(item)) {
-            if let Some(fixed) = counted(plan, check) {
-                write_key(plan, check, self.now.time, &mut key);
+        for (checks, check) in bare.iter().map(|&item| self.check(item)) {
+            if let Some(fixed) = counted(checks, check) {
+                write_key(checks, check, self.now.time, &mut key);
                 self.write_expiry(&key, fixed, out);
             }
         }
     }
 
-    fn counter<'c>(&self, plan: &'c Plan, check: &Check, fixed: &FixedWindow) -> CounterKey<'c> {
-        CounterKey { key: plan.key(check), window: fixed.number(self.now.time) }
+    fn counter<'c>(&self, checks: &'c Checks, check: &Check, fixed: &FixedWindow) -> CounterKey<'c> {
+        CounterKey { key: checks.key(check), window: fixed.number(self.now.time) }
     }
 
     fn call(&self, group: &CommandGroup) -> Call<'_> {
         let mut requests: SmallVec<[CallRequest<'_>; 1]> = SmallVec::with_capacity(group.items.len().min(self.work.len()));
         for items in group.items.chunk_by(|left, right| left.work == right.work) {
             let work = self.work[items[0].work];
-            let left = u64::try_from(work.within.deadline.saturating_duration_since(self.now.at).as_micros()).unwrap_or(u64::MAX);
+            let left = u64::try_from(work.budget.deadline.saturating_duration_since(self.now.at).as_micros()).unwrap_or(u64::MAX);
             requests.push(CallRequest {
-                plan: &work.plan,
-                places: items.iter().map(|item| work.places[item.at]).collect(),
+                checks: &work.checks,
+                picked: items.iter().map(|item| work.picked[item.at]).collect(),
                 deadline: self.now.time + Span::from_micros(left) + SLACK,
-                patience: work.within.patience,
+                max_hold: work.budget.max_hold,
             });
         }
         Call { requests, now: self.now.time, is_time_given: false, jitter_secs: self.batch_options.expiry_jitter_secs }
     }
 
-    fn check(&self, item: CheckRef) -> (&Plan, &Check) {
+    fn check(&self, item: CheckRef) -> (&Checks, &Check) {
         let work = self.work[item.work];
-        (&work.plan, &work.plan.checks[work.places[item.at]])
+        (&work.checks, &work.checks[work.picked[item.at]])
     }
 
     /// The checks of a transaction.
-    fn counted<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Plan, &'b Check, &'b FixedWindow)> {
+    fn counted<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
         group.items.iter().filter_map(|&item| {
-            let (plan, check) = self.check(item);
-            Some((plan, check, counted(plan, check)?))
+            let (checks, check) = self.check(item);
+            Some((checks, check, counted(checks, check)?))
         })
     }
 
@@ -307,9 +306,9 @@ impl<'w> Batch<'w> {
 }
 
 /// The window of a check that a transaction can decide: one that counts ahead of the answer, for itself alone.
-fn counted<'c>(plan: &Plan, check: &'c Check) -> Option<&'c FixedWindow> {
+fn counted<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
-        Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && plan.commit == Commit::Each => Some(fixed),
+        Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each => Some(fixed),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::script;
 use crate::algorithm::{Algorithm, FixedWindow};
-use crate::plan::{Check, Plan};
+use crate::plan::{Check, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
 
@@ -47,19 +47,19 @@ pub struct Call<'p> {
 #[derive(Clone, Debug)]
 pub struct CallRequest<'p> {
     /// The request.
-    pub plan: &'p Plan,
-    /// The places of its checks; of a plan that commits all or none all of them.
-    pub places: SmallVec<[usize; 4]>,
+    pub checks: &'p Checks,
+    /// Which of its checks; of checks that commit all or none all of them.
+    pub picked: CheckIndices,
     /// Nothing is counted after this time of Redis's clock.
     pub deadline: Micros,
     /// How long the caller can be held by a shaper.
-    pub patience: Span,
+    pub max_hold: Span,
 }
 
 impl<'p> CallRequest<'p> {
     /// Each check, and its part.
     fn checks(&self) -> impl Iterator<Item = (&Self, &'p Check)> {
-        self.places.iter().map(move |&place| (self, &self.plan.checks[place]))
+        self.picked.iter().map(move |&index| (self, &self.checks[index]))
     }
 }
 
@@ -97,9 +97,9 @@ impl Call<'_> {
         let mut firsts: SmallVec<[usize; 16]> = SmallVec::with_capacity(checks);
         let mut key = Vec::new();
         for (place, (request, check)) in self.checks().enumerate() {
-            write_key(request.plan, check, self.now, &mut key);
+            write_key(request.checks, check, self.now, &mut key);
             command.arg(&key[..]);
-            let own = request.plan.key(check);
+            let own = request.checks.key(check);
             let own = (hasher.hash_one(own), own, code(&check.algorithm));
             firsts.push(keys.iter().position(|key| *key == own).unwrap_or(place));
             keys.push(own);
@@ -145,9 +145,9 @@ impl Call<'_> {
         out.reserve(NUMBER + self.requests.len() * REQUEST);
         pack(out, &[self.requests.iter().map(deadline).min().unwrap_or(MOST.unsigned_abs())]);
         for request in &self.requests {
-            out.push((request.plan.commit == Commit::AllOrNone).into());
-            pack_short(out, request.places.len());
-            pack_short(out, request.plan.passing_quotas());
+            out.push((request.checks.commit == Commit::AllOrNone).into());
+            pack_short(out, request.picked.len());
+            pack_short(out, request.checks.passing_quotas());
             pack(out, &[deadline(request)]);
         }
     }
@@ -160,7 +160,7 @@ impl Call<'_> {
                 uses.push(code);
             }
         }
-        if self.requests.iter().any(|request| request.plan.commit == Commit::AllOrNone) {
+        if self.requests.iter().any(|request| request.checks.commit == Commit::AllOrNone) {
             uses.push(b'A');
         }
         uses
@@ -168,22 +168,22 @@ impl Call<'_> {
 
     /// A run of this check alone. Roles matter only to requests that commit all or none.
     fn run(&self, request: &CallRequest<'_>, check: &Check, limit: usize) -> Run {
-        let role = match request.plan.commit {
+        let role = match request.checks.commit {
             Commit::Each => 0,
-            Commit::AllOrNone => usize::from(check.role.quota) + 2 * usize::from(check.role.shadow),
+            Commit::AllOrNone => usize::from(check.modes.quota) + 2 * usize::from(check.modes.shadow),
         };
         let hits = check.hits.clamp(-MOST, i64::from(check.algorithm.capacity()) + 1);
-        Run { limit: 4 * limit + role, checks: 1, hits, own: self.own_number(check, request.patience) }
+        Run { limit: 4 * limit + role, checks: 1, hits, own: self.own_number(check, request.max_hold) }
     }
 
     /// What belongs to a check and not to its limit: for how long the counter of a window is kept, and how long a caller can be held.
-    fn own_number(&self, check: &Check, patience: Span) -> u64 {
+    fn own_number(&self, check: &Check, max_hold: Span) -> u64 {
         match &check.algorithm {
             Algorithm::FixedWindow(fixed) => {
                 let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
                 fixed.end(fixed.number(self.now)).since(self.now).micros() + jitter
             }
-            Algorithm::LeakyBucket(leaky) => leaky.tick.floor(patience).min(leaky.max_delay),
+            Algorithm::LeakyBucket(leaky) => leaky.tick.floor(max_hold).min(leaky.max_delay),
             _ => 0,
         }
     }
@@ -191,13 +191,13 @@ impl Call<'_> {
     /// How many checks it decides.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.requests.iter().map(|request| request.places.len()).sum()
+        self.requests.iter().map(|request| request.picked.len()).sum()
     }
 
     /// Whether it decides none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.requests.iter().all(|request| request.places.is_empty())
+        self.requests.iter().all(|request| request.picked.is_empty())
     }
 
     fn checks(&self) -> impl Iterator<Item = (&CallRequest<'_>, &Check)> {
@@ -234,9 +234,9 @@ fn describe(limit: &Algorithm, out: &mut Vec<u8>) {
 }
 
 /// Writes the key of a check as it stands in Redis. The counter of a fixed window is named for the window that `now` lies in.
-pub(crate) fn write_key(plan: &Plan, check: &Check, now: Micros, out: &mut Vec<u8>) {
+pub(crate) fn write_key(checks: &Checks, check: &Check, now: Micros, out: &mut Vec<u8>) {
     out.clear();
-    out.extend_from_slice(plan.key(check));
+    out.extend_from_slice(checks.key(check));
     if let Algorithm::FixedWindow(fixed) = &check.algorithm {
         out.push(b':');
         out.extend_from_slice(itoa::Buffer::new().format(fixed.number(now)).as_bytes());

@@ -130,18 +130,18 @@ impl Source {
         }
     }
 
-    pub fn plan(&mut self) -> Plan {
+    pub fn checks(&mut self) -> Checks {
         let mut checks = Vec::new();
         for _ in 0..self.random.usize(1..7) {
             let limit = self.limits[self.random.usize(..self.limits.len())];
             let limit = if self.random.u8(..10) == 0 { self.other_amount(limit) } else { limit };
-            let role = Role { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
+            let modes = Modes { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
             let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored_state::tag(&limit));
-            checks.push((key, Check::new(limit, self.hits(&limit), role)));
+            checks.push((key, Check::new(limit, self.hits(&limit), modes)));
         }
-        let mut plan = Plan::of_checks(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
-        plan.commit = if self.random.u8(..3) == 0 { Commit::AllOrNone } else { Commit::Each };
-        plan
+        let mut checks = Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
+        checks.commit = if self.random.u8(..3) == 0 { Commit::AllOrNone } else { Commit::Each };
+        checks
     }
 
     /// What a reload does: the same key, but another amount.

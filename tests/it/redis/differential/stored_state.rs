@@ -1,7 +1,7 @@
 //! What stands in Redis under a key, as something to compare.
 
 use weir::algorithm::{Algorithm, State};
-use weir::plan::{Check, Plan};
+use weir::plan::{Check, Checks};
 use weir::time::Micros;
 
 /// A state without what a store may keep as it likes.
@@ -42,8 +42,8 @@ pub fn tag(limit: &Algorithm) -> String {
 }
 
 /// The key as it stands in Redis.
-pub fn key(plan: &Plan, check: &Check, now: Micros) -> Vec<u8> {
-    let mut key = plan.key(check).to_vec();
+pub fn key(checks: &Checks, check: &Check, now: Micros) -> Vec<u8> {
+    let mut key = checks.key(check).to_vec();
     if let Algorithm::FixedWindow(fixed) = &check.algorithm {
         key.extend(format!(":{}", fixed.number(now)).into_bytes());
     }

@@ -142,9 +142,9 @@ async fn a_hang_is_unknown_over_tls_too() {
     let redis = secured.redis("localhost", &secured.trusting());
     assert_eq!(hit(&redis).await, Ok(1));
     secured.server.pause();
-    let within = weir::store::Within::until(Instant::now() + Duration::from_millis(50));
-    let plan = std::sync::Arc::new(crate::redis::plan(&[("key", check(10, 1))]));
-    let answers = weir::store::Store::decide(&redis, &plan, &plan.all(), within).await;
+    let budget = weir::store::Budget::until(Instant::now() + Duration::from_millis(50));
+    let checks = std::sync::Arc::new(crate::redis::checks_of(&[("key", check(10, 1))]));
+    let answers = weir::store::Store::decide(&redis, &checks, &checks.indices(), budget).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     secured.server.resume();
     recovery_time(&redis).await;

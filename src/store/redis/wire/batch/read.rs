@@ -52,7 +52,7 @@ impl Batch<'_> {
                     }
                     for (index, redirect) in elsewhere.drain(..) {
                         let CheckRef { work, at } = group.items[index];
-                        replies[work].redirects.push((at, redirect));
+                        replies[work].redirects.push((self.work[work].picked[at], redirect));
                     }
                 }
                 Err(Failed { error, cause }) => match cause.filter(|_| self.batch_options.by_slot).and_then(Redirect::read) {
@@ -81,7 +81,7 @@ impl Batch<'_> {
         }
         for (&CheckRef { work, at }, redirect) in group.items.iter().zip(redirects) {
             replies[work].answers[at] = Err(if redirect.is_some() { error } else { StoreError::NotExecuted(error::EXEC_ABORT) });
-            replies[work].redirects.extend(redirect.map(|redirect| (at, redirect)));
+            replies[work].redirects.extend(redirect.map(|redirect| (self.work[work].picked[at], redirect)));
         }
     }
 

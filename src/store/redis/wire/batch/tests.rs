@@ -1,20 +1,20 @@
 //! Batches against replies that stand here as lines.
 
 use super::*;
-use crate::plan::Role;
+use crate::plan::Modes;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
-fn plan(hits: &[i64]) -> Plan {
+fn checks(hits: &[i64]) -> Checks {
     let fixed = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
-    let check = |&hits| (&b"k"[..], Check::new(Algorithm::FixedWindow(fixed), hits, Role::default()));
-    Plan::of_checks(hits.iter().map(check))
+    let check = |&hits| (&b"k"[..], Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()));
+    Checks::of(hits.iter().map(check))
 }
 
-fn work(plan: Plan) -> Work {
-    let (places, plan) = (plan.all(), Arc::new(plan));
-    Work { plan, places, within: Within::until(Instant::now()), is_asking: false }
+fn work(checks: Checks) -> Work {
+    let (picked, checks) = (checks.indices(), Arc::new(checks));
+    Work { checks, picked, budget: Budget::until(Instant::now()), is_asking: false }
 }
 
 fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
@@ -43,7 +43,7 @@ fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
 }
 
 fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
-    let work = [work(plan(hits))];
+    let work = [work(checks(hits))];
     let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
     batch(&work, 0).read(Parser::of(replies), &mut answers);
     answers[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
@@ -98,7 +98,7 @@ fn a_refused_transaction_ran_only_if_a_command_was_answered_on_its_own() {
 
 #[test]
 fn only_what_lacked_the_script_is_sent_again() {
-    let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2])), work(plan(&[-1, 1]))];
+    let all = [work(checks(&[1, 0])), work(checks(&[-1])), work(checks(&[2])), work(checks(&[-1, 1]))];
     let first = batch(&all, 0);
     assert_eq!(first.groups.iter().map(|group| group.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
     let mut replies = first.unanswered();
@@ -116,7 +116,7 @@ fn only_what_lacked_the_script_is_sent_again() {
 
 #[test]
 fn requests_share_a_batch_and_each_has_its_own_answers() {
-    let all = [work(plan(&[1, 0])), work(plan(&[-1])), work(plan(&[2]))];
+    let all = [work(checks(&[1, 0])), work(checks(&[-1])), work(checks(&[2]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9");
@@ -129,7 +129,7 @@ fn requests_share_a_batch_and_each_has_its_own_answers() {
 
 #[test]
 fn behind_a_reply_too_many_nothing_is_believed() {
-    let all = [work(plan(&[1])), work(plan(&[-1]))];
+    let all = [work(checks(&[1])), work(checks(&[-1]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     // The last one is what the transaction came to; the call's own reply is still to come.
@@ -143,8 +143,8 @@ fn behind_a_reply_too_many_nothing_is_believed() {
 fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
     let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
-    let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
-    let all = [work(plan)];
+    let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
+    let all = [work(checks)];
     let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
     let places: Vec<Vec<usize>> = batch.groups.iter().map(|group| group.items.iter().map(|item| item.at).collect()).collect();
@@ -156,7 +156,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     batch.read(Parser::of(&wire(&text)), &mut replies);
     let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
     assert_eq!(used, [Ok(1), Err(StoreError::NotExecuted("moved")), Ok(2)]);
-    let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
 }
 
@@ -165,15 +165,15 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
 fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
     let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
     let keys = [&b"{a}1"[..], b"{a}2"];
-    let plan = Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default()))));
-    let all = [work(plan)];
+    let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
+    let all = [work(checks)];
     let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
     let turned_away = |text: &str| {
         let mut replies = batch.unanswered();
         batch.read(Parser::of(&wire(text)), &mut replies);
         let errors: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|_| ()).expect_err("nothing ran")).collect();
-        (errors, replies[0].redirects.iter().map(|(at, redirect)| (*at, redirect.is_ask)).collect::<Vec<_>>())
+        (errors, replies[0].redirects.iter().map(|(index, redirect)| (index.0, redirect.is_ask)).collect::<Vec<_>>())
     };
     let (ask, aside) = (StoreError::NotExecuted("ask"), StoreError::NotExecuted("execabort"));
     let gone = "+OK|+QUEUED|-ASK 1 h:7|-ASK 1 h:7|+QUEUED|+QUEUED|-EXECABORT x";
@@ -188,10 +188,10 @@ fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
 
 #[test]
 fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
-    let all = [work(plan(&[1]))];
+    let all = [work(checks(&[1]))];
     for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
         let batch = batch(&all, jitter);
-        let fixed = counted(&all[0].plan, &all[0].plan.checks[0]).expect("it takes the transaction");
+        let fixed = counted(&all[0].checks, &all[0].checks[CheckIndex(0)]).expect("it takes the transaction");
         let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(fixed)).collect();
         assert_eq!((lives.iter().min(), lives.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
     }
@@ -199,7 +199,7 @@ fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
 
 #[test]
 fn a_counter_that_expires_is_told_so_once() {
-    let all = [work(plan(&[1])), work(plan(&[2]))];
+    let all = [work(checks(&[1])), work(checks(&[2]))];
     let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let mut known_ttls = KnownTtls::default();
     // What is sent for this work, and what is sent after these replies.
@@ -243,7 +243,7 @@ fn a_counter_that_expires_is_told_so_once() {
 fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
     let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
     let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
-    let all = [work(Plan::of_checks(keys.map(|key| (key, Check::new(fixed, 1, Role::default())))))];
+    let all = [work(Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default())))))];
     let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let (mut known_ttls, now) = (KnownTtls::default(), ClockReading { time: NOW, at: Instant::now() });
     let first = Batch::new(&all, batch_options, now, &mut known_ttls);
@@ -257,7 +257,7 @@ fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
     second.read(Parser::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))), &mut replies);
     let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
     assert_eq!(used, [Ok(2), Err(StoreError::NotExecuted("moved")), Ok(2)]);
-    let [(1, redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
     let asking = [Work { is_asking: true, ..all[0].clone() }];
     let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
@@ -267,7 +267,7 @@ fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
 /// A request that hits a key of its own once.
 fn hit(of: usize, algorithm: Algorithm) -> Work {
     let key = format!("w1{{shop|customer=c-{of}|path=/checkout}}fw60");
-    work(Plan::of_checks([(key.as_bytes(), Check::new(algorithm, 1, Role::default()))]))
+    work(Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]))
 }
 
 /// Allocations of all that one batch costs between its requests and their answers: packing it, and reading these replies to it.

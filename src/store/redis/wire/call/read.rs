@@ -124,7 +124,7 @@ impl Call<'_> {
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
         let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none can be refused for another of its checks.
-        let has_groups = self.requests.iter().any(|request| request.plan.commit == Commit::AllOrNone);
+        let has_groups = self.requests.iter().any(|request| request.checks.commit == Commit::AllOrNone);
         if looks.len() % PLACE > 0 || looks.len() > if has_groups { PLACE * self.len() } else { 0 } {
             return Err(PROTOCOL_ERROR);
         }
@@ -133,7 +133,7 @@ impl Call<'_> {
 
     fn verdict(&self, request: &CallRequest<'_>, check: &Check, (row, hits): (Row, i64), now: Micros) -> Result<Verdict, StoreError> {
         let (used, reset, extra) = match row {
-            Row::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: request.patience }, hits).verdict),
+            Row::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: request.max_hold }, hits).verdict),
             Row::Decided { used, reset, extra } => (used, reset, extra),
             Row::Failed(_) => return Err(PROTOCOL_ERROR),
         };

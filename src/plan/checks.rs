@@ -1,0 +1,154 @@
+//! The checks of one request: what stores decide. They know nothing of the rules that the checks come from, nor of the response.
+
+use std::ops::{Index, Range};
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Algorithm;
+use crate::rules::Commit;
+use crate::rules::limit::OnStoreFailure;
+
+/// The number of a check among the [`Checks`] of its request, from 0 on. Everything that has one element per check is indexed by it: the answers
+/// of a store, and the decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckIndex(pub usize);
+
+/// Some checks of a request, in ascending order.
+pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
+
+/// All checks of one request, in the order of its descriptors, and their keys.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    pub(super) checks: SmallVec<[Check; 4]>,
+    /// The keys of all checks, one behind the other.
+    pub(super) keys: Vec<u8>,
+    /// Whether a check that is over its limit keeps the others from being counted.
+    pub commit: Commit,
+    pub(super) passing_quotas: usize,
+}
+
+/// One thing to decide.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub(super) key: Range<usize>,
+    /// The algorithm with the numbers of the limit.
+    pub algorithm: Algorithm,
+    /// Requested hits: 0 looks without counting, a negative number gives hits back.
+    pub hits: i64,
+    /// What the request's overall code makes of this check being over its limit.
+    pub modes: Modes,
+    /// What answers while the store cannot.
+    pub on_store_failure: OnStoreFailure,
+    /// The limit's unit is a second: a separate Redis may count it.
+    pub per_second: bool,
+}
+
+impl Check {
+    /// A check without a key; [`Checks::of`] sets it.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, hits: i64, modes: Modes) -> Self {
+        Self { key: 0..0, algorithm, hits, modes, on_store_failure: OnStoreFailure::default(), per_second: false }
+    }
+}
+
+/// What being over a limit means for the overall code of its request. The fields are `shadow_mode` and `quota_mode` of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// The descriptor's status is OK, also over the limit.
+    pub shadow: bool,
+    /// The request is over its limit only if all of its quota descriptors are.
+    pub quota: bool,
+}
+
+impl Checks {
+    /// Checks that no rules stand behind, each with its key: for probes, and for tests of stores.
+    #[must_use]
+    pub fn of<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
+        let mut all = Self::default();
+        for (key, check) in checks {
+            let start = all.keys.len();
+            all.keys.extend_from_slice(key);
+            all.checks.push(Check { key: start..all.keys.len(), ..check });
+        }
+        all
+    }
+
+    /// The number of checks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.checks.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.checks.is_empty()
+    }
+
+    /// All checks, in the order of their indices.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Check> {
+        self.checks.iter()
+    }
+
+    /// All checks, each with its index.
+    pub fn indexed(&self) -> impl ExactSizeIterator<Item = (CheckIndex, &Check)> {
+        self.checks.iter().enumerate().map(|(index, check)| (CheckIndex(index), check))
+    }
+
+    /// The indices of all checks.
+    #[must_use]
+    pub fn indices(&self) -> CheckIndices {
+        (0..self.len()).map(CheckIndex).collect()
+    }
+
+    /// The key of a check, without the window number that a store may append.
+    #[must_use]
+    pub fn key(&self, check: &Check) -> &[u8] {
+        &self.keys[check.key.clone()]
+    }
+
+    /// The number of descriptors without a check that count as quota descriptors. They are never over a limit.
+    #[must_use]
+    pub const fn passing_quotas(&self) -> usize {
+        self.passing_quotas
+    }
+
+    /// Whether the overall code is OVER_LIMIT, given for each check whether it is allowed: when any check is over its limit that is neither in
+    /// shadow mode nor a quota, or when there are quotas and all of them are over. Source: envoyproxy/ratelimit.
+    #[must_use]
+    pub fn is_over_limit(&self, allowed: impl Iterator<Item = bool>) -> bool {
+        let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, false);
+        for (check, allowed) in self.checks.iter().zip(allowed) {
+            let is_over = !allowed && !check.modes.shadow;
+            quotas += usize::from(check.modes.quota);
+            quotas_over += usize::from(check.modes.quota && is_over);
+            over |= is_over && !check.modes.quota;
+        }
+        over || (quotas > 0 && quotas == quotas_over)
+    }
+
+    /// The checks at `picked`, with the algorithms that `change` returns for theirs, as checks of their own with indices of their own.
+    ///
+    /// The others are left out but for their quotas: those of which `passes` is true count as passing, because a request is not refused for the
+    /// picked quotas alone.
+    #[must_use]
+    pub fn subset(&self, picked: &[CheckIndex], change: impl Fn(Algorithm) -> Algorithm, passes: impl Fn(CheckIndex) -> bool) -> Self {
+        let rest = self.indexed().filter(|(index, _)| !picked.contains(index));
+        let passing_quotas = rest.filter(|&(index, check)| check.modes.quota && passes(index)).count();
+        let check = |&index: &CheckIndex| Check { algorithm: change(self[index].algorithm), ..self[index].clone() };
+        Self {
+            checks: picked.iter().map(check).collect(),
+            keys: self.keys.clone(),
+            commit: self.commit,
+            passing_quotas: self.passing_quotas + passing_quotas,
+        }
+    }
+}
+
+impl Index<CheckIndex> for Checks {
+    type Output = Check;
+
+    fn index(&self, index: CheckIndex) -> &Check {
+        &self.checks[index.0]
+    }
+}
