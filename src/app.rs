@@ -22,7 +22,7 @@ use crate::background;
 use crate::health::Health;
 use crate::http::{self, Pages};
 use crate::live::{Live, files};
-use crate::metrics::{Core, Metrics, Sample};
+use crate::metrics::{Core, Metrics, families};
 use crate::rls::Rls;
 use crate::rls::respond::Framed;
 use crate::rules::compile::Problem;
@@ -95,8 +95,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let watched = first_load(&settings, &live, &health)?;
     let stores = Stores::new(&settings, &metrics);
     let dropped = logs.dropped();
-    let help = "Lines of the log that nobody read in time.";
-    metrics.register(Box::new(move || vec![Sample::counter("weir_log_lines_dropped_total", help, Vec::new(), dropped())]));
+    metrics.register(Box::new(move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())]));
 
     let grpc = open("grpc", settings.grpc)?;
     let http = open("http", settings.http)?;

@@ -1,12 +1,13 @@
-//! Metrics: what the process counts, and its text for Prometheus.
+//! Metrics: the counters of the process, and their text for Prometheus.
 //!
-//! Where envoyproxy/ratelimit has a metric, its name and its labels are kept, so that dashboards go on working; Weir's own begin with
-//! `weir_`. On the request path a count is an addition to a cell of the core's own; labels are put together only when somebody scrapes.
-//! Nothing that a client sends may make the number of series grow without bound.
+//! `families` declares every name. On the request path a count is an addition to a cell of the core's own row; labels are put together only by a
+//! scrape. No client may make the number of series grow without bound.
 
 mod cells;
+mod counts;
 mod dynamic;
-mod families;
+mod exposition;
+pub mod families;
 mod partition;
 mod process;
 mod tallies;
@@ -20,24 +21,24 @@ use std::time::{Duration, SystemTime};
 use tonic::Code;
 
 pub use cells::Core;
-pub use families::{Kind, Sample};
+pub use exposition::Sample;
 pub use tallies::Tallies;
 
 use crate::rules::Rules;
 use dynamic::Dynamic;
-use families::Families;
+use exposition::Exposition;
 use process::Process;
 
-/// Unknown domains that get a series of their own; a domain comes from Envoy's configuration, but nothing forces it to.
+/// Unknown domains that get a series of their own, at most: a client that is not Envoy may send any domain.
 const MAX_UNKNOWN_DOMAINS: usize = 100;
 
-/// Names that depend on requests, at most. Each has a series in six families: at 2,000 a scrape has some three megabytes.
+/// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some three megabytes of a scrape.
 const MAX_DYNAMIC_SERIES: usize = 2_000;
 
-/// Samples that another part of the process gives when it is scraped.
+/// Gives the samples of another part of the process at each scrape.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
-/// The counters of the process.
+/// The counters of the process, and the sources of further samples.
 pub struct Metrics {
     near_limit_ratio: f32,
     cores: usize,
@@ -52,7 +53,7 @@ pub struct Metrics {
     sources: Mutex<Vec<Source>>,
 }
 
-/// Written by reloads only, one at a time.
+/// The state of the configuration. Only reloads write it, one at a time.
 #[derive(Debug, Default)]
 struct Config {
     loaded: AtomicU64,
@@ -71,8 +72,8 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// All zero. `cores` is how many threads count, the control thread included; hits beyond the share `near_limit_ratio` of a limit count
-    /// as near it.
+    /// All zero. `cores` is the number of threads that count, including the control thread. Hits above `near_limit_ratio` (0 to 1) of a limit
+    /// count as near it.
     #[must_use]
     pub fn new(cores: usize, near_limit_ratio: f32) -> Arc<Self> {
         Arc::new(Self {
@@ -90,39 +91,39 @@ impl Metrics {
         })
     }
 
-    /// A request has no answer: because of its store (`err_type="redis_error"`, whatever the store), or for any other reason
+    /// Counts a request that got an error: because of the store (`err_type="redis_error"`, for any store), or for any other reason
     /// (`err_type="service_error"`).
     pub fn failed(&self, core: Core, by_store: bool) {
         self.process.count(core, if by_store { process::Count::StoreFailed } else { process::Count::ServiceFailed });
     }
 
-    /// A request over gRPC was answered with `code`.
+    /// Counts a gRPC request that was answered with `status` after `took`.
     pub fn request(&self, core: Core, status: Code, took: Duration) {
         self.process.request(core, status, took);
     }
 
-    /// A request was over a limit, and let pass because the whole process is in shadow mode.
+    /// Counts a request that was over a limit, and allowed because the process is in shadow mode.
     pub fn global_shadow(&self, core: Core) {
         self.process.count(core, process::Count::GlobalShadow);
     }
 
-    /// A panic was caught.
+    /// Counts a caught panic.
     pub fn panicked(&self) {
         self.panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection was closed because there are too many.
+    /// Counts a connection that was closed because there are too many.
     pub fn connection_refused(&self) {
         self.connections_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many calls were refused because too many wait, or because they waited too long.
+    /// Counts calls that were refused because too many were waiting, or because they had waited too long.
     pub fn calls_refused(&self, count: u64) {
         self.calls_refused.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// New rules are in force.
-    #[expect(clippy::disallowed_methods, reason = "for people who look at a dashboard; nothing is decided by it")]
+    /// Records that `rules` are in force.
+    #[expect(clippy::disallowed_methods, reason = "shown on dashboards; no decision depends on it")]
     pub fn config_loaded(&self, rules: &Rules, generation: u64) {
         let config = &self.config;
         config.loaded.fetch_add(1, Ordering::Relaxed);
@@ -134,63 +135,52 @@ impl Metrics {
         config.domains.store(rules.domains().count() as u64, Ordering::Relaxed);
     }
 
-    /// A configuration was refused, and the old rules stay.
+    /// Records that a configuration was refused; the rules in force stay.
     pub fn config_refused(&self) {
         self.config.refused.fetch_add(1, Ordering::Relaxed);
         self.config.last_refused.store(1, Ordering::Relaxed);
     }
 
-    /// Adds samples of `source` to every scrape.
+    /// Adds the samples of `source` to every scrape.
     pub fn register(&self, source: Source) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// All metrics as Prometheus' text, version 0.0.4.
+    /// All metrics in Prometheus's text format, version 0.0.4.
     #[must_use]
     pub fn encode(&self) -> String {
-        let mut families = Families::default();
-        self.process.gather(&mut families);
-        self.gather_limits(&mut families);
-        self.gather_rest(&mut families);
-        let name = "weir_domain_not_found_total";
+        let mut exposition = Exposition::default();
+        self.process.gather(&mut exposition);
+        self.gather_limits(&mut exposition);
+        self.gather_rest(&mut exposition);
         for (domain, &count) in &*self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner) {
-            let labels = vec![("domain", domain.clone())];
-            families.add(Sample::counter(name, "Requests for a domain that no file speaks of.", labels, count));
+            exposition.add(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }
         for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
             for sample in source() {
-                families.add(sample);
+                exposition.add(sample);
             }
         }
-        families.text()
+        exposition.text()
     }
 
-    fn gather_rest(&self, families: &mut Families) {
+    fn gather_rest(&self, exposition: &mut Exposition) {
         let Config { loaded, refused, last_refused, loaded_at_secs, generation, limits, domains } = &self.config;
-        let value = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let gauge = |name, help, value| Sample::gauge(name, help, Vec::new(), value);
-        let counter = |name, help, cell| Sample::counter(name, help, Vec::new(), value(cell));
-        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        families.add(Sample::gauge("weir_build_info", "Always 1; the label says what runs.", version, 1.0));
-        families.add(counter("ratelimit_service_config_load_success", "Configurations that were put in force.", loaded));
-        families.add(counter("ratelimit_service_config_load_error", "Configurations that were refused; the old one stayed.", refused));
-        families.add(counter("weir_panics_total", "Panics that were caught; each one is a defect of Weir.", &self.panics));
-        let refused = &self.connections_refused;
-        families.add(counter("weir_connections_refused_total", "Connections closed because there were too many.", refused));
-        let refused = &self.calls_refused;
-        families.add(counter(
-            "weir_calls_refused_total",
-            "Calls refused with RESOURCE_EXHAUSTED because too many were waiting, or for too long.",
-            refused,
-        ));
-        let good = 1.0 - value(last_refused) as f64;
-        families.add(gauge("weir_config_last_load_successful", "0 while the last configuration is a refused one.", good));
-        let at = value(loaded_at_secs) as f64;
-        families.add(gauge("weir_config_loaded_timestamp_seconds", "When the rules were put in force, in seconds since 1970.", at));
-        let number = value(generation) as f64;
-        families.add(gauge("weir_config_generation", "How many configurations this process has put in force.", number));
-        families.add(gauge("weir_config_limits", "Limits in force.", value(limits) as f64));
-        families.add(gauge("weir_config_domains", "Domains in force.", value(domains) as f64));
+        exposition.add(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION")], 1));
+        for (family, cell) in [
+            (&families::CONFIG_LOAD_SUCCESS, loaded),
+            (&families::CONFIG_LOAD_ERROR, refused),
+            (&families::CONFIG_LOADED_TIMESTAMP, loaded_at_secs),
+            (&families::CONFIG_GENERATION, generation),
+            (&families::CONFIG_LIMITS, limits),
+            (&families::CONFIG_DOMAINS, domains),
+            (&families::PANICS, &self.panics),
+            (&families::CONNECTIONS_REFUSED, &self.connections_refused),
+            (&families::CALLS_REFUSED, &self.calls_refused),
+        ] {
+            exposition.add(family.count(&[], cell.load(Ordering::Relaxed)));
+        }
+        exposition.add(families::CONFIG_LAST_LOAD_SUCCESSFUL.count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)));
     }
 
     fn domain_not_found(&self, domain: &[u8]) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::breaker::State;
 use crate::health::{Health, StoreHealth};
 use crate::metrics::Sample;
+use crate::metrics::families::{self, Family};
 use crate::store::redis::{Deployment, Server};
 
 /// How often health is asked after.
@@ -31,11 +32,11 @@ impl DeploymentName {
         }
     }
 
-    /// The names that envoyproxy/ratelimit has for open connections and for all that were opened.
-    const fn pool_metrics(self) -> (&'static str, &'static str) {
+    /// The families for open connections and for all that were opened.
+    const fn connection_families(self) -> (&'static Family, &'static Family) {
         match self {
-            Self::Main => ("ratelimit_redis_pool_cx_active", "ratelimit_redis_pool_cx_total"),
-            Self::PerSecond => ("ratelimit_redis_per_second_pool_cx_active", "ratelimit_redis_per_second_pool_cx_total"),
+            Self::Main => (&families::REDIS_CONNECTIONS_OPEN, &families::REDIS_CONNECTIONS_OPENED),
+            Self::PerSecond => (&families::REDIS_PER_SECOND_CONNECTIONS_OPEN, &families::REDIS_PER_SECOND_CONNECTIONS_OPENED),
         }
     }
 }
@@ -64,72 +65,47 @@ pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
 }
 
 fn of_deployment(name: DeploymentName, deployment: &Deployment, samples: &mut Vec<Sample>) {
-    let (active, total) = name.pool_metrics();
+    let (open, opened) = name.connection_families();
     let connections = deployment.connections();
-    samples.push(Sample::gauge(active, "Open connections to Redis.", Vec::new(), connections.open as f64));
-    samples.push(Sample::counter(total, "Connections to Redis since the start.", Vec::new(), connections.opened));
-    let help = "What went wrong with Redis, by name: once per request that it spoiled, once per attempt to connect.";
-    for (name, count) in deployment.error_counts() {
-        samples.push(Sample::counter("weir_redis_errors_total", help, vec![("error", name.to_owned())], count));
-    }
-    let labels = || vec![("redis", name.label().to_owned())];
-    let help = "Requests of which nobody knows whether Redis counted them: the answer was lost or late.";
-    samples.push(Sample::counter("weir_redis_unknown_outcomes_total", help, labels(), deployment.unknown_outcomes()));
-    let help = "Requests that were sent a second time, because the first time they did certainly not run.";
-    samples.push(Sample::counter("weir_redis_retries_total", help, labels(), deployment.retries()));
+    samples.extend([open.count(&[], connections.open as u64), opened.count(&[], connections.opened)]);
+    samples.extend(deployment.error_counts().into_iter().map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)));
+    samples.push(families::REDIS_UNKNOWN_OUTCOMES.count(&[name.label()], deployment.unknown_outcomes()));
+    samples.push(families::REDIS_RETRIES.count(&[name.label()], deployment.retries()));
 }
 
 fn of_server(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
-    let labels = || vec![("redis", name.label().to_owned()), ("server", server.address.clone())];
-    let with = |name, value: &str| [labels(), vec![(name, value.to_owned())]].concat();
-    let mut gauge = |name, help, value: Option<f64>| samples.extend(value.map(|value| Sample::gauge(name, help, labels(), value)));
+    let labels = [name.label(), &*server.address];
+    let [redis, address] = labels;
     let state = match server.state {
         State::Closed => 0.0,
         State::Open => 1.0,
         State::Ramp { .. } => 2.0,
     };
-    let (status, report) = (&server.status, &server.status.report);
-    gauge("weir_redis_breaker_state", "Whether requests go to the server: 0 all, 1 none, 2 more and more after an outage.", Some(state));
-    gauge("weir_redis_up", "Whether the server answered when it was looked at last.", Some(f64::from(u8::from(status.is_up))));
-    let help = "From a question to its answer, when the server was looked at last.";
-    gauge("weir_redis_round_trip_seconds", help, status.round_trip.map(|time| time.as_secs_f64()));
-    let help = "How far the server's clock is ahead of this machine's.";
-    gauge("weir_redis_clock_offset_seconds", help, status.clock_ahead_micros.map(|micros| micros as f64 / 1e6));
-    let help = "Keys in the database that Weir uses, of whoever they are.";
-    gauge("weir_redis_keys", help, report.keys.map(|keys| keys as f64));
-    gauge("weir_redis_used_memory_bytes", "What the server's data takes.", report.used_memory_bytes.map(|bytes| bytes as f64));
-    let help = "What the server's data may take (maxmemory); 0 for as much as there is.";
-    gauge("weir_redis_max_memory_bytes", help, report.max_memory_bytes.map(|bytes| bytes as f64));
+    let (status, report, counts) = (&server.status, &server.status.report, server.counts);
+    let values = [
+        (&families::REDIS_BREAKER_STATE, Some(state)),
+        (&families::REDIS_UP, Some(f64::from(u8::from(status.is_up)))),
+        (&families::REDIS_ROUND_TRIP, status.round_trip.map(|time| time.as_secs_f64())),
+        (&families::REDIS_CLOCK_OFFSET, status.clock_ahead_micros.map(|micros| micros as f64 / 1e6)),
+        (&families::REDIS_KEYS, report.keys.map(|keys| keys as f64)),
+        (&families::REDIS_USED_MEMORY, report.used_memory_bytes.map(|bytes| bytes as f64)),
+        (&families::REDIS_MAX_MEMORY, report.max_memory_bytes.map(|bytes| bytes as f64)),
+        (&families::REDIS_EVICTED_KEYS, report.evicted_keys.map(|keys| keys as f64)),
+        (&families::REDIS_BATCHES, Some(counts.batches as f64)),
+        (&families::REDIS_BATCHED_REQUESTS, Some(counts.requests as f64)),
+        (&families::REDIS_ABANDONED, Some(counts.abandoned as f64)),
+    ];
+    samples.extend(values.into_iter().filter_map(|(family, value)| Some(family.sample(&labels, value?))));
     let transitions = server.transitions;
-    let changes = [
+    for (to, reason, count) in [
         ("open", "outage", transitions.opened_by_outage),
         ("open", "config", transitions.opened_by_config),
         ("open", "slowness", transitions.opened_by_slowness),
         ("ramp", "probe", transitions.ramped),
         ("closed", "ramp", transitions.closed),
-    ];
-    for (to, reason, count) in changes {
-        let help = "How often requests were kept from the server (open), let back in little by little (ramp), and all let in (closed).";
-        let labels = [labels(), vec![("to", to.to_owned()), ("reason", reason.to_owned())]].concat();
-        samples.push(Sample::counter("weir_redis_breaker_transitions_total", help, labels, count));
+    ] {
+        samples.push(families::REDIS_BREAKER_TRANSITIONS.count(&[redis, address, to, reason], count));
     }
-    if let Some(count) = report.evicted_keys {
-        let help = "Keys that the server dropped because it was full, since it started.";
-        samples.push(Sample::counter("weir_redis_evicted_keys_total", help, labels(), count));
-    }
-    if let Some(version) = &report.version {
-        let help = "1, with the version of the server.";
-        samples.push(Sample::gauge("weir_redis_server_info", help, with("version", version), 1.0));
-    }
-    for advice in &status.diagnostics {
-        let help = "1 for what could be better about the server; the log says what to do.";
-        samples.push(Sample::gauge("weir_redis_advice", help, with("advice", advice.name), 1.0));
-    }
-    let counts = server.counts;
-    let help = "Batches of requests that the server answered.";
-    samples.push(Sample::counter("weir_redis_batches_total", help, labels(), counts.batches));
-    let help = "Requests in these batches; one that needs several servers counts at each.";
-    samples.push(Sample::counter("weir_redis_batched_requests_total", help, labels(), counts.requests));
-    let help = "Requests that were not sent, because their caller had left or their time was up.";
-    samples.push(Sample::counter("weir_redis_abandoned_total", help, labels(), counts.abandoned));
+    samples.extend(report.version.iter().map(|version| families::REDIS_SERVER_INFO.count(&[redis, address, version], 1)));
+    samples.extend(status.diagnostics.iter().map(|advice| families::REDIS_ADVICE.count(&[redis, address, advice.name], 1)));
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::redis::{self as shown, DeploymentName};
 use crate::health::{Health, StoreHealth};
 use crate::limiter::{self, Denials, Limiter, Outage};
-use crate::metrics::{Metrics, Sample};
+use crate::metrics::{Metrics, Sample, families};
 use crate::settings::{Backend, Settings};
 use crate::store::{AnyStore, Memory, Redis, memory, redis};
 
@@ -135,19 +135,13 @@ async fn sweep(memory: &Memory) {
 }
 
 fn memory_samples(size: memory::Size) -> Vec<Sample> {
-    let keys = Sample::gauge("weir_memory_keys", "Keys in the memory store.", Vec::new(), size.keys as f64);
-    let evicted = "Keys that the memory store forgot because it was full.";
-    vec![keys, Sample::counter("weir_memory_evicted_total", evicted, Vec::new(), size.evicted)]
+    vec![families::MEMORY_KEYS.count(&[], size.keys as u64), families::MEMORY_EVICTED.count(&[], size.evicted)]
 }
 
 fn local_samples(size: memory::Size) -> Vec<Sample> {
-    let help = "Keys that on_store_failure: local counts in this process.";
-    let keys = Sample::gauge("weir_local_keys", help, Vec::new(), size.keys as f64);
-    let evicted = "Keys that on_store_failure: local forgot because there were too many.";
-    vec![keys, Sample::counter("weir_local_evicted_total", evicted, Vec::new(), size.evicted)]
+    vec![families::LOCAL_KEYS.count(&[], size.keys as u64), families::LOCAL_EVICTED.count(&[], size.evicted)]
 }
 
 fn denial_samples(denials: &Denials) -> Vec<Sample> {
-    let help = "Keys that are known to be over their limit now.";
-    vec![Sample::gauge("weir_denial_cache_entries", help, Vec::new(), denials.entries(Instant::now()) as f64)]
+    vec![families::DENIAL_CACHE_ENTRIES.count(&[], denials.entries(Instant::now()) as u64)]
 }

@@ -1,8 +1,7 @@
-//! Cells: counters that each core adds to alone, summed when somebody asks.
+//! Cells: counters with one row per core, summed when a scrape reads them.
 //!
-//! A counter that all cores share costs each request a trip of its cache line between them. Here every core has a row of its own, on cache
-//! lines of its own, and an addition is a load and a store. The price: one row must not be written by two threads at once, or additions are
-//! lost (nothing worse).
+//! A counter that all cores share moves its cache line between them at each request. Here every core has a row of its own, on cache lines of its
+//! own, and an addition is a load and a store. Two threads must not write one row at once, or additions are lost (nothing worse).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,26 +15,26 @@ pub(super) struct Cells<const N: usize> {
     rows: Box<[Row<N>]>,
 }
 
-/// Two lines of 64 bytes are fetched together by many processors.
+/// Many processors fetch two cache lines of 64 bytes together.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Row<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Cells<N> {
-    /// All zero; at least one core.
+    /// All zero, for at least one core.
     #[must_use]
     pub(super) fn new(cores: usize) -> Self {
         Self { rows: (0..cores.max(1)).map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
     }
 
-    /// Adds to one counter; a core or counter that does not exist is the last one.
+    /// Adds `amount` to one counter; an index out of bounds stands for the last core or counter.
     pub(super) fn add(&self, core: Core, counter: usize, amount: u64) {
         let row = &self.rows[core.0.min(self.rows.len() - 1)];
         let cell = &row.0[counter.min(N - 1)];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// The counters, all cores together.
+    /// The counters, summed over all cores.
     #[must_use]
     pub(super) fn sums(&self) -> [u64; N] {
         std::array::from_fn(|counter| self.rows.iter().fold(0_u64, |sum, row| sum.wrapping_add(row.0[counter].load(Ordering::Relaxed))))

@@ -1,7 +1,7 @@
 //! Series whose names depend on the request: `detailed_metric`, `value_to_metric`, limits that a request brings along.
 //!
-//! A client may choose their text, so their number and their length are bounded: what comes after the last free place is counted in one
-//! series `other` of its domain. They are behind locks; whoever asks for such metrics pays for them, nobody else does.
+//! A client may choose their text, so that their number and their length are bounded: once the bound is reached, a new series is counted as
+//! `other` of its domain. They are behind locks, which only requests for such limits take.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -9,18 +9,18 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::tallies::{Counts, add_up};
+use super::counts::{Counts, add_up};
 
-/// Locks, so that cores seldom wait for each other.
+/// The number of locks; with several, cores seldom wait for each other.
 const SHARDS: usize = 16;
 
-/// The longest label value that is taken from a request, in bytes. Values may have a megabyte; a scrape must stay readable.
+/// The longest label value that is taken from a request, in bytes. A descriptor's value may have a megabyte; a scrape must stay readable.
 const LONGEST_LABEL_BYTES: usize = 256;
 
-/// The key of the series for all that found no place.
+/// The label `key1` of the series for all names beyond the bound.
 pub(super) const OTHER: &str = "other";
 
-/// What tells one series from another, as envoyproxy/ratelimit's labels have it.
+/// The labels of envoyproxy/ratelimit, which identify a series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Labels {
     pub domain: String,
@@ -36,20 +36,20 @@ impl Labels {
         Self { domain, key1, key2: others.join(".") }
     }
 
-    /// As Prometheus shows them.
+    /// Names and values; without `key2` when it is empty.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let key2 = Some(("key2", self.key2.as_str())).filter(|(_, key2)| !key2.is_empty());
         [("domain", self.domain.as_str()), ("key1", &self.key1)].into_iter().chain(key2)
     }
 }
 
-/// Cuts a text of a request to what a label may hold.
+/// Cuts a text of a request to the longest label value.
 pub(super) fn cut(mut text: String) -> String {
     const MARK: char = '…';
     if text.len() > LONGEST_LABEL_BYTES {
-        let most = LONGEST_LABEL_BYTES - MARK.len_utf8();
-        // A character begins at one of any four bytes in a row; 0 is always a boundary.
-        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        let longest = LONGEST_LABEL_BYTES - MARK.len_utf8();
+        // In UTF-8 a character begins at one of any four consecutive bytes; 0 is always a boundary.
+        let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         text.truncate(end);
         text.push(MARK);
     }
@@ -64,13 +64,13 @@ pub(super) struct Dynamic {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     len: AtomicUsize,
-    most: usize,
+    max: usize,
 }
 
 impl Dynamic {
-    /// At most `most` series, those for the rest not counted.
-    pub(super) fn new(most: usize) -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new(), len: AtomicUsize::new(0), most }
+    /// At most `max` series, without those named `other`.
+    pub(super) fn new(max: usize) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new(), len: AtomicUsize::new(0), max }
     }
 
     /// Adds to the series of these levels.
@@ -82,7 +82,7 @@ impl Dynamic {
         if let Some(known) = shard.get_mut(&labels) {
             return add_up(known, counts);
         }
-        if self.len.fetch_add(1, Ordering::Relaxed) < self.most {
+        if self.len.fetch_add(1, Ordering::Relaxed) < self.max {
             shard.insert(labels, *counts);
             return;
         }
@@ -92,7 +92,7 @@ impl Dynamic {
         add_up(self.shard(&other).entry(other).or_default(), counts);
     }
 
-    /// Drops the series of domains that are gone, so that a changing configuration does not fill the places.
+    /// Drops the series of domains that the rules no longer have, so that a changing configuration does not use up the bound.
     pub(super) fn retain_domains(&self, known: impl Fn(&str) -> bool) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -119,7 +119,7 @@ impl Dynamic {
     }
 }
 
-/// Counts are whole numbers; a panic while they are added to leaves nothing half done.
+/// A poisoned lock is used on: counts are whole numbers, and a panic leaves none half written.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_place_is_counted_as_other_of_its_domain() {
+    fn series_beyond_the_bound_are_counted_as_other_of_their_domain() {
         let dynamic = Dynamic::new(100);
         for user in 0..1_000 {
             dynamic.add(b"shop", &level(&format!("user_{user}")), &one());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_domains_that_are_gone_are_free_again() {
+    fn series_of_removed_domains_make_room() {
         let dynamic = Dynamic::new(2);
         for (domain, user) in [("a", "1"), ("a", "2"), ("a", "3")] {
             dynamic.add(domain.as_bytes(), &level(user), &one());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn long_and_broken_text_stays_readable() {
+    fn long_and_invalid_text_stays_readable() {
         let dynamic = Dynamic::new(2);
         dynamic.add(b"\xff", &[format!("k_{}", "ü".repeat(500_000)), "b".to_owned(), "c".to_owned()], &one());
         let (labels, _) = dynamic.series().remove(0);

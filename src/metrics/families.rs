@@ -1,279 +1,250 @@
-//! Families: samples gathered by name, and their text for Prometheus.
+//! Every metric family that Weir shows: its name, type, labels and help text. The rest of the code gives values for them.
 //!
-//! Two samples of one name with equal labels are added up: a scrape with a series twice would be refused as a whole. Each limit has more than a
-//! dozen series, so that a scrape of very many limits has millions of lines: labels are written once for all series that share them.
+//! The doc comment of a family is its help text on `/metrics`. Names and labels of envoyproxy/ratelimit are kept where it has the metric,
+//! because dashboards and alerts depend on them; Weir's own begin with `weir_`. A family without a sample is not shown.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::rc::Rc;
+use std::fmt;
 
-use prometheus::TextEncoder;
-use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use super::Sample;
 
-/// What a sample's value means.
+/// The type of a family, in Prometheus's words. Source: Prometheus, "Metric types".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Only grows while the process lives.
+pub enum MetricType {
+    /// It only grows while the process lives.
     Counter,
-    /// Goes up and down.
+    /// It goes up and down.
     Gauge,
+    /// Observations counted by their size, with their sum.
+    Histogram,
 }
 
-/// One value of one series.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    /// The metric's name, as Prometheus allows it.
-    pub name: &'static str,
-    /// What it counts and in which unit, in one sentence.
-    pub help: &'static str,
-    /// Counter or gauge; the same for all samples of a name.
-    pub kind: Kind,
-    /// Names and values of the labels; the same names in the same order for all samples of a name. Values may hold any text.
-    pub labels: Vec<(&'static str, String)>,
-    /// The value now.
-    pub value: f64,
+impl MetricType {
+    /// As the text format writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
 }
 
-impl Sample {
-    /// A counter's value.
+impl fmt::Display for MetricType {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// The declaration of a metric family. All of them are in this file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family {
+    pub(super) name: &'static str,
+    pub(super) metric_type: MetricType,
+    pub(super) labels: &'static [&'static str],
+    pub(super) help: &'static str,
+}
+
+impl Family {
+    /// The name on `/metrics`.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The type of all samples.
+    pub const fn metric_type(&self) -> MetricType {
+        self.metric_type
+    }
+
+    /// The names of the labels, in the order in which they are written.
+    pub const fn labels(&self) -> &'static [&'static str] {
+        self.labels
+    }
+
+    /// What the values mean, and their unit, in one sentence.
+    pub const fn help(&self) -> &'static str {
+        self.help
+    }
+
+    /// A sample with these values of the labels, in their declared order. Values may hold any text.
     #[must_use]
-    pub fn counter(name: &'static str, help: &'static str, labels: Vec<(&'static str, String)>, value: u64) -> Self {
-        Self { name, help, kind: Kind::Counter, labels, value: value as f64 }
+    pub fn sample(&'static self, labels: &[&str], value: f64) -> Sample {
+        debug_assert_eq!(labels.len(), self.labels.len(), "{}", self.name);
+        Sample { family: self, labels: labels.iter().map(|&value| value.to_owned()).collect(), value }
     }
 
-    /// A gauge's value.
+    /// A sample whose value is a whole number, exact up to 2^53.
     #[must_use]
-    pub fn gauge(name: &'static str, help: &'static str, labels: Vec<(&'static str, String)>, value: f64) -> Self {
-        Self { name, help, kind: Kind::Gauge, labels, value }
+    pub fn count(&'static self, labels: &[&str], count: u64) -> Sample {
+        self.sample(labels, count as f64)
     }
 }
 
-/// How long things took: upper bounds in seconds with the observations up to each (not cumulative), then those above the last bound.
-#[derive(Debug)]
-pub(super) struct Durations<'a> {
-    pub name: &'static str,
-    pub help: &'static str,
-    pub labels: Vec<(&'static str, String)>,
-    pub bounds: &'a [f64],
-    pub counts: &'a [u64],
-    pub sum_seconds: f64,
-}
+/// Declares families as statics, and the list of all of them.
+macro_rules! families {
+    ($($(#[doc = $help:literal])+ $family:ident = $metric_type:ident $name:literal [$($label:literal),*];)+) => {
+        $($(#[doc = $help])+
+        pub static $family: Family = Family {
+            name: $name,
+            metric_type: MetricType::$metric_type,
+            labels: &[$($label),*],
+            help: concat!($($help),+).trim_ascii(),
+        };)+
 
-/// Everything of one scrape.
-#[derive(Debug, Default)]
-pub(super) struct Families {
-    values: BTreeMap<&'static str, Values>,
-    histograms: BTreeMap<&'static str, MetricFamily>,
-}
-
-#[derive(Debug)]
-struct Values {
-    help: &'static str,
-    kind: Kind,
-    series: Vec<Series>,
-}
-
-/// A label whose value is one of few.
-pub(super) type LastLabel = Option<(&'static str, &'static str)>;
-
-#[derive(Debug)]
-struct Series {
-    labels: Rc<str>,
-    last: LastLabel,
-    value: f64,
-}
-
-/// What names a counter, apart from its labels.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Named {
-    pub name: &'static str,
-    pub help: &'static str,
-}
-
-/// Labels as they stand between the braces, for [`Families::count`].
-pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'static str, &'a str)>) -> Rc<str> {
-    let mut text = String::new();
-    for (name, value) in pairs {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        text.push_str(name);
-        text.push_str("=\"");
-        for piece in value.split_inclusive(['\\', '"', '\n']) {
-            let (plain, escaped) = match piece.as_bytes().last() {
-                Some(b'\\') => (&piece[..piece.len() - 1], "\\\\"),
-                Some(b'"') => (&piece[..piece.len() - 1], "\\\""),
-                Some(b'\n') => (&piece[..piece.len() - 1], "\\n"),
-                _ => (piece, ""),
-            };
-            text.push_str(plain);
-            text.push_str(escaped);
-        }
-        text.push('"');
-    }
-    text.into()
-}
-
-impl Families {
-    /// Adds one sample.
-    pub(super) fn add(&mut self, sample: Sample) {
-        let Sample { name, help, kind, labels: pairs, value } = sample;
-        let labels = labels(pairs.iter().map(|(name, value)| (*name, value.as_str())));
-        self.family(Named { name, help }, kind).push(Series { labels, last: None, value });
-    }
-
-    /// Adds one counter with labels that others share.
-    pub(super) fn count(&mut self, named: Named, labels: &Rc<str>, last: LastLabel, count: u64) {
-        self.family(named, Kind::Counter).push(Series { labels: Rc::clone(labels), last, value: count as f64 });
-    }
-
-    fn family(&mut self, Named { name, help }: Named, kind: Kind) -> &mut Vec<Series> {
-        &mut self.values.entry(name).or_insert_with(|| Values { help, kind, series: Vec::new() }).series
-    }
-
-    /// Adds one histogram.
-    pub(super) fn add_durations(&mut self, durations: Durations<'_>) {
-        let mut cumulative = 0_u64;
-        let mut buckets = Vec::with_capacity(durations.bounds.len());
-        for (&bound, &count) in durations.bounds.iter().zip(durations.counts) {
-            cumulative += count;
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(cumulative);
-            buckets.push(bucket);
-        }
-        let mut histogram = Histogram::default();
-        histogram.set_sample_count(durations.counts.iter().sum());
-        histogram.set_sample_sum(durations.sum_seconds);
-        histogram.set_bucket(buckets);
-        let mut metric = Metric::from_label(pairs(durations.labels));
-        metric.set_histogram(histogram);
-        let family = self.histograms.entry(durations.name).or_insert_with(|| family(durations.name, durations.help, MetricType::HISTOGRAM));
-        family.mut_metric().push(metric);
-    }
-
-    /// The text that Prometheus reads, families in the order of their names.
-    #[must_use]
-    pub(super) fn text(self) -> String {
-        let mut histograms = self.histograms.into_iter().peekable();
-        let mut text = String::new();
-        // It fails only for a family without samples or name, and there is none.
-        let encode = |family: MetricFamily| TextEncoder::new().encode_to_string(&[family]).unwrap_or_default();
-        for (name, values) in self.values {
-            while let Some((_, family)) = histograms.next_if(|(histogram, _)| *histogram < name) {
-                text.push_str(&encode(family));
-            }
-            values.write(name, &mut text);
-        }
-        for (_, family) in histograms {
-            text.push_str(&encode(family));
-        }
-        text
-    }
-}
-
-impl Values {
-    fn write(mut self, name: &str, text: &mut String) {
-        let kind = match self.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        // Writing to a text does not fail.
-        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", self.help.replace('\\', "\\\\").replace('\n', "\\n"));
-        // Most come in order already, which this takes advantage of.
-        self.series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
-        for same in self.series.chunk_by(|one, other| one.labels == other.labels && one.last == other.last) {
-            text.push_str(name);
-            same[0].write_labels(text);
-            write_value(same.iter().map(|series| series.value).sum(), text);
-        }
-    }
-}
-
-impl Series {
-    fn write_labels(&self, text: &mut String) {
-        if self.labels.is_empty() && self.last.is_none() {
-            return;
-        }
-        text.push('{');
-        text.push_str(&self.labels);
-        if let Some((name, value)) = self.last {
-            let comma = if self.labels.is_empty() { "" } else { "," };
-            for piece in [comma, name, "=\"", value, "\""] {
-                text.push_str(piece);
-            }
-        }
-        text.push('}');
-    }
-}
-
-fn write_value(value: f64, text: &mut String) {
-    /// Whole numbers are exact up to here.
-    const WHOLE: f64 = 9_007_199_254_740_992.0;
-    text.push(' ');
-    if value.fract() == 0.0 && (0.0..WHOLE).contains(&value) {
-        text.push_str(itoa::Buffer::new().format(value as u64));
-    } else {
-        let _ = write!(text, "{value}");
-    }
-    text.push('\n');
-}
-
-fn family(name: &str, help: &str, field_type: MetricType) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(field_type);
-    family
-}
-
-fn pairs(labels: Vec<(&'static str, String)>) -> Vec<LabelPair> {
-    let pair = |(name, value): (&'static str, String)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value);
-        pair
+        /// All families, in the order of this file.
+        pub static ALL: &[&Family] = &[$(&$family),+];
     };
-    labels.into_iter().map(pair).collect()
+}
+
+families! {
+    // Requests and connections.
+
+    /// Requests that were answered.
+    TOTAL_REQUESTS = Counter "ratelimit_service_total_requests" ["grpc_method"];
+    /// Time from the arrival of a request to its answer, in seconds.
+    RESPONSE_TIME = Histogram "ratelimit_service_response_time_seconds" ["grpc_method"];
+    /// Requests that were answered, by gRPC status code.
+    REQUESTS = Counter "weir_requests_total" ["code"];
+    /// Requests that got an error, by its cause: redis_error for the store of whatever kind, service_error for all else.
+    REQUEST_ERRORS = Counter "ratelimit_service_should_rate_limit_error" ["err_type"];
+    /// Requests that were over a limit and allowed because of SHADOW_MODE.
+    GLOBAL_SHADOW_MODE = Counter "ratelimit_service_global_shadow_mode" [];
+    /// Requests for a domain that no file of limits declares.
+    DOMAIN_NOT_FOUND = Counter "weir_domain_not_found_total" ["domain"];
+    /// Descriptors of known domains that no limit applied to: none matched, or it was replaced.
+    FREE_DESCRIPTORS = Counter "weir_free_descriptors_total" [];
+    /// Calls refused with RESOURCE_EXHAUSTED because too many were waiting, or because they had waited too long.
+    CALLS_REFUSED = Counter "weir_calls_refused_total" [];
+    /// Connections closed because there were too many.
+    CONNECTIONS_REFUSED = Counter "weir_connections_refused_total" [];
+
+    // Limits. key2 is left out for a limit on the first level.
+
+    /// Hits that requests asked for, without give-backs.
+    TOTAL_HITS = Counter "ratelimit_service_rate_limit_total_hits" ["domain", "key1", "key2"];
+    /// Hits of checks that were within the limit as a whole.
+    WITHIN_LIMIT = Counter "ratelimit_service_rate_limit_within_limit" ["domain", "key1", "key2"];
+    /// Hits between the near-limit threshold and the limit.
+    NEAR_LIMIT = Counter "ratelimit_service_rate_limit_near_limit" ["domain", "key1", "key2"];
+    /// Hits beyond the limit, including those of limits in shadow mode.
+    OVER_LIMIT = Counter "ratelimit_service_rate_limit_over_limit" ["domain", "key1", "key2"];
+    /// Hits beyond a limit in shadow mode; they were allowed.
+    SHADOW_MODE = Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"];
+    /// Hits beyond the limit that the denial cache refused.
+    OVER_LIMIT_WITH_LOCAL_CACHE = Counter "ratelimit_service_rate_limit_over_limit_with_local_cache" ["domain", "key1", "key2"];
+    /// Descriptors that matched a limit, by outcome.
+    DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "outcome"];
+    /// Hits that requests gave back (is_negative_hits), as asked.
+    NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit"];
+
+    // Stores.
+
+    /// Checks that the store did not answer, by kind: not_executed, unknown (whether it ran), or data (not readable).
+    STORE_ERRORS = Counter "weir_store_errors_total" ["kind"];
+    /// Checks that the store did not answer, by the failure policy that decided them.
+    OUTAGE_ANSWERS = Counter "weir_outage_answers_total" ["policy"];
+    /// Checks that the denial cache refused; the store was not asked.
+    DENIAL_CACHE_ANSWERS = Counter "weir_denial_cache_answers_total" [];
+    /// Keys in the denial cache that are over their limit now.
+    DENIAL_CACHE_ENTRIES = Gauge "weir_denial_cache_entries" [];
+
+    /// Keys in the memory store.
+    MEMORY_KEYS = Gauge "weir_memory_keys" [];
+    /// Keys that the memory store dropped because it was full.
+    MEMORY_EVICTED = Counter "weir_memory_evicted_total" [];
+    /// Keys that on_store_failure: local counts in this process.
+    LOCAL_KEYS = Gauge "weir_local_keys" [];
+    /// Keys that on_store_failure: local dropped because there were too many.
+    LOCAL_EVICTED = Counter "weir_local_evicted_total" [];
+
+    // Redis. The label `redis` is main or per_second, `server` is its address.
+
+    /// Open connections to Redis.
+    REDIS_CONNECTIONS_OPEN = Gauge "ratelimit_redis_pool_cx_active" [];
+    /// Connections to Redis opened since the start.
+    REDIS_CONNECTIONS_OPENED = Counter "ratelimit_redis_pool_cx_total" [];
+    /// Open connections to the Redis of per-second limits.
+    REDIS_PER_SECOND_CONNECTIONS_OPEN = Gauge "ratelimit_redis_per_second_pool_cx_active" [];
+    /// Connections to the Redis of per-second limits opened since the start.
+    REDIS_PER_SECOND_CONNECTIONS_OPENED = Counter "ratelimit_redis_per_second_pool_cx_total" [];
+    /// Errors of Redis by name: one for each request that an error spoiled, and for each failed attempt to connect.
+    REDIS_ERRORS = Counter "weir_redis_errors_total" ["error"];
+    /// Requests that Redis may or may not have counted, because its answer was lost or late.
+    REDIS_UNKNOWN_OUTCOMES = Counter "weir_redis_unknown_outcomes_total" ["redis"];
+    /// Requests that were sent a second time, because the first attempt certainly did not run.
+    REDIS_RETRIES = Counter "weir_redis_retries_total" ["redis"];
+    /// State of the circuit breaker: 0 closed, 1 open (no requests are sent), 2 ramp (a growing share of requests is sent).
+    REDIS_BREAKER_STATE = Gauge "weir_redis_breaker_state" ["redis", "server"];
+    /// State changes of the circuit breaker, by the new state (open, ramp or closed) and its reason.
+    REDIS_BREAKER_TRANSITIONS = Counter "weir_redis_breaker_transitions_total" ["redis", "server", "to", "reason"];
+    /// Whether the server answered the last probe: 1 if it did.
+    REDIS_UP = Gauge "weir_redis_up" ["redis", "server"];
+    /// Round-trip time of the last probe, in seconds.
+    REDIS_ROUND_TRIP = Gauge "weir_redis_round_trip_seconds" ["redis", "server"];
+    /// How far the server's clock is ahead of this machine's, in seconds.
+    REDIS_CLOCK_OFFSET = Gauge "weir_redis_clock_offset_seconds" ["redis", "server"];
+    /// Keys in the Redis database that Weir uses, including those of other programs.
+    REDIS_KEYS = Gauge "weir_redis_keys" ["redis", "server"];
+    /// Memory that the server's data takes (used_memory), in bytes.
+    REDIS_USED_MEMORY = Gauge "weir_redis_used_memory_bytes" ["redis", "server"];
+    /// Memory that the server's data may take (maxmemory), in bytes; 0 means unlimited.
+    REDIS_MAX_MEMORY = Gauge "weir_redis_max_memory_bytes" ["redis", "server"];
+    /// Keys that the server evicted because its memory was full, since it started.
+    REDIS_EVICTED_KEYS = Counter "weir_redis_evicted_keys_total" ["redis", "server"];
+    /// Always 1; the label is the version of the server.
+    REDIS_SERVER_INFO = Gauge "weir_redis_server_info" ["redis", "server", "version"];
+    /// 1 for each thing to improve in the server's configuration; the log says how.
+    REDIS_ADVICE = Gauge "weir_redis_advice" ["redis", "server", "advice"];
+    /// Batches that the server answered.
+    REDIS_BATCHES = Counter "weir_redis_batches_total" ["redis", "server"];
+    /// Requests in these batches; a request that needs several servers counts at each.
+    REDIS_BATCHED_REQUESTS = Counter "weir_redis_batched_requests_total" ["redis", "server"];
+    /// Requests that were not sent, because the client had given up or the deadline had passed.
+    REDIS_ABANDONED = Counter "weir_redis_abandoned_total" ["redis", "server"];
+
+    // Configuration.
+
+    /// Configurations that were loaded.
+    CONFIG_LOAD_SUCCESS = Counter "ratelimit_service_config_load_success" [];
+    /// Configurations that were refused; the one in force stayed.
+    CONFIG_LOAD_ERROR = Counter "ratelimit_service_config_load_error" [];
+    /// 1 if the last configuration was loaded, 0 if it was refused.
+    CONFIG_LAST_LOAD_SUCCESSFUL = Gauge "weir_config_last_load_successful" [];
+    /// When the configuration in force was loaded, in seconds since 1970.
+    CONFIG_LOADED_TIMESTAMP = Gauge "weir_config_loaded_timestamp_seconds" [];
+    /// Number of the configuration in force, counted from 1 since the start of the process.
+    CONFIG_GENERATION = Gauge "weir_config_generation" [];
+    /// Limits in force.
+    CONFIG_LIMITS = Gauge "weir_config_limits" [];
+    /// Domains in force.
+    CONFIG_DOMAINS = Gauge "weir_config_domains" [];
+
+    // The process.
+
+    /// Always 1; the label is the version of Weir.
+    BUILD_INFO = Gauge "weir_build_info" ["version"];
+    /// Panics that were caught; each one is a defect of Weir.
+    PANICS = Counter "weir_panics_total" [];
+    /// Log lines that were dropped because stderr was not read in time.
+    LOG_LINES_DROPPED = Counter "weir_log_lines_dropped_total" [];
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn equal_series_are_one_and_label_values_are_escaped() {
-        let mut families = Families::default();
-        for value in [2, 3] {
-            families.add(Sample::counter("weir_b", "B.", vec![("k", "a\"b\\c\nd".to_owned())], value));
+    fn names_are_unique_and_well_formed() {
+        let names: BTreeSet<_> = ALL.iter().map(|family| family.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for Family { name, metric_type, labels, help } in ALL {
+            assert!(name.starts_with("weir_") || name.starts_with("ratelimit_"), "{name}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'), "{name}");
+            let is_total = name.ends_with("_total");
+            assert!(!name.starts_with("weir_") || is_total == (*metric_type == MetricType::Counter), "{name}: a counter ends in _total");
+            assert!(help.ends_with('.') && !help.contains("  "), "{name}: {help}");
+            assert_eq!(labels.iter().collect::<BTreeSet<_>>().len(), labels.len(), "{name}");
         }
-        families.add(Sample::gauge("weir_a", "A.", Vec::new(), 0.5));
-        let shared = labels([("k", "a\"b\\c\nd")]);
-        families.count(Named { name: "weir_b", help: "B." }, &shared, None, 4);
-        families.count(Named { name: "weir_b", help: "B." }, &shared, Some(("z", "one")), 1);
-        families.count(Named { name: "weir_b", help: "B." }, &shared, Some(("z", "one")), 1);
-        assert_eq!(
-            families.text(),
-            "# HELP weir_a A.\n# TYPE weir_a gauge\nweir_a 0.5\n\
-             # HELP weir_b B.\n# TYPE weir_b counter\nweir_b{k=\"a\\\"b\\\\c\\nd\"} 9\nweir_b{k=\"a\\\"b\\\\c\\nd\",z=\"one\"} 2\n"
-        );
-    }
-
-    #[test]
-    fn buckets_are_cumulative() {
-        let mut families = Families::default();
-        families.add_durations(Durations {
-            name: "weir_t",
-            help: "T.",
-            labels: vec![("m", "x".to_owned())],
-            bounds: &[0.5, 1.0],
-            counts: &[1, 2, 4],
-            sum_seconds: 9.5,
-        });
-        let text = families.text();
-        for line in ["_bucket{m=\"x\",le=\"0.5\"} 1", "_bucket{m=\"x\",le=\"1\"} 3", "_bucket{m=\"x\",le=\"+Inf\"} 7"] {
-            assert!(text.contains(line), "{line} in {text}");
-        }
-        assert!(text.contains("weir_t_count{m=\"x\"} 7") && text.contains("weir_t_sum{m=\"x\"} 9.5"), "{text}");
     }
 }

@@ -1,14 +1,14 @@
-//! Which part of a check's hits was within the limit, near it, or over it.
+//! Divides a check's hits into those within the limit, near it, and over it.
 //!
-//! Pure arithmetic, so that it can be tested as a table. The rules are those of envoyproxy/ratelimit, whose dashboards go on working; they
-//! are odd in one place: of hits that cross the limit, the part below it counts as near or as nothing, never as within.
+//! Pure arithmetic, tested as a table. The rules are those of envoyproxy/ratelimit, so that its dashboards go on working. One rule is
+//! unexpected: of hits that cross the limit, the part below it counts as near or not at all, never as within.
 
 use crate::verdict::Verdict;
 
 /// The parts of one check's hits. They need not add up to the hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// Hits of a check that fit as a whole.
+    /// Hits of a check that is within the limit as a whole.
     pub within: u64,
     /// Hits between the threshold and the limit.
     pub near: u64,
@@ -16,20 +16,20 @@ pub(super) struct Parts {
     pub over: u64,
 }
 
-/// Where "near" begins: the ratio of the limit, computed in single precision and cut off, as envoyproxy/ratelimit does.
+/// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded down, as in envoyproxy/ratelimit.
 #[must_use]
 pub(super) fn near_threshold(limit: u32, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
-/// Divides `hits` (more than 0, as asked) of a check that was answered with `verdict` under `limit`.
+/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict` under `limit`.
 #[must_use]
 pub(super) fn partition(limit: u32, near_threshold: u64, hits: u64, verdict: &Verdict) -> Parts {
     let limit = u64::from(limit);
-    // Stores count no more than limit + 1 of one check; from what was there before, everything is reckoned with the hits as asked.
+    // A store counts at most limit + 1 of one check. `before` is computed with that; everything else with the hits as asked.
     let counted = hits.min(limit + 1);
     if !verdict.allowed && verdict.used <= limit {
-        // The algorithm takes nothing from a refused check.
+        // The algorithm does not count refused hits.
         return Parts { over: hits, ..Parts::default() };
     }
     let before = verdict.used.saturating_sub(counted);

@@ -1,16 +1,17 @@
-//! What the process counts apart from limits: requests, how long they took, errors.
+//! The counters of the whole process: requests, response times, errors.
 
 use std::time::Duration;
 
 use tonic::Code;
 
 use super::cells::{Cells, Core};
-use super::families::{Durations, Families, Sample};
+use super::exposition::{Exposition, Observations};
+use super::families::{self, Family};
 
-/// The only method that is counted, as the label `grpc_method` has it.
+/// The label `grpc_method`: the only method that is counted.
 const METHOD: &str = "ShouldRateLimit";
 
-/// Names of gRPC's codes, by number.
+/// The names of gRPC's status codes, by number. Source: gRPC, "Status codes and their use in gRPC".
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -31,12 +32,13 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Upper bounds of the response times in seconds. 0.02 is Envoy's default timeout.
+/// Upper bounds of the response-time buckets, in seconds. 0.02 is Envoy's default timeout.
 const BOUNDS: [f64; 14] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0];
 const BUCKETS: usize = BOUNDS.len() + 1;
-/// The buckets and, last, the sum in nanoseconds.
+/// The buckets, and last the sum in nanoseconds.
 const TIMES: usize = BUCKETS + 1;
 
+/// Events that are counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Count {
     StoreFailed,
@@ -54,28 +56,23 @@ pub(super) enum Count {
 }
 const COUNTS: usize = Count::DenialCache as usize + 1;
 
-/// A label's name and value.
-type Label = Option<(&'static str, &'static str)>;
-
-const OUTAGE_HELP: &str = "Checks that the store did not answer, by what became of them.";
-
-/// Name, label and help of each [`Count`], in its order.
-const COUNT_NAMES: [(&str, Label, &str); COUNTS] = [
-    ("ratelimit_service_should_rate_limit_error", Some(("err_type", "redis_error")), "Requests that failed."),
-    ("ratelimit_service_should_rate_limit_error", Some(("err_type", "service_error")), "Requests that failed."),
-    ("ratelimit_service_global_shadow_mode", None, "Requests that were over a limit and let pass by SHADOW_MODE."),
-    ("weir_free_descriptors_total", None, "Descriptors of known domains that nothing limited: no match, or replaced."),
-    ("weir_store_errors_total", Some(("kind", "not_executed")), "Checks that the store did not answer."),
-    ("weir_store_errors_total", Some(("kind", "unknown")), "Checks that the store did not answer."),
-    ("weir_store_errors_total", Some(("kind", "data")), "Checks that the store did not answer."),
-    ("weir_outage_answers_total", Some(("policy", "error")), OUTAGE_HELP),
-    ("weir_outage_answers_total", Some(("policy", "allow")), OUTAGE_HELP),
-    ("weir_outage_answers_total", Some(("policy", "deny")), OUTAGE_HELP),
-    ("weir_outage_answers_total", Some(("policy", "local")), OUTAGE_HELP),
-    ("weir_denial_cache_answers_total", None, "Checks that the denial cache refused; the store was not asked."),
+/// The family of each [`Count`] and the value of its label, in the order of `Count`.
+static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
+    (&families::REQUEST_ERRORS, Some("redis_error")),
+    (&families::REQUEST_ERRORS, Some("service_error")),
+    (&families::GLOBAL_SHADOW_MODE, None),
+    (&families::FREE_DESCRIPTORS, None),
+    (&families::STORE_ERRORS, Some("not_executed")),
+    (&families::STORE_ERRORS, Some("unknown")),
+    (&families::STORE_ERRORS, Some("data")),
+    (&families::OUTAGE_ANSWERS, Some("error")),
+    (&families::OUTAGE_ANSWERS, Some("allow")),
+    (&families::OUTAGE_ANSWERS, Some("deny")),
+    (&families::OUTAGE_ANSWERS, Some("local")),
+    (&families::DENIAL_CACHE_ANSWERS, None),
 ];
 
-/// Counters of the process, a row for each core.
+/// The counters, with one row per core.
 #[derive(Debug)]
 pub(super) struct Process {
     counts: Cells<COUNTS>,
@@ -99,26 +96,18 @@ impl Process {
         self.times.add(core, BUCKETS, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn gather(&self, families: &mut Families) {
-        for ((name, label, help), count) in COUNT_NAMES.into_iter().zip(self.counts.sums()) {
-            let labels = label.map(|(name, value)| (name, value.to_owned())).into_iter().collect();
-            families.add(Sample::counter(name, help, labels, count));
+    pub(super) fn gather(&self, exposition: &mut Exposition) {
+        for (&(family, label), count) in COUNT_SERIES.iter().zip(self.counts.sums()) {
+            exposition.add(family.count(label.as_slice(), count));
         }
-        let method = || vec![("grpc_method", METHOD.to_owned())];
         let codes = self.codes.sums();
-        families.add(Sample::counter("ratelimit_service_total_requests", "Requests that were answered.", method(), codes.iter().sum()));
+        exposition.add(families::TOTAL_REQUESTS.count(&[METHOD], codes.iter().sum()));
         for (&code, &count) in CODES.iter().zip(&codes).filter(|&(&code, &count)| code == CODES[0] || count > 0) {
-            let labels = vec![("code", code.to_owned())];
-            families.add(Sample::counter("weir_requests_total", "Requests that were answered, by gRPC code.", labels, count));
+            exposition.add(families::REQUESTS.count(&[code], count));
         }
         let times = self.times.sums();
-        families.add_durations(Durations {
-            name: "ratelimit_service_response_time_seconds",
-            help: "From a request that has arrived to its answer, in seconds.",
-            labels: method(),
-            bounds: &BOUNDS,
-            counts: &times[..BUCKETS],
-            sum_seconds: Duration::from_nanos(times[BUCKETS]).as_secs_f64(),
-        });
+        let sum_seconds = Duration::from_nanos(times[BUCKETS]).as_secs_f64();
+        let observations = Observations { labels: &[METHOD], bounds: &BOUNDS, counts: &times[..BUCKETS], sum_seconds };
+        exposition.observe(&families::RESPONSE_TIME, &observations);
     }
 }

@@ -1,63 +1,29 @@
-//! Tallies: what each limit has decided.
+//! Tallies: the counters of each limit.
 //!
-//! A limit's counters are found by its id, without a look at any label. They belong to the limit's labels (its domain and its levels as they
-//! were written), not to one set of rules: a reload hands them on.
+//! The request path finds a limit's counters by its id and reads no label. Counters belong to the labels of the limit (its domain, and its
+//! levels as written), not to one set of rules, so that they survive a reload.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::cells::{Cells, Core};
+use super::counts::{
+    COUNTERS, Counts, DECISIONS, HITS, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES, OVER_LIMIT, OVER_LIMIT_WITH_LOCAL_CACHE, Outcome, SHADOW_MODE,
+    TOTAL_HITS, WITHIN_LIMIT,
+};
 use super::dynamic::Labels;
-use super::families::{Families, Named, labels};
+use super::exposition::{Exposition, labels};
 use super::partition::{Parts, near_threshold, partition};
-use super::{Metrics, process};
+use super::{Metrics, families, process};
 use crate::plan::{Check, Modes, Plan, Slot};
 use crate::rules::Rules;
 use crate::rules::limit::{Level, Limit, LimitId};
 use crate::time::Rate;
 use crate::verdict::{Decision, Decisions, StoreError};
 
-const TOTAL_HITS: usize = 0;
-const WITHIN_LIMIT: usize = 1;
-const NEAR_LIMIT: usize = 2;
-const OVER_LIMIT: usize = 3;
-const SHADOW_MODE: usize = 4;
-const OVER_LIMIT_WITH_LOCAL_CACHE: usize = 5;
-const NEGATIVE_HITS: usize = 6;
-/// The first of the outcomes.
-const DECISIONS: usize = 7;
-
-/// The families of envoyproxy/ratelimit, by the place of their counter.
-const HITS: [(&str, &str); 6] = [
-    ("ratelimit_service_rate_limit_total_hits", "Hits that were asked for, looks and give-backs apart."),
-    ("ratelimit_service_rate_limit_within_limit", "Hits of checks that fit."),
-    ("ratelimit_service_rate_limit_near_limit", "Hits that came between the near-limit threshold and the limit."),
-    ("ratelimit_service_rate_limit_over_limit", "Hits beyond the limit, those of limits in shadow mode included."),
-    ("ratelimit_service_rate_limit_shadow_mode", "Hits beyond a limit in shadow mode, which were let pass."),
-    ("ratelimit_service_rate_limit_over_limit_with_local_cache", "Those of the hits beyond the limit that the denial cache refused."),
-];
-
-/// Outcomes in the order of their counters.
-const OUTCOMES: [&str; 7] = ["ok", "over_limit", "shadow_over_limit", "unlimited", "error", "outage_allowed", "outage_denied"];
-
-/// The name, in place of a limit's path, of all limits that requests brought along.
-const OWN_LIMIT: &str = "(request)";
-
-/// The counters of one series: hits, then outcomes.
-const COUNTERS: usize = DECISIONS + OUTCOMES.len();
-pub(super) type Counts = [u64; COUNTERS];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Ok,
-    OverLimit,
-    ShadowOverLimit,
-    Unlimited,
-    Error,
-    OutageAllowed,
-    OutageDenied,
-}
+/// The label `limit` of all limits that requests bring along, which have no path.
+const REQUEST_LIMIT: &str = "(request)";
 
 type Series = Cells<COUNTERS>;
 
@@ -68,25 +34,25 @@ pub struct Tallies {
     metrics: Arc<Metrics>,
 }
 
-/// A series that scrapes show.
+/// The series of one limit, as scrapes show it.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct LimitSeries {
     series: Arc<Series>,
-    /// Names the limit in Weir's own metrics.
+    /// The label `limit` of Weir's own metrics.
     path: String,
     unlimited: bool,
-    /// The hits are counted elsewhere, under names that depend on the request.
+    /// Hits are counted in series whose labels depend on the request.
     dynamic: bool,
 }
 
 /// The series of the current rules.
 ///
-/// Those of a limit that is gone are gone too: the configuration bounds how many there are. A limit that comes back starts at zero, which
-/// Prometheus takes for what it is, a counter that was reset.
-pub(super) type Register = HashMap<Labels, Shown>;
+/// A reload removes the series of limits that it removes, so that the configuration bounds their number. A limit that comes back starts at
+/// zero, which Prometheus takes as a reset of the counter.
+pub(super) type Register = HashMap<Labels, LimitSeries>;
 
 impl Metrics {
-    /// The counters for `rules`. Limits whose labels are those of a limit of the last call's rules go on with its counters.
+    /// The counters for `rules`. A limit with the labels of a limit of the last call's rules goes on with its counters.
     #[must_use]
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
         self.dynamic.retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
@@ -100,51 +66,47 @@ impl Metrics {
         for limit in limits {
             let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
             let labels = Labels::new(limit.domain.to_string(), &levels);
-            let known = next.get(&labels).or_else(|| register.get(&labels)).map(|shown| Arc::clone(&shown.series));
+            let known = next.get(&labels).or_else(|| register.get(&labels)).map(|known| Arc::clone(&known.series));
             let own = known.unwrap_or_else(|| Arc::new(Series::new(self.cores)));
             series.push(Arc::clone(&own));
             let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            next.insert(labels, Shown { series: own, path: limit.path(), unlimited: limit.amount.is_none(), dynamic });
+            next.insert(labels, LimitSeries { series: own, path: limit.path(), unlimited: limit.amount.is_none(), dynamic });
         }
         *register = next;
         Tallies { series: series.into(), metrics: Arc::clone(self) }
     }
 
-    /// Adds what limits have decided.
-    pub(super) fn gather_limits(&self, families: &mut Families) {
+    /// Adds the counters of all limits.
+    pub(super) fn gather_limits(&self, exposition: &mut Exposition) {
         {
             let register = self.series();
-            let mut all: Vec<(&Labels, &Shown)> = register.iter().collect();
+            let mut all: Vec<(&Labels, &LimitSeries)> = register.iter().collect();
             all.sort_unstable_by_key(|(labels, _)| *labels);
-            for (labels, shown) in all {
-                shown.gather(labels, families);
+            for (labels, limit) in all {
+                limit.gather(labels, exposition);
             }
         }
         for (of_hits, counts) in self.dynamic.series() {
-            add_hits(families, &of_hits, &counts, true);
-            let of_limit = labels([("domain", &*of_hits.domain), ("limit", OWN_LIMIT)]);
-            for place in 0..OUTCOMES.len() {
-                add_decisions(families, &of_limit, place, &counts, false);
-            }
-            add_negative(families, &of_limit, &counts, false);
+            add_hits(exposition, &of_hits, &counts, true);
+            let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
+            add_decisions(exposition, &of_limit, &counts, |_| false);
+            add_negative_hits(exposition, &of_limit, &counts, false);
         }
     }
 }
 
-impl Shown {
-    fn gather(&self, of_hits: &Labels, families: &mut Families) {
+impl LimitSeries {
+    fn gather(&self, of_hits: &Labels, exposition: &mut Exposition) {
         let counts = self.series.sums();
-        add_hits(families, of_hits, &counts, !self.dynamic && !self.unlimited);
+        add_hits(exposition, of_hits, &counts, !self.dynamic && !self.unlimited);
         let of_limit = labels([("domain", &*of_hits.domain), ("limit", &self.path)]);
-        for place in 0..OUTCOMES.len() {
-            add_decisions(families, &of_limit, place, &counts, self.unlimited == (place == Outcome::Unlimited as usize));
-        }
-        add_negative(families, &of_limit, &counts, !self.unlimited);
+        add_decisions(exposition, &of_limit, &counts, |outcome| self.unlimited == (outcome == Outcome::Unlimited as usize));
+        add_negative_hits(exposition, &of_limit, &counts, !self.unlimited);
     }
 }
 
 impl Tallies {
-    /// Counts the decisions on one request for `domain`. `plan` must come from the rules that these tallies were made for.
+    /// Counts the decisions on one request for `domain`. `plan` must be made with the rules that these tallies belong to.
     pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, decisions: &Decisions) {
         if plan.unknown_domain {
             return self.metrics.domain_not_found(domain);
@@ -174,8 +136,8 @@ impl Tallies {
             named[..HITS.len()].swap_with_slice(&mut counts[..HITS.len()]);
             self.metrics.dynamic.add(domain, levels, &named);
         }
-        for (place, &count) in counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
-            series.add(core, place, count);
+        for (counter, &count) in counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+            series.add(core, counter, count);
         }
     }
 
@@ -186,7 +148,7 @@ impl Tallies {
     }
 }
 
-/// What is counted of a check apart from its limit: what the store lacked, and who answered in its place.
+/// The counters of the process that a check adds to: the store's error, and what answered instead of the store.
 fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
     let error = decision.store_error().map(|error| match error {
         StoreError::NotExecuted(_) => process::Count::NotExecuted,
@@ -204,7 +166,7 @@ fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
     [error, answered_by]
 }
 
-/// A check with what came of it.
+/// A check and the decision about it.
 struct Checked<'a> {
     check: &'a Check,
     rate: &'a Rate,
@@ -239,13 +201,13 @@ impl Checked<'_> {
         counts
     }
 
-    /// Which of the hits were within the limit, near it and over it; `None` when nobody has counted them.
+    /// How many of the hits were within the limit, near it and over it; `None` when neither a store nor the cache has counted them.
     fn parts(&self, asked: u64, near_limit_ratio: f32) -> Option<Parts> {
         let limit = self.rate.requests_per_unit;
         match self.decision {
             Decision::Store(verdict) => Some(partition(limit, near_threshold(limit, near_limit_ratio), asked, verdict)),
             Decision::DenialCache(_) => Some(Parts { over: asked, ..Parts::default() }),
-            // What is used of a share says nothing about how near the limit is.
+            // The use of one replica's share does not tell how near the limit is.
             Decision::Local(verdict, _) if verdict.allowed => Some(Parts { within: asked, ..Parts::default() }),
             Decision::Local(..) => Some(Parts { over: asked, ..Parts::default() }),
             Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => None,
@@ -253,35 +215,29 @@ impl Checked<'_> {
     }
 }
 
-/// Adds counts to counts.
-pub(super) fn add_up(sums: &mut Counts, counts: &Counts) {
-    for (sum, count) in sums.iter_mut().zip(counts) {
-        *sum = sum.wrapping_add(*count);
-    }
-}
-
-/// A series that nothing is expected in is shown once there is something.
-fn add_hits(families: &mut Families, of_hits: &Labels, counts: &Counts, expected: bool) {
+/// Adds the families of envoyproxy/ratelimit. A series that is not `expected` is shown once it has counted something.
+fn add_hits(exposition: &mut Exposition, of_hits: &Labels, counts: &Counts, expected: bool) {
     let shared = labels(of_hits.pairs());
-    for ((name, help), &count) in HITS.into_iter().zip(counts) {
+    for (family, &count) in HITS.into_iter().zip(counts) {
         if expected || count > 0 {
-            families.count(Named { name, help }, &shared, None, count);
+            exposition.count(family, &shared, None, count);
         }
     }
 }
 
-fn add_decisions(families: &mut Families, of_limit: &Rc<str>, place: usize, counts: &Counts, expected: bool) {
-    let count = counts[DECISIONS + place];
-    if expected || count > 0 {
-        let named = Named { name: "weir_decisions_total", help: "Descriptors that found a limit, by what came of it." };
-        families.count(named, of_limit, Some(("outcome", OUTCOMES[place])), count);
+/// Adds the outcomes; `expected` as in [`add_hits`].
+fn add_decisions(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts, expected: impl Fn(usize) -> bool) {
+    for (index, (outcome, &count)) in OUTCOMES.into_iter().zip(&counts[DECISIONS..]).enumerate() {
+        if expected(index) || count > 0 {
+            exposition.count(&families::DECISIONS, of_limit, Some(outcome), count);
+        }
     }
 }
 
-fn add_negative(families: &mut Families, of_limit: &Rc<str>, counts: &Counts, expected: bool) {
+/// Adds the give-backs; `expected` as in [`add_hits`].
+fn add_negative_hits(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts, expected: bool) {
     let count = counts[NEGATIVE_HITS];
     if expected || count > 0 {
-        let named = Named { name: "weir_negative_hits_total", help: "Hits that were given back, as asked." };
-        families.count(named, of_limit, None, count);
+        exposition.count(&families::NEGATIVE_HITS, of_limit, None, count);
     }
 }

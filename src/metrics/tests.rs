@@ -126,7 +126,7 @@ fn hits_and_outcomes_are_counted_by_limit() {
 }
 
 #[test]
-fn who_decided_without_the_store_is_counted_apart() {
+fn decisions_without_the_store_are_counted_by_their_source() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN))]);
     let (plain, shadow) = (Modes::default(), Modes { shadow: true, quota: false });
@@ -265,7 +265,7 @@ fn all_codes_have_their_names() {
 #[test]
 fn other_parts_of_the_process_add_their_samples() {
     let metrics = Metrics::new(1, 0.8);
-    metrics.register(Box::new(|| vec![Sample::gauge("weir_memory_keys", "Keys.", Vec::new(), 7.0)]));
+    metrics.register(Box::new(|| vec![families::MEMORY_KEYS.count(&[], 7)]));
     metrics.panicked();
     metrics.connection_refused();
     metrics.calls_refused(1);

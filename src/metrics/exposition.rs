@@ -1,0 +1,235 @@
+//! The exposition: the samples of one scrape, gathered by family, and their text for Prometheus.
+//!
+//! Samples of one family with equal labels are added up: Prometheus refuses a whole scrape if a series is in it twice. Each limit has more than
+//! a dozen series, so that a scrape of very many limits has millions of lines; series with the same labels share their text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::rc::Rc;
+
+use prometheus::TextEncoder;
+use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::families::Family;
+
+/// One value of one series, made by [`Family::sample`] or [`Family::count`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    pub(super) family: &'static Family,
+    /// The values of the family's labels, in their order.
+    pub(super) labels: Vec<String>,
+    pub(super) value: f64,
+}
+
+/// The observations of one histogram.
+#[derive(Debug)]
+pub(super) struct Observations<'a> {
+    /// The values of the family's labels.
+    pub labels: &'a [&'a str],
+    /// Upper bounds of the buckets, in seconds.
+    pub bounds: &'a [f64],
+    /// Observations in each bucket (not cumulative), and last those above all bounds.
+    pub counts: &'a [u64],
+    pub sum_seconds: f64,
+}
+
+/// All samples of one scrape, by the name of their family.
+#[derive(Debug, Default)]
+pub(super) struct Exposition {
+    values: BTreeMap<&'static str, Values>,
+    histograms: BTreeMap<&'static str, MetricFamily>,
+}
+
+#[derive(Debug)]
+struct Values {
+    family: &'static Family,
+    series: Vec<Series>,
+}
+
+#[derive(Debug)]
+struct Series {
+    labels: Rc<str>,
+    /// The value of the family's last label, where it is not in `labels`.
+    last: Option<&'static str>,
+    value: f64,
+}
+
+/// Labels as the text format writes them between the braces, for [`Exposition::count`].
+pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'static str, &'a str)>) -> Rc<str> {
+    let mut text = String::new();
+    for (name, value) in pairs {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        for piece in value.split_inclusive(['\\', '"', '\n']) {
+            let (plain, escaped) = match piece.as_bytes().last() {
+                Some(b'\\') => (&piece[..piece.len() - 1], "\\\\"),
+                Some(b'"') => (&piece[..piece.len() - 1], "\\\""),
+                Some(b'\n') => (&piece[..piece.len() - 1], "\\n"),
+                _ => (piece, ""),
+            };
+            text.push_str(plain);
+            text.push_str(escaped);
+        }
+        text.push('"');
+    }
+    text.into()
+}
+
+impl Exposition {
+    /// Adds one sample.
+    pub(super) fn add(&mut self, sample: Sample) {
+        let Sample { family, labels: values, value } = sample;
+        let labels = labels(family.labels.iter().copied().zip(values.iter().map(String::as_str)));
+        self.series(family).push(Series { labels, last: None, value });
+    }
+
+    /// Adds one counter. Series that share `labels` share its text; `last` is the value of the family's last label, where they differ.
+    pub(super) fn count(&mut self, family: &'static Family, labels: &Rc<str>, last: Option<&'static str>, count: u64) {
+        self.series(family).push(Series { labels: Rc::clone(labels), last, value: count as f64 });
+    }
+
+    fn series(&mut self, family: &'static Family) -> &mut Vec<Series> {
+        &mut self.values.entry(family.name).or_insert_with(|| Values { family, series: Vec::new() }).series
+    }
+
+    /// Adds one histogram.
+    pub(super) fn observe(&mut self, family: &'static Family, observations: &Observations<'_>) {
+        let mut cumulative = 0_u64;
+        let mut buckets = Vec::with_capacity(observations.bounds.len());
+        for (&bound, &count) in observations.bounds.iter().zip(observations.counts) {
+            cumulative += count;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(cumulative);
+            buckets.push(bucket);
+        }
+        let mut histogram = Histogram::default();
+        histogram.set_sample_count(observations.counts.iter().sum());
+        histogram.set_sample_sum(observations.sum_seconds);
+        histogram.set_bucket(buckets);
+        let mut metric = Metric::from_label(pairs(family, observations.labels));
+        metric.set_histogram(histogram);
+        self.histograms.entry(family.name).or_insert_with(|| histogram_family(family)).mut_metric().push(metric);
+    }
+
+    /// Prometheus's text format, version 0.0.4; families in the order of their names.
+    #[must_use]
+    pub(super) fn text(self) -> String {
+        let mut histograms = self.histograms.into_iter().peekable();
+        let mut text = String::new();
+        // An error means a family without samples or without a name; there is none.
+        let encode = |family: MetricFamily| TextEncoder::new().encode_to_string(&[family]).unwrap_or_default();
+        for (name, values) in self.values {
+            while let Some((_, family)) = histograms.next_if(|(histogram, _)| *histogram < name) {
+                text.push_str(&encode(family));
+            }
+            values.write(&mut text);
+        }
+        for (_, family) in histograms {
+            text.push_str(&encode(family));
+        }
+        text
+    }
+}
+
+impl Values {
+    fn write(mut self, text: &mut String) {
+        let Family { name, metric_type, labels, help } = *self.family;
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {metric_type}", help.replace('\\', "\\\\").replace('\n', "\\n"));
+        // Most series are in order already, for which this sort takes linear time.
+        self.series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
+        for same in self.series.chunk_by(|one, other| one.labels == other.labels && one.last == other.last) {
+            text.push_str(name);
+            same[0].write_labels(labels.last().copied().unwrap_or_default(), text);
+            write_value(same.iter().map(|series| series.value).sum(), text);
+        }
+    }
+}
+
+impl Series {
+    fn write_labels(&self, last_label: &str, text: &mut String) {
+        if self.labels.is_empty() && self.last.is_none() {
+            return;
+        }
+        text.push('{');
+        text.push_str(&self.labels);
+        if let Some(value) = self.last {
+            let comma = if self.labels.is_empty() { "" } else { "," };
+            for piece in [comma, last_label, "=\"", value, "\""] {
+                text.push_str(piece);
+            }
+        }
+        text.push('}');
+    }
+}
+
+fn write_value(value: f64, text: &mut String) {
+    /// Whole numbers are exact up to here.
+    const WHOLE: f64 = 9_007_199_254_740_992.0;
+    text.push(' ');
+    if value.fract() == 0.0 && (0.0..WHOLE).contains(&value) {
+        text.push_str(itoa::Buffer::new().format(value as u64));
+    } else {
+        let _ = write!(text, "{value}");
+    }
+    text.push('\n');
+}
+
+fn histogram_family(declared: &Family) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(declared.name.to_owned());
+    family.set_help(declared.help.to_owned());
+    family.set_field_type(MetricType::HISTOGRAM);
+    family
+}
+
+fn pairs(family: &Family, values: &[&str]) -> Vec<LabelPair> {
+    let pair = |(name, value): (&&str, &&str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    family.labels.iter().zip(values).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::families;
+    use super::*;
+
+    static A: Family = Family { name: "weir_a", metric_type: families::MetricType::Gauge, labels: &[], help: "A." };
+    static B: Family = Family { name: "weir_b", metric_type: families::MetricType::Counter, labels: &["k", "z"], help: "B." };
+    static T: Family = Family { name: "weir_t", metric_type: families::MetricType::Histogram, labels: &["m"], help: "T." };
+
+    #[test]
+    fn equal_series_are_one_and_label_values_are_escaped() {
+        let mut exposition = Exposition::default();
+        exposition.add(Sample { family: &B, labels: vec!["a\"b\\c\nd".to_owned()], value: 5.0 });
+        exposition.add(A.sample(&[], 0.5));
+        let shared = labels([("k", "a\"b\\c\nd")]);
+        exposition.count(&B, &shared, None, 4);
+        exposition.count(&B, &shared, Some("one"), 1);
+        exposition.count(&B, &shared, Some("one"), 1);
+        assert_eq!(
+            exposition.text(),
+            "# HELP weir_a A.\n# TYPE weir_a gauge\nweir_a 0.5\n\
+             # HELP weir_b B.\n# TYPE weir_b counter\nweir_b{k=\"a\\\"b\\\\c\\nd\"} 9\nweir_b{k=\"a\\\"b\\\\c\\nd\",z=\"one\"} 2\n"
+        );
+    }
+
+    #[test]
+    fn buckets_are_cumulative() {
+        let mut exposition = Exposition::default();
+        exposition.observe(&T, &Observations { labels: &["x"], bounds: &[0.5, 1.0], counts: &[1, 2, 4], sum_seconds: 9.5 });
+        let text = exposition.text();
+        for line in ["_bucket{m=\"x\",le=\"0.5\"} 1", "_bucket{m=\"x\",le=\"1\"} 3", "_bucket{m=\"x\",le=\"+Inf\"} 7"] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        assert!(text.contains("weir_t_count{m=\"x\"} 7") && text.contains("weir_t_sum{m=\"x\"} 9.5"), "{text}");
+    }
+}
