@@ -18,6 +18,7 @@ mod hits;
 mod house;
 mod http;
 mod instructions;
+mod metrics;
 mod plots;
 mod redis;
 mod reload;
