@@ -3,6 +3,7 @@
 //! One control thread accepts, serves HTTP, sweeps and hears signals; files have a thread of their own, and what takes long (a scrape, a large
 //! JSON) runs beside it. The workers answer.
 
+mod health;
 mod redis;
 mod stores;
 
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
 use crate::background;
-use crate::health::Health;
+use crate::health::{Health, Status};
 use crate::http::{self, Pages};
 use crate::live::{Live, files};
 use crate::metrics::{Core, Metrics, families};
@@ -29,6 +30,7 @@ use crate::rules::compile::Problem;
 use crate::server::{self, Budget, GrpcHealth, Services, Workers};
 use crate::settings::Settings;
 use crate::telemetry;
+use health::Conditions;
 use stores::Stores;
 
 /// Time for what is in flight when the process ends.
@@ -91,9 +93,15 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let control = Core(settings.workers);
     let metrics = Metrics::new(settings.workers + 1, settings.near_limit_ratio);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
-    let health = Health::new(settings.needs_a_domain);
-    let watched = first_load(&settings, &live, &health)?;
+    let watched = first_load(&settings, &live)?;
     let stores = Stores::new(&settings, &metrics);
+    let conditions = Conditions {
+        live: Arc::clone(&live),
+        needs_a_domain: settings.needs_a_domain,
+        deployments: if settings.redis_health { stores.deployments() } else { Vec::new() },
+    };
+    let health = Health::default();
+    health.report(conditions.hold());
     let dropped = logs.dropped();
     metrics.register(Box::new(move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())]));
 
@@ -119,17 +127,17 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     };
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));
-    tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics), health.clone()));
-    if settings.redis_health {
-        tokio::spawn(stores.tell_health(health.clone()));
+    tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics)));
+    if conditions.may_change() {
+        tokio::spawn(conditions.report(health.clone()));
     }
     tokio::spawn(stores.keep());
-    let telling = tokio::spawn(tell_health(health.clone(), grpc_health.clone()));
+    let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
 
     until_told_to_stop(&settings, &health).await;
     stop.send_replace(true);
-    telling.abort();
+    publishing.abort();
     let drained = async {
         end_watches(grpc_health).await;
         let workers = tokio::task::spawn_blocking(move || workers.drain(LAST_REQUESTS));
@@ -143,8 +151,8 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
 }
 
 /// Loads the limits; warnings are logged, problems end the start unless the settings say otherwise.
-fn first_load(settings: &Settings, live: &Arc<Live>, health: &Health) -> Result<files::Watched, StartError> {
-    match files::load_once(live, &settings.files, health) {
+fn first_load(settings: &Settings, live: &Arc<Live>) -> Result<files::Watched, StartError> {
+    match files::load_once(live, &settings.files) {
         Ok(watched) => Ok(watched),
         Err((problems, watched)) if settings.start_without_limits => {
             for problem in problems.iter().take(MAX_LOGGED) {
@@ -178,23 +186,27 @@ fn open(listener: &'static str, address: SocketAddr) -> Result<TcpListener, Star
     }
 }
 
-/// Both services answer for the whole process.
-async fn tell_health(health: Health, grpc_health: GrpcHealth) {
-    let mut serving = health.subscribe();
+/// The services of `grpc.health.v1`; both have the status of the process.
+const HEALTH_SERVICES: [&str; 2] = ["", "ratelimit"];
+
+/// Publishes the health as `grpc.health.v1`; never ends.
+async fn publish_health(health: Health, grpc_health: GrpcHealth) {
+    let mut changes = health.subscribe();
     loop {
-        let status = if *serving.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for service in ["", "ratelimit"] {
+        let is_ready = *changes.borrow_and_update() == Status::Ready;
+        let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in HEALTH_SERVICES {
             grpc_health.set_service_status(service, status).await;
         }
-        if serving.changed().await.is_err() {
+        if changes.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// A stream that watches health never ends by itself; forgetting the services ends it, after it has been told that they are not serving.
+/// Sends NOT_SERVING to every health watch and ends its stream, which does not end by itself: it ends when its service is cleared.
 async fn end_watches(mut grpc_health: GrpcHealth) {
-    for service in ["", "ratelimit"] {
+    for service in HEALTH_SERVICES {
         grpc_health.set_service_status(service, ServingStatus::NotServing).await;
         grpc_health.clear_service_status(service).await;
     }

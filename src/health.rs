@@ -1,85 +1,63 @@
 //! Health: whether this process wants traffic.
 //!
-//! One answer for `grpc.health.v1` and for `/healthcheck`. It is made of conditions that all have to hold; nothing in here asks a backend.
-
-use std::sync::{Arc, Mutex, PoisonError};
+//! One status for `grpc.health.v1` and for `/healthcheck`. `app` derives it from the rules, the store and the shutdown, and reports it here; this
+//! file asks none of them.
 
 use tokio::sync::watch;
 
-/// The health of the process; clones are the same one.
-#[derive(Clone, Debug)]
-pub struct Health(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    conditions: Mutex<Conditions>,
-    serving: watch::Sender<bool>,
-}
-
-/// Whether the store can be used, for who wants health to depend on it.
+/// Whether the process wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreHealth {
-    /// It can.
-    Up,
-    /// It cannot, or has not been reached yet.
-    Down,
+pub enum Status {
+    /// Something that requests need is missing.
+    NotReady,
+    /// The process wants traffic.
+    Ready,
+    /// The process is shutting down. No other status follows.
+    Draining,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Conditions {
-    needs_a_domain: bool,
-    has_a_domain: bool,
-    store: StoreHealth,
-    draining: bool,
-}
+/// The health of the process; clones share one status.
+#[derive(Clone, Debug)]
+pub struct Health(watch::Sender<Status>);
 
-impl Conditions {
-    const fn hold(self) -> bool {
-        !self.draining && matches!(self.store, StoreHealth::Up) && (self.has_a_domain || !self.needs_a_domain)
+impl Default for Health {
+    /// [`Status::NotReady`].
+    fn default() -> Self {
+        Self(watch::Sender::new(Status::NotReady))
     }
 }
 
 impl Health {
-    /// Not draining, without a domain, with a store that nobody asks after. With `needs_a_domain` that is unhealthy until the rules have one.
-    #[must_use]
-    pub fn new(needs_a_domain: bool) -> Self {
-        let conditions = Conditions { needs_a_domain, has_a_domain: false, store: StoreHealth::Up, draining: false };
-        Self(Arc::new(Inner { conditions: Mutex::new(conditions), serving: watch::Sender::new(conditions.hold()) }))
+    /// Sets [`Status::Ready`] or [`Status::NotReady`]; without effect while draining.
+    pub fn report(&self, is_ready: bool) {
+        self.set(if is_ready { Status::Ready } else { Status::NotReady });
     }
 
-    /// Rules are in force, with or without a domain.
-    pub fn rules_loaded(&self, has_a_domain: bool) {
-        self.change(|conditions| conditions.has_a_domain = has_a_domain);
-    }
-
-    /// The store can or cannot be used. Nobody says so unless health is to depend on it.
-    pub fn store_is(&self, store: StoreHealth) {
-        self.change(|conditions| conditions.store = store);
-    }
-
-    /// The process is about to end; nothing makes it healthy again.
+    /// Sets [`Status::Draining`], for good.
     pub fn drain(&self) {
-        self.change(|conditions| conditions.draining = true);
+        self.set(Status::Draining);
     }
 
-    /// Whether all conditions hold.
+    /// Whether the status is [`Status::Ready`].
     #[must_use]
-    pub fn is_serving(&self) -> bool {
-        *self.0.serving.borrow()
+    pub fn is_ready(&self) -> bool {
+        *self.0.borrow() == Status::Ready
     }
 
-    /// Follows [`Health::is_serving`].
+    /// Follows the status; a report of the same status again is no change.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<bool> {
-        self.0.serving.subscribe()
+    pub fn subscribe(&self) -> watch::Receiver<Status> {
+        self.0.subscribe()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Conditions)) {
-        // The lock is held until the answer is out, so that two changes cannot publish in the wrong order.
-        let mut conditions = self.0.conditions.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut conditions);
-        let hold = conditions.hold();
-        self.0.serving.send_if_modified(|serving| std::mem::replace(serving, hold) != hold);
+    fn set(&self, new: Status) {
+        self.0.send_if_modified(|status| {
+            let changes = *status != new && *status != Status::Draining;
+            if changes {
+                *status = new;
+            }
+            changes
+        });
     }
 }
 
@@ -89,38 +67,24 @@ mod tests {
 
     #[test]
     fn draining_is_final() {
-        let health = Health::new(false);
-        assert!(health.is_serving());
+        let health = Health::default();
+        assert!(!health.is_ready());
+        health.report(true);
+        assert!(health.is_ready());
         health.drain();
-        health.rules_loaded(true);
-        assert!(!health.is_serving());
+        health.report(true);
+        assert!(!health.is_ready());
     }
 
     #[test]
-    fn a_store_counts_when_somebody_speaks_of_it() {
-        let health = Health::new(false);
-        assert!(health.is_serving());
-        for (store, is_serving) in [(StoreHealth::Down, false), (StoreHealth::Up, true), (StoreHealth::Down, false)] {
-            health.store_is(store);
-            assert_eq!(health.is_serving(), is_serving);
-        }
-        health.store_is(StoreHealth::Up);
-        health.drain();
-        assert!(!health.is_serving());
-    }
-
-    #[test]
-    fn a_domain_is_waited_for_only_when_asked() {
-        let health = Health::new(true);
+    fn only_changes_are_published() {
+        let health = Health::default();
         let mut changes = health.subscribe();
-        assert!(!health.is_serving());
-        health.clone().rules_loaded(true);
-        assert!(health.is_serving());
-        assert!(changes.has_changed().unwrap());
-        assert!(*changes.borrow_and_update());
-        health.rules_loaded(true);
-        assert!(!changes.has_changed().unwrap(), "no news");
-        health.rules_loaded(false);
-        assert!(!*changes.borrow_and_update());
+        health.clone().report(true);
+        assert_eq!(*changes.borrow_and_update(), Status::Ready);
+        health.report(true);
+        assert!(!changes.has_changed().unwrap(), "the same status again");
+        health.report(false);
+        assert_eq!(*changes.borrow_and_update(), Status::NotReady);
     }
 }

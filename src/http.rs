@@ -109,7 +109,7 @@ impl Pages {
     }
 
     fn healthcheck(&self) -> Response<Full<Bytes>> {
-        if self.health.is_serving() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
+        if self.health.is_ready() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
     }
 
     /// With 10,000 limits the text has megabytes and takes tenths of a second: it is put together beside this thread, which also accepts

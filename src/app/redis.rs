@@ -1,16 +1,11 @@
 //! What metrics and health show of Redis: deployments by what they count (`main`, `per_second`), and each of their servers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::breaker::State;
-use crate::health::{Health, StoreHealth};
 use crate::metrics::Sample;
 use crate::metrics::families::{self, Family};
 use crate::store::redis::{Deployment, Server};
-
-/// How often health is asked after.
-const TICK: Duration = Duration::from_millis(250);
 
 /// Deployments, with what metrics call them.
 pub(super) type Deployments = Vec<(DeploymentName, Arc<Deployment>)>;
@@ -38,16 +33,6 @@ impl DeploymentName {
             Self::Main => (&families::REDIS_CONNECTIONS_OPEN, &families::REDIS_CONNECTIONS_OPENED),
             Self::PerSecond => (&families::REDIS_PER_SECOND_CONNECTIONS_OPEN, &families::REDIS_PER_SECOND_CONNECTIONS_OPENED),
         }
-    }
-}
-
-/// Health follows Redis, from the first look at it on; never ends.
-pub(super) async fn tell_health(deployments: Deployments, health: Health) {
-    let mut tick = tokio::time::interval(TICK);
-    loop {
-        tick.tick().await;
-        let is_usable = deployments.iter().all(|(_, deployment)| deployment.is_usable());
-        health.store_is(if is_usable { StoreHealth::Up } else { StoreHealth::Down });
     }
 }
 

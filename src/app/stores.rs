@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::redis::{self as shown, DeploymentName};
-use crate::health::{Health, StoreHealth};
 use crate::limiter::{self, Denials, Limiter, Outage};
 use crate::metrics::{Metrics, Sample, families};
 use crate::settings::{Backend, Settings};
@@ -59,12 +58,9 @@ impl Stores {
         Limiter::new(self.denials.clone(), store, self.outage.clone(), self.limiter)
     }
 
-    /// Makes health depend on the store: unhealthy until it can be used, and whenever it cannot. Memory always can. Never ends.
-    pub(super) fn tell_health(&self, health: Health) -> impl Future<Output = ()> + use<> {
-        let deployments = self.shared.deployments();
-        // Before anybody asks.
-        health.store_is(if deployments.is_empty() { StoreHealth::Up } else { StoreHealth::Down });
-        shown::tell_health(deployments, health)
+    /// The Redis deployments; none for the memory store.
+    pub(super) fn deployments(&self) -> shown::Deployments {
+        self.shared.deployments()
     }
 
     /// What the stores need beside the requests; never ends. In Redis's case memory holds what was counted while it could not be reached.

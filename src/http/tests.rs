@@ -19,7 +19,8 @@ struct Listening {
 async fn listening() -> Listening {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (metrics, health) = (Metrics::new(1, 0.8), Health::new(false));
+    let (metrics, health) = (Metrics::new(1, 0.8), Health::default());
+    health.report(true);
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), |request: Bytes| async move {
         // A domain is field 1: tag, length, text.
         let domain = String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use super::Live;
 use crate::background;
-use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::rules::compile::{self, Problem, SourceText, compile};
 use debounce::Debounce;
@@ -135,9 +134,9 @@ fn read_one(file: &Found) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// All problems of all files, counted and remembered, but not logged; with the other half the folder can be watched all the same.
-pub fn load_once(live: &Arc<Live>, options: &Options, health: &Health) -> Result<Watched, (Vec<Problem>, Watched)> {
+pub fn load_once(live: &Arc<Live>, options: &Options) -> Result<Watched, (Vec<Problem>, Watched)> {
     let (loaded, tried) = match try_read(options) {
-        Ok(read) => (put_in_force(live, options, health, &read.texts), Some(read.fingerprint)),
+        Ok(read) => (put_in_force(live, options, &read.texts), Some(read.fingerprint)),
         Err(unread) => (Err(unread.problems), unread.refused),
     };
     let watched = Watched(Debounce::new(tried));
@@ -152,7 +151,7 @@ pub fn load_once(live: &Arc<Live>, options: &Options, health: &Health) -> Result
 
 /// Watches the folder and loads what changes, until the future is dropped. A set of files with a mistake changes nothing: its problems are
 /// logged, counted and remembered in `live`.
-pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics: Arc<Metrics>, health: Health) {
+pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics: Arc<Metrics>) {
     // Dropped with this future, which ends the thread.
     let (_alive, ended) = mpsc::sync_channel::<()>(0);
     let run = move || {
@@ -161,7 +160,7 @@ pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics:
         let mut pause = options.poll;
         while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
             let started = Instant::now();
-            let look = AssertUnwindSafe(|| look(&live, &options, &health, &mut debounce));
+            let look = AssertUnwindSafe(|| look(&live, &options, &mut debounce));
             if catch_unwind(look).is_err() {
                 metrics.panicked();
                 tracing::error!("loading limits made weir panic; the limits in force stay. This is a defect of weir");
@@ -177,7 +176,7 @@ pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics:
 }
 
 /// One look, and loading when it is time.
-fn look(live: &Live, options: &Options, health: &Health, debounce: &mut Debounce<Fingerprint>) {
+fn look(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
     live.free_old();
     if !debounce.look(scan(&options.path, options.ignore_dot_files).fingerprint()) {
         return;
@@ -185,7 +184,7 @@ fn look(live: &Live, options: &Options, health: &Health, debounce: &mut Debounce
     let loaded = match try_read(options) {
         Ok(read) => {
             debounce.tried(Some(read.fingerprint));
-            put_in_force(live, options, health, &read.texts)
+            put_in_force(live, options, &read.texts)
         }
         Err(unread) => {
             debounce.tried(unread.refused);
@@ -197,14 +196,13 @@ fn look(live: &Live, options: &Options, health: &Health, debounce: &mut Debounce
     }
 }
 
-fn put_in_force(live: &Live, options: &Options, health: &Health, texts: &[SourceText]) -> Result<(), Vec<Problem>> {
+fn put_in_force(live: &Live, options: &Options, texts: &[SourceText]) -> Result<(), Vec<Problem>> {
     let compiled = compile(texts, &options.compile)?;
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
     let snapshot = live.replace(compiled.rules);
     let domains = snapshot.rules.domains().count();
-    health.rules_loaded(domains > 0);
     let (files, limits, generation) = (texts.len(), snapshot.rules.limits().len(), snapshot.generation);
     tracing::info!(files, domains, limits, generation, "limits loaded");
     Ok(())

@@ -20,7 +20,6 @@ struct Watching {
     folder: TempDir,
     live: Arc<Live>,
     metrics: Arc<Metrics>,
-    health: Health,
     runtime: Runtime,
 }
 
@@ -32,11 +31,11 @@ fn watching(prepare: impl FnOnce(&Path)) -> Watching {
     let folder = tempfile::tempdir().unwrap();
     prepare(folder.path());
     let metrics = Metrics::new(1, 0.8);
-    let (live, health) = (Arc::new(Live::new(Arc::clone(&metrics))), Health::new(true));
+    let live = Arc::new(Live::new(Arc::clone(&metrics)));
     let options = options(folder.path());
-    let watched = load_once(&live, &options, &health).map_err(|(problems, _)| problems).unwrap();
-    let runtime = started(watch(Arc::clone(&live), options, watched, Arc::clone(&metrics), health.clone()));
-    Watching { folder, live, metrics, health, runtime }
+    let watched = load_once(&live, &options).map_err(|(problems, _)| problems).unwrap();
+    let runtime = started(watch(Arc::clone(&live), options, watched, Arc::clone(&metrics)));
+    Watching { folder, live, metrics, runtime }
 }
 
 /// A future that goes on until the runtime is dropped.
@@ -129,7 +128,6 @@ fn a_mistake_changes_nothing_and_is_counted_once() {
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(watching.domains(), ["one"]);
     assert!(watching.metrics.encode().contains("ratelimit_service_config_load_error 1\n"));
-    assert!(watching.health.is_serving());
     fs::write(watching.path("b.yaml"), limits("two")).unwrap();
     watching.until_domains(&["one", "two"]);
     assert!(watching.live.refusal().is_none());
@@ -161,11 +159,11 @@ fn a_folder_without_files_is_refused() {
 fn a_bad_start_is_an_error_that_can_be_mended_while_it_runs() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(&folder.path().join("later"));
-    let (live, health) = (Arc::new(Live::new(Metrics::new(1, 0.8))), Health::new(false));
-    let (problems, watched) = load_once(&live, &options, &health).unwrap_err();
+    let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+    let (problems, watched) = load_once(&live, &options).unwrap_err();
     assert!(problems[0].to_string().contains("later"), "{problems:?}");
     assert!(live.load().is_none());
-    let _runtime = started(watch(Arc::clone(&live), options.clone(), watched, Metrics::new(1, 0.8), health));
+    let _runtime = started(watch(Arc::clone(&live), options.clone(), watched, Metrics::new(1, 0.8)));
     fs::create_dir(&options.path).unwrap();
     fs::write(options.path.join("a.yaml"), limits("one")).unwrap();
     let start = Instant::now();

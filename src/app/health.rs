@@ -1,0 +1,86 @@
+//! The conditions of health, all in one place: the rules in force, and the store if the settings ask for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::redis::Deployments;
+use crate::health::Health;
+use crate::live::Live;
+
+/// How often the conditions are checked. They are atomic reads, and a probe of a load balancer is no quicker.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The conditions that have to hold for the process to be ready.
+pub(super) struct Conditions {
+    /// The rules in force.
+    pub live: Arc<Live>,
+    /// Whether the rules must have a domain.
+    pub needs_a_domain: bool,
+    /// The Redis deployments that must be usable. None for the memory store, or if health does not depend on Redis.
+    pub deployments: Deployments,
+}
+
+impl Conditions {
+    /// Whether there is any condition.
+    pub(super) fn may_change(&self) -> bool {
+        self.needs_a_domain || !self.deployments.is_empty()
+    }
+
+    /// Reports the conditions now and every 250 ms; never ends.
+    pub(super) async fn report(self, health: Health) {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tick.tick().await;
+            health.report(self.hold());
+        }
+    }
+
+    /// Whether all conditions hold now.
+    pub(super) fn hold(&self) -> bool {
+        let has_a_domain = || self.live.load().is_some_and(|snapshot| snapshot.rules.domains().next().is_some());
+        (!self.needs_a_domain || has_a_domain()) && self.deployments.iter().all(|(_, deployment)| deployment.is_usable())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::rules::Rules;
+    use crate::rules::compile::{self, SourceText, compile};
+
+    fn rules(text: &str) -> Rules {
+        compile(&[SourceText { name: "a.yaml".to_owned(), text: text.into() }], &compile::Options::default()).expect("valid limits").rules
+    }
+
+    #[test]
+    fn a_domain_is_required_only_if_the_settings_say_so() {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        let conditions = |needs_a_domain| Conditions { live: Arc::clone(&live), needs_a_domain, deployments: Vec::new() };
+        assert!(conditions(false).hold());
+        for (rules, has_a_domain) in [(None, false), (Some(Rules::default()), false), (Some(rules("domain: d")), true)] {
+            rules.map(|rules| live.replace(rules));
+            assert_eq!(conditions(true).hold(), has_a_domain);
+        }
+        live.refuse(Vec::new());
+        assert!(conditions(true).hold(), "a refused configuration changes nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_reported_within_a_tick() {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        let conditions = Conditions { live: Arc::clone(&live), needs_a_domain: true, deployments: Vec::new() };
+        let health = Health::default();
+        let check = async {
+            for (rules, is_ready) in [(rules("domain: d"), true), (Rules::default(), false)] {
+                live.replace(rules);
+                tokio::time::sleep(TICK + TICK / 2).await;
+                assert_eq!(health.is_ready(), is_ready);
+            }
+        };
+        tokio::select! {
+            () = conditions.report(health.clone()) => {}
+            () = check => {}
+        }
+    }
+}
