@@ -1,7 +1,7 @@
-//! Settings: flags and environment variables, typed. The only place that reads the environment.
+//! Settings: flags and environment variables, typed and checked. Only this file reads the environment.
 //!
-//! Names of variables are those of envoyproxy/ratelimit. Each room declares its own options with defaults and reasons; this file only fills
-//! them. Nothing here prints a secret.
+//! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their defaults and reasons; this file fills them
+//! in. No message here shows a secret.
 
 mod flags;
 mod parse;
@@ -22,72 +22,72 @@ use flags::AnswerFlags;
 
 pub use flags::{Flags, ReadFlags};
 
-/// Where counters are.
+/// Where counters are kept, with the options of that store.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Backend {
-    /// In this process.
+    /// In the memory of this process.
     Memory(memory::Options),
     /// In Redis.
     Redis {
-        /// For all limits, or for all that are not per second.
+        /// The Redis of all limits, or of all that are not per second.
         main: store::redis::Options,
-        /// For limits per second, if they have one of their own.
+        /// The Redis of limits per second, if they have one of their own.
         per_second: Option<store::redis::Options>,
     },
 }
 
-/// Everything that a process needs to know, checked.
+/// All settings of the process, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The gRPC listener.
+    /// Address of the gRPC listener.
     pub grpc: SocketAddr,
-    /// The HTTP listener.
+    /// Address of the HTTP listener.
     pub http: SocketAddr,
-    /// Where limits are.
+    /// Where the limit files are, and how they are read.
     pub files: files::Options,
-    /// Start although the limits cannot be used.
+    /// Whether to start although the limit files cannot be used.
     pub start_without_limits: bool,
-    /// Be unhealthy while there is no domain.
+    /// Whether the process is unhealthy while the rules have no domain.
     pub needs_a_domain: bool,
-    /// Where counters are.
+    /// Where counters are kept.
     pub backend: Backend,
-    /// Be unhealthy while Redis cannot be used.
+    /// Whether the process is unhealthy while Redis cannot be used.
     pub redis_health: bool,
-    /// The wait for the store.
+    /// Time limits of the store.
     pub limiter: limiter::Options,
-    /// The cache of refused keys, in front of Redis.
+    /// The denial cache in front of Redis.
     pub denials: denials::Options,
-    /// What `on_store_failure: local` counts with.
+    /// The failure policy `local`.
     pub outage: outage::Options,
     /// How requests are read and answered.
     pub rls: rls::Options,
-    /// Limits of connections.
+    /// Bounds of the gRPC listener.
     pub server: server::Options,
-    /// Threads that answer requests.
+    /// The number of threads that answer requests.
     pub workers: usize,
-    /// See `--near-limit-ratio`.
+    /// The share of a limit above which hits count as near it; 0 to 1.
     pub near_limit_ratio: f32,
     /// The least severe log lines that are written.
     pub log_level: String,
-    /// What log lines look like.
+    /// The format of log lines.
     pub log_format: Format,
-    /// How long to go on after SIGTERM.
+    /// The time between SIGTERM and the end of connections.
     pub drain_delay: Duration,
-    /// What is set and has no effect.
+    /// Warnings about settings without effect.
     pub warnings: Vec<String>,
 }
 
-/// A setting that cannot be: its name, what is wrong, and what to write.
+/// A setting that cannot be used: its name, what is wrong, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(String);
 
 impl Settings {
-    /// Checks the flags, and the environment for settings of the reference that Weir does not act on.
+    /// Checks the flags, and the environment for settings of envoyproxy/ratelimit that Weir does not act on.
     ///
     /// # Errors
-    /// The first setting that cannot be.
+    /// The first setting that cannot be used.
     #[expect(clippy::disallowed_methods, reason = "the place where the environment is read")]
     pub fn try_new(flags: Flags) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
@@ -96,20 +96,18 @@ impl Settings {
     }
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
-        let mut warnings = reference::judge(environment).map_err(SettingError)?;
+        let mut warnings = reference::check(environment).map_err(SettingError)?;
         let backend = backend(&flags, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
-            return Err(SettingError(
-                "CACHE_KEY_PREFIX: braces would move keys to another slot of a Redis Cluster; leave them out".to_owned(),
-            ));
+            return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));
         }
         let workers = flags.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if !(1..=1_024).contains(&workers) {
-            return Err(SettingError(format!("WORKERS: {workers} threads are not possible; write 1 to 1024")));
+            return Err(SettingError(format!("WORKERS: {workers} is out of range; write 1 to 1024")));
         }
         let (files, answers) = (flags.files, flags.answers);
         if !(0.0..=1.0).contains(&answers.near_limit_ratio) {
-            return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is no share; write 0 to 1", answers.near_limit_ratio)));
+            return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
         }
         let headers = if answers.limit_response_headers_enabled { Some(headers(&answers)?) } else { None };
         Ok(Self {
@@ -153,9 +151,9 @@ impl Settings {
 }
 
 fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
-    let kind = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
+    let backend_type = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
     let memory = || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize });
-    match kind.as_str() {
+    match backend_type.as_str() {
         "memory" => Ok(memory()),
         "" if !flags.redis.is_set()? => Ok(memory()),
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
@@ -163,13 +161,13 @@ fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, Setting
     }
 }
 
-/// Envoy would throw away an answer with a header that is none.
+/// Envoy drops a response with an invalid header name.
 fn headers(answers: &AnswerFlags) -> Result<HeaderNames, SettingError> {
     let checked = |variable: &str, name: &String| match http::HeaderName::from_bytes(name.as_bytes()) {
         Ok(_) => Ok(name.clone()),
-        Err(_) => {
-            Err(SettingError(format!("{variable}: {name:?} is no name of a header; write letters, digits and `-`, as in RateLimit-Limit")))
-        }
+        Err(_) => Err(SettingError(format!(
+            "{variable}: {name:?} is not a valid header name; write letters, digits and `-`, as in RateLimit-Limit"
+        ))),
     };
     Ok(HeaderNames {
         limit: checked("LIMIT_LIMIT_HEADER", &answers.limit_limit_header)?,
@@ -181,16 +179,18 @@ fn headers(answers: &AnswerFlags) -> Result<HeaderNames, SettingError> {
 fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, SettingError> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    resolved.ok_or_else(|| SettingError(format!("{name}: `{host}` is no address of this machine; write 0.0.0.0, :: or 127.0.0.1")))
+    resolved.ok_or_else(|| SettingError(format!("{name}: `{host}` is not an address of this machine; write 0.0.0.0, :: or 127.0.0.1")))
 }
 
 fn log_format(text: &str) -> Result<Format, SettingError> {
     match text.to_ascii_lowercase().as_str() {
         "text" | "" => Ok(Format::Text),
         "json" => Ok(Format::Json),
-        _ => Err(SettingError(format!("LOG_FORMAT: `{text}` is no format; write text or json"))),
+        _ => Err(SettingError(format!("LOG_FORMAT: `{text}` is not a format; write text or json"))),
     }
 }
 
+#[cfg(test)]
+mod page_tests;
 #[cfg(test)]
 mod tests;

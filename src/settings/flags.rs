@@ -1,6 +1,7 @@
-//! The flags and the environment variable of each: what can be written, and the bounds of what may be.
+//! The flags and environment variables of `weir serve`: one field each, with its help text, type and bounds.
 //!
-//! A flag is spelled as its variable of envoyproxy/ratelimit. What several of them mean together is decided in `settings`.
+//! A flag is named like its variable, and a variable like that of envoyproxy/ratelimit. `settings` decides what several of them mean together.
+//! The value name says the type and the unit; `deploy/settings.md` is generated from all of this.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -16,52 +17,70 @@ use crate::rules::compile;
 use crate::rules::limit::OnStoreFailure;
 use crate::store::memory;
 
-/// What `weir serve` can be told. A flag wins over its variable.
+/// The settings of `weir serve`. A flag comes before its variable.
 #[derive(Args, Clone, Debug)]
 pub struct Flags {
-    /// Folder (or one file) of limits [default: ./config, or what the RUNTIME_ variables say]
-    #[arg(long, value_name = "PATH")]
+    /// Folder of limit files, or one file [default: ./config, or the path that the RUNTIME_ variables give]
+    ///
+    /// Weir reads every file below the folder, whatever its name.
+    #[arg(long, help_heading = "Limit files", value_name = "PATH")]
     pub(super) config: Option<PathBuf>,
-    /// Address of the gRPC listener
-    #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0")]
+    /// Address of the gRPC listener: an IP address or a name of this machine
+    #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
     pub(super) grpc_host: String,
-    /// Port of the gRPC listener; 0 takes a free one
-    #[arg(long, env = "GRPC_PORT", default_value_t = 8081)]
+    /// Port of the gRPC listener; 0 takes a free port
+    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, help_heading = "Listeners", value_name = "PORT")]
     pub(super) grpc_port: u16,
-    /// Address of the HTTP listener: health, metrics, JSON
-    #[arg(long, env = "HOST", default_value = "0.0.0.0")]
+    /// Address of the HTTP listener, which serves health, metrics and JSON
+    #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
     pub(super) host: String,
-    /// Port of the HTTP listener; 0 takes a free one
-    #[arg(long, env = "PORT", default_value_t = 8080)]
+    /// Port of the HTTP listener; 0 takes a free port
+    #[arg(long, env = "PORT", default_value_t = 8080, help_heading = "Listeners", value_name = "PORT")]
     pub(super) port: u16,
-    /// Where counters are: `redis` or `memory` [default: redis if REDIS_URL is set]
-    #[arg(long, env = "BACKEND_TYPE")]
+    /// Where counters are kept [default: redis if REDIS_URL is set, else memory]
+    #[arg(long, env = "BACKEND_TYPE", help_heading = "Store", value_name = "redis|memory")]
     pub(super) backend_type: Option<String>,
-    /// Goes in front of every key in Redis
-    #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "")]
+    /// Text before every key in Redis; no braces
+    ///
+    /// Services with different prefixes can share a Redis.
+    #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", help_heading = "Store", value_name = "TEXT")]
     pub(super) cache_key_prefix: String,
-    /// The longest wait for the store, whatever the caller's own patience; 1ms to 1h
-    #[arg(long, env = "STORE_TIMEOUT", default_value = "500ms", value_parser = parse::store_timeout)]
+    /// Longest wait for the store; 1ms to 1h
+    ///
+    /// A client's own deadline (grpc-timeout) comes first if it is shorter.
+    #[arg(long, env = "STORE_TIMEOUT", default_value = "500ms", value_parser = parse::store_timeout, help_heading = "Store")]
+    #[arg(value_name = "DURATION")]
     pub(super) store_timeout: Duration,
-    /// Keys that the memory store holds at most; 1000 to 4000000000
-    #[arg(long, env = "MEMORY_MAX_KEYS", default_value_t = memory::Options::default().max_keys as u64)]
+    /// Keys in the memory store at most; 1000 to 4000000000
+    ///
+    /// A full store drops the keys that recover soonest and counts them in weir_memory_evicted_total.
+    #[arg(long, env = "MEMORY_MAX_KEYS", default_value_t = memory::Options::default().max_keys as u64, help_heading = "Store")]
+    #[arg(value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) memory_max_keys: u64,
-    /// Threads that answer requests [default: one per core]
-    #[arg(long, env = "WORKERS")]
+    /// Threads that answer requests; 1 to 1024 [default: one per core]
+    #[arg(long, env = "WORKERS", help_heading = "Process", value_name = "COUNT")]
     pub(super) workers: Option<usize>,
-    /// Refuse calls that waited too long to be read, while all of a connection do: too long for the `grpc-timeout` that its calls tell
-    #[arg(long, env = "LOAD_SHEDDING_ENABLED", default_value = "true", value_parser = parse::boolean)]
+    /// Refuse calls that have waited too long in the socket
+    ///
+    /// Shedding starts when, for 100 ms, every call on a connection may have waited longer than a quarter of its deadline (grpc-timeout). Weir
+    /// then answers calls that may have waited longer than an eighth of it with RESOURCE_EXHAUSTED.
+    #[arg(long, env = "LOAD_SHEDDING_ENABLED", default_value = "true", value_parser = parse::boolean, help_heading = "Process")]
+    #[arg(value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) load_shedding_enabled: bool,
-    /// error, warn, info, debug or trace
-    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    /// Least severe log lines to write: error, warn, info, debug, trace or off
+    ///
+    /// A list of targets with levels, such as `info,weir=debug`, is possible too.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info", help_heading = "Process", value_name = "LEVEL")]
     pub(super) log_level: String,
-    /// `text` or `json`
-    #[arg(long, env = "LOG_FORMAT", default_value = "text")]
+    /// Format of log lines: text for people, json for log collectors
+    #[arg(long, env = "LOG_FORMAT", default_value = "text", help_heading = "Process", value_name = "text|json")]
     pub(super) log_format: String,
-    /// After SIGTERM, keep serving for so long while clients are told to go elsewhere; up to 1h
-    #[arg(long, env = "DRAIN_DELAY", default_value = "5s", value_parser = parse::drain_delay)]
+    /// Time between SIGTERM and the end of connections; 0 to 1h
+    ///
+    /// During this time Weir is unhealthy and still answers, so that clients find another replica.
+    #[arg(long, env = "DRAIN_DELAY", default_value = "5s", value_parser = parse::drain_delay, help_heading = "Process", value_name = "DURATION")]
     pub(super) drain_delay: Duration,
     #[command(flatten)]
     pub(super) redis: RedisFlags,
@@ -73,74 +92,95 @@ pub struct Flags {
     pub(super) answers: AnswerFlags,
 }
 
-/// What happens around Redis, and when it cannot answer.
+/// Failure policies, and the denial cache in front of Redis.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "When Redis fails, and denied keys")]
+#[command(next_help_heading = "Failure policies and denial cache")]
 pub(super) struct OutageFlags {
-    /// What answers while Redis cannot, for limits and domains that say nothing: `error`, `allow`, `deny` or `local`
+    /// Failure policy of limits and domains that declare none
+    ///
+    /// It decides checks that the store does not answer in time. error: the request gets UNAVAILABLE, and Envoy's failure_mode_deny decides.
+    /// allow: the limit is ignored. deny: the request is over the limit. local: Weir counts in its own memory, against 1/REPLICAS of the limit.
     #[arg(long, env = "ON_STORE_FAILURE", default_value = "error", value_parser = parse::on_store_failure)]
+    #[arg(value_name = "error|allow|deny|local")]
     pub(super) on_store_failure: OnStoreFailure,
-    /// How many replicas share the limits: `local` lets each pass its part of a limit
-    #[arg(long, env = "REPLICAS", default_value = "1")]
+    /// Number of Weir replicas that share the limits; 1 or more
+    ///
+    /// For the failure policy local, which allows each replica its share of a limit, at least one hit.
+    #[arg(long, env = "REPLICAS", default_value = "1", value_name = "COUNT")]
     pub(super) replicas: NonZeroU32,
-    /// Keys that `local` counts at most; 1000 to 4000000000
-    #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = outage::Options::default().max_keys as u64)]
+    /// Keys that the failure policy local counts at most; 1000 to 4000000000
+    #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = outage::Options::default().max_keys as u64, value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) local_max_keys: u64,
-    /// Room for keys that Redis has just refused, so that it is not asked again; 0 for none [default: 8388608]
-    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", value_parser = parse::cache_bytes)]
+    /// Memory of the denial cache in bytes; 0 turns it off, at most 4294967296 [default: 8388608]
+    ///
+    /// The denial cache keeps keys that Redis has refused, until they are allowed again and at most for one second. Weir refuses them without
+    /// asking Redis.
+    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", value_parser = parse::cache_bytes, value_name = "BYTES")]
     pub(super) local_cache_size_in_bytes: Option<usize>,
 }
 
-/// Where envoyproxy/ratelimit looks for limits unless told, when one of its variables says that limits are where it would look.
-const THEIR_ROOT: &str = "/srv/runtime_data/current";
+/// The root of envoyproxy/ratelimit's image. Weir uses it if one of the other variables is set without a root.
+const REFERENCE_ROOT: &str = "/srv/runtime_data/current";
 const APP_DIRECTORY: &str = "config";
 
-/// Where limits are read from.
+/// Where limit files are.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Files of limits")]
+#[command(next_help_heading = "Limit files")]
 pub(super) struct FileFlags {
-    /// Limits are in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY if one of them is set [default: /srv/runtime_data/current then]
-    #[arg(long, env = "RUNTIME_ROOT")]
+    /// Root of the limit files, as in envoyproxy/ratelimit [default: /srv/runtime_data/current if RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is
+    /// set]
+    ///
+    /// If one of the three is set, limits are in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY. --config comes first.
+    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH")]
     pub(super) runtime_root: Option<String>,
-    /// See RUNTIME_ROOT
-    #[arg(long, env = "RUNTIME_SUBDIRECTORY", default_value = "")]
+    /// Folder below RUNTIME_ROOT; see there
+    #[arg(long, env = "RUNTIME_SUBDIRECTORY", default_value = "", value_name = "PATH")]
     pub(super) runtime_subdirectory: String,
-    /// See RUNTIME_ROOT
-    #[arg(long, env = "RUNTIME_APPDIRECTORY", default_value = APP_DIRECTORY)]
+    /// Folder of limit files below RUNTIME_SUBDIRECTORY; see RUNTIME_ROOT
+    #[arg(long, env = "RUNTIME_APPDIRECTORY", default_value = APP_DIRECTORY, value_name = "PATH")]
     pub(super) runtime_appdirectory: String,
-    /// Accepted and not needed: every kind of change is noticed either way
-    #[arg(long, env = "RUNTIME_WATCH_ROOT", default_value = "true", value_parser = parse::boolean)]
+    /// No effect: Weir notices changed, renamed and replaced files either way
+    ///
+    /// Accepted because envoyproxy/ratelimit has it.
+    #[arg(long, env = "RUNTIME_WATCH_ROOT", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) runtime_watch_root: bool,
     #[command(flatten)]
     pub(super) read: ReadFlags,
-    /// Start although the files cannot be used; requests are errors until they can
-    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_parser = parse::boolean)]
+    /// Start although the limit files cannot be used
+    ///
+    /// Every request is answered with UNAVAILABLE until the files can be used. Without this setting, Weir prints the problems and exits.
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) force_start_without_initial_config: bool,
-    /// Be unhealthy while there is no domain
-    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_parser = parse::boolean)]
+    /// Be unhealthy while no domain is loaded
+    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) healthy_with_at_least_one_config_loaded: bool,
 }
 
-/// How files of limits are read: the same for serving and for checking them.
+/// How limit files are read, by `weir serve` and by `weir check`.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Files of limits")]
+#[command(next_help_heading = "Limit files")]
 pub struct ReadFlags {
-    /// Do not read files whose name begins with a dot
-    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", default_value = "true", value_parser = parse::boolean)]
+    /// Ignore files and folders whose name begins with a dot
+    ///
+    /// Names that begin with two dots are always ignored.
+    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     runtime_ignoredotfiles: bool,
-    /// Several files may speak of one domain
+    /// Allow several files to declare the same domain; their limits are merged
+    ///
+    /// Without it, that is an error.
     #[arg(long, alias = "merge_domain_configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_parser = parse::boolean)]
+    #[arg(value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     merge_domain_config: bool,
 }
 
 impl ReadFlags {
-    /// Reads `path` so.
+    /// The options for reading `path`; `strict` makes errors of warnings.
     #[must_use]
     pub fn options(&self, path: PathBuf, strict: bool) -> files::Options {
         files::Options {
@@ -153,12 +193,12 @@ impl ReadFlags {
 }
 
 impl FileFlags {
-    /// Joined as Go's `filepath.Join` does: a part that begins with a slash is no new beginning.
+    /// The folder of limit files. Joined as Go's `filepath.Join` does: a slash at the start of a part does not make it absolute.
     pub(super) fn folder(&self) -> PathBuf {
         let root = match self.runtime_root.as_deref() {
             Some(root) if !root.is_empty() => root,
             _ if self.runtime_subdirectory.is_empty() && self.runtime_appdirectory == APP_DIRECTORY => return PathBuf::from("config"),
-            _ => THEIR_ROOT,
+            _ => REFERENCE_ROOT,
         };
         [&self.runtime_subdirectory, &self.runtime_appdirectory]
             .into_iter()
@@ -168,47 +208,51 @@ impl FileFlags {
     }
 }
 
-/// What answers hold, and how long connections live.
+/// The content of responses, and the age of connections.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Answers and connections")]
+#[command(next_help_heading = "Responses and connections")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct AnswerFlags {
-    /// Refuse nothing; statuses and metrics tell what would have been
-    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_parser = parse::boolean)]
+    /// Refuse nothing
+    ///
+    /// Every request is answered with OK. Statuses and metrics show what would have been refused.
+    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) shadow_mode: bool,
-    /// A request is refused only when all its descriptors are over
-    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_parser = parse::boolean)]
+    /// Refuse a request only if all its descriptors are over their limits
+    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) quota_mode: bool,
-    /// Share of a limit from which on hits are counted as near it
-    #[arg(long, env = "NEAR_LIMIT_RATIO", default_value_t = 0.8)]
+    /// Share of a limit above which hits count as near it in metrics; 0 to 1
+    #[arg(long, env = "NEAR_LIMIT_RATIO", default_value_t = 0.8, value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
-    /// Add headers about the nearest limit to responses
-    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_parser = parse::boolean)]
+    /// Add headers with limit, remaining hits and reset of the nearest limit to responses
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) limit_response_headers_enabled: bool,
     /// Name of the header for the limit
-    #[arg(long, env = "LIMIT_LIMIT_HEADER", default_value = "RateLimit-Limit")]
+    #[arg(long, env = "LIMIT_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "HEADER")]
     pub(super) limit_limit_header: String,
-    /// Name of the header for what is left
-    #[arg(long, env = "LIMIT_REMAINING_HEADER", default_value = "RateLimit-Remaining")]
+    /// Name of the header for the remaining hits
+    #[arg(long, env = "LIMIT_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "HEADER")]
     pub(super) limit_remaining_header: String,
-    /// Name of the header for the seconds until the reset
-    #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset")]
+    /// Name of the header for the seconds until the limit resets
+    #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "HEADER")]
     pub(super) limit_reset_header: String,
-    /// Add a `retry-after` header to refusals
-    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean)]
+    /// Add the header retry-after, in seconds, to refused requests
+    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) retry_after_header_enabled: bool,
-    /// Return the request and the limits' metadata as dynamic metadata
-    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean)]
+    /// Return the request's descriptors and the metadata of its limits as dynamic metadata
+    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) response_dynamic_metadata: bool,
-    /// Connections are asked to end at this age, give or take a tenth; 0 for never
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "24h", value_parser = parse::age)]
+    /// Age at which Weir asks a gRPC connection to close; 0 means never, at most 87600h
+    ///
+    /// The age is varied by a tenth, so that connections do not all end together. Clients then connect to replicas that are new.
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "24h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age: Duration,
-    /// Time for what is then in flight; 0 for any
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "1h", value_parser = parse::age)]
+    /// Grace period for in-flight requests of such a connection; 0 means unlimited, at most 87600h
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "1h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age_grace: Duration,
 }

@@ -1,4 +1,4 @@
-//! Values of settings as envoyproxy/ratelimit writes them: Go's booleans and durations.
+//! Parsers of values, in the notation of envoyproxy/ratelimit: Go's booleans and durations.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::rules::limit::OnStoreFailure;
 use crate::time::parse_duration;
 
-/// `MEMORY_MAX_KEYS`: fewer would forget what is still counted, more have no room in any memory.
+/// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit into no memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// What stands for "never" among ages.
+/// Stands for "never" among ages: ten years, so that sums of it do not overflow.
 pub(super) const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// Go's `strconv.ParseBool`.
@@ -23,7 +23,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A duration as limits have it, or a bare 0, which Go allows too.
+/// A duration in the notation of limits (`250ms`, `1m30s`), or `0` without a unit, as Go allows it.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
@@ -31,7 +31,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `STORE_TIMEOUT`: no store answers in less than a millisecond, and no caller waits for an hour.
+/// `STORE_TIMEOUT`: a shorter one would fail most requests, and no client waits for an hour.
 pub(super) fn store_timeout(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_millis(1), HOUR, "write 1ms to 1h")
 }
@@ -42,10 +42,10 @@ pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
     named.map(|&(_, policy)| policy).ok_or_else(|| "write error, allow, deny or local".to_owned())
 }
 
-/// `LOCAL_CACHE_SIZE_IN_BYTES`. No more is of use: an entry lives for a second.
+/// `LOCAL_CACHE_SIZE_IN_BYTES`. Entries live for at most one second, so that a larger cache is of no use.
 pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1 << 32;
-    text.parse().ok().filter(|bytes| *bytes <= MOST).ok_or_else(|| format!("write 0 for none, or bytes up to {MOST}"))
+    const MAX: usize = 1 << 32;
+    text.parse().ok().filter(|bytes| *bytes <= MAX).ok_or_else(|| format!("write 0 for none, or bytes up to {MAX}"))
 }
 
 /// `DRAIN_DELAY`.
@@ -53,14 +53,14 @@ pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, HOUR, "write 0 to 1h")
 }
 
-/// Ages of connections; 0 means never, as in gRPC's own options. Never is ten years here: sums of it stay far from overflowing.
+/// Ages of connections; 0 means never.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     let age = within(text, Duration::ZERO, NEVER, "write 0 for never, or up to 87600h")?;
     Ok(if age.is_zero() { NEVER } else { age })
 }
 
-fn within(text: &str, least: Duration, most: Duration, how: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| if (least..=most).contains(&duration) { Ok(duration) } else { Err(how.to_owned()) })
+fn within(text: &str, min: Duration, max: Duration, remedy: &str) -> Result<Duration, String> {
+    duration(text).and_then(|duration| if (min..=max).contains(&duration) { Ok(duration) } else { Err(remedy.to_owned()) })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The settings of Redis: their flags, and what several of them mean together. Each variable of the main Redis has a twin for the one of
-//! per-second limits; certificates are shared.
+//! The settings of Redis: their flags, and what several of them mean together. Each variable of the main Redis has a twin for the Redis of
+//! per-second limits; both use the same certificates.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -14,98 +14,110 @@ use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 #[command(next_help_heading = "Redis")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct RedisFlags {
-    /// What REDIS_URL leads to: `single`, `sentinel` or `cluster`
-    #[arg(long, env = "REDIS_TYPE", default_value = "single")]
+    /// Kind of Redis deployment that REDIS_URL names
+    #[arg(long, env = "REDIS_TYPE", default_value = "single", value_name = "single|sentinel|cluster")]
     redis_type: String,
-    /// host:port, a path of a unix socket, or redis[s]://[user:password@]host:port[/db]; for Sentinel MASTER,host:port,...; for Cluster
-    /// host:port,...
-    #[arg(long, env = "REDIS_URL", hide_env_values = true)]
+    /// Address of Redis, for example `localhost:6379`
+    ///
+    /// single: `host:port`, `redis://[user:password@]host:port[/db]`, `rediss://...` for TLS, or the path of a unix socket. sentinel:
+    /// `master,host:port,host:port,...` with the name of the master and the Sentinels. cluster: `host:port,host:port,...` with some of the
+    /// servers.
+    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     redis_url: Option<String>,
-    /// `tcp` or `unix` [default: what REDIS_URL looks like]
-    #[arg(long, env = "REDIS_SOCKET_TYPE")]
+    /// Kind of socket; has to match REDIS_URL [default: as REDIS_URL]
+    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "tcp|unix")]
     redis_socket_type: Option<String>,
-    /// Connections to each server, per thread [default: 10]
-    #[arg(long, env = "REDIS_POOL_SIZE")]
+    /// Connections to each Redis server per thread, at most; 1 or more [default: 10]
+    ///
+    /// To a server that answers within a millisecond a thread uses one connection, to a farther one two. It opens more when a full batch waits,
+    /// or, to a farther server, 16 checks; and when answers are overdue.
+    #[arg(long, env = "REDIS_POOL_SIZE", value_name = "COUNT")]
     redis_pool_size: Option<NonZeroU32>,
-    /// `password` or `user:password`
-    #[arg(long, env = "REDIS_AUTH", hide_env_values = true)]
+    /// Password, or `user:password`, for Redis; comes before the one in REDIS_URL
+    #[arg(long, env = "REDIS_AUTH", hide_env_values = true, value_name = "PASSWORD")]
     redis_auth: Option<String>,
-    /// A file that holds the password, read anew for every connection; REDIS_AUTH may then be `user:`
+    /// File that holds the password for Redis, and nothing else
+    ///
+    /// Weir reads it for each new connection. A user name is in REDIS_URL, or in REDIS_AUTH as `user:`.
     #[arg(long, env = "REDIS_AUTH_FILE", value_name = "PATH")]
     redis_auth_file: Option<String>,
-    /// As REDIS_AUTH, for sentinels
-    #[arg(long, env = "REDIS_SENTINEL_AUTH", hide_env_values = true)]
+    /// Password, or `user:password`, for the Sentinels
+    #[arg(long, env = "REDIS_SENTINEL_AUTH", hide_env_values = true, value_name = "PASSWORD")]
     redis_sentinel_auth: Option<String>,
-    /// As REDIS_AUTH_FILE, for sentinels
+    /// File that holds the password for the Sentinels; see REDIS_AUTH_FILE
     #[arg(long, env = "REDIS_SENTINEL_AUTH_FILE", value_name = "PATH")]
     redis_sentinel_auth_file: Option<String>,
-    /// Speak TLS; so does rediss:// in REDIS_URL
-    #[arg(long, env = "REDIS_TLS", default_value = "false", value_parser = parse::boolean)]
+    /// Use TLS for connections to Redis; `rediss://` in REDIS_URL does the same
+    #[arg(long, env = "REDIS_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_tls: bool,
-    /// Trust only these authorities (PEM) [default: those of the system]
+    /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
     #[arg(long, env = "REDIS_TLS_CACERT", value_name = "PATH")]
     redis_tls_cacert: Option<String>,
-    /// Show this certificate (PEM) to Redis
+    /// File of the client certificate (PEM) to present to Redis
     #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "PATH")]
     redis_tls_client_cert: Option<String>,
-    /// Its private key (PEM)
+    /// File of the private key (PEM) of REDIS_TLS_CLIENT_CERT
     #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "PATH")]
     redis_tls_client_key: Option<String>,
-    /// Accept a trusted certificate for any name
-    #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_parser = parse::boolean)]
+    /// Accept a certificate for any host name if a trusted authority signed it
+    #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_tls_skip_hostname_verification: bool,
-    /// Keys live up to this much longer than needed, so that they do not all expire at once [default: 300]
-    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS")]
+    /// Longest random time that a key lives beyond its need, in seconds [default: 300]
+    ///
+    /// It spreads the expiry of keys, so that they do not all expire together.
+    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_name = "SECONDS")]
     expiration_jitter_max_seconds: Option<u32>,
-    /// Send fixed windows as scripts, which count nothing when they come too late; costs Redis more
-    #[arg(long, env = "FIXED_WINDOWS_BY_SCRIPT", default_value = "false", value_parser = parse::boolean)]
+    /// Send fixed windows to Redis as scripts instead of INCRBY
+    ///
+    /// A script that reaches Redis after its deadline counts nothing. It costs Redis more CPU.
+    #[arg(long, env = "FIXED_WINDOWS_BY_SCRIPT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     fixed_windows_by_script: bool,
-    /// Be unhealthy while no connection to Redis is open
-    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "false", value_parser = parse::boolean)]
+    /// Be unhealthy while no Redis server can be used: none answers probes, or all circuit breakers are open
+    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) redis_health_check_active_connection: bool,
     #[command(flatten)]
     per_second: PerSecondFlags,
 }
 
-/// A Redis of their own for limits per second, which are most of the load.
+/// The Redis of limits per second, which are most of the load.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis for limits per second")]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct PerSecondFlags {
-    /// Keep limits per second in another Redis
-    #[arg(long, env = "REDIS_PERSECOND", default_value = "false", value_parser = parse::boolean)]
+    /// Keep limits per second in a Redis of their own, at REDIS_PERSECOND_URL
+    #[arg(long, env = "REDIS_PERSECOND", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_persecond: bool,
     /// As REDIS_TYPE
-    #[arg(long, env = "REDIS_PERSECOND_TYPE", default_value = "single")]
+    #[arg(long, env = "REDIS_PERSECOND_TYPE", default_value = "single", value_name = "single|sentinel|cluster")]
     redis_persecond_type: String,
     /// As REDIS_URL
-    #[arg(long, env = "REDIS_PERSECOND_URL", hide_env_values = true)]
+    #[arg(long, env = "REDIS_PERSECOND_URL", hide_env_values = true, value_name = "URL")]
     redis_persecond_url: Option<String>,
-    /// As REDIS_SOCKET_TYPE
-    #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE")]
+    /// As REDIS_SOCKET_TYPE [default: as REDIS_PERSECOND_URL]
+    #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", value_name = "tcp|unix")]
     redis_persecond_socket_type: Option<String>,
-    /// As REDIS_POOL_SIZE
-    #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE")]
+    /// As REDIS_POOL_SIZE [default: 10]
+    #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE", value_name = "COUNT")]
     redis_persecond_pool_size: Option<NonZeroU32>,
     /// As REDIS_AUTH
-    #[arg(long, env = "REDIS_PERSECOND_AUTH", hide_env_values = true)]
+    #[arg(long, env = "REDIS_PERSECOND_AUTH", hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_auth: Option<String>,
     /// As REDIS_AUTH_FILE
     #[arg(long, env = "REDIS_PERSECOND_AUTH_FILE", value_name = "PATH")]
     redis_persecond_auth_file: Option<String>,
     /// As REDIS_SENTINEL_AUTH
-    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH", hide_env_values = true)]
+    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH", hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_sentinel_auth: Option<String>,
     /// As REDIS_SENTINEL_AUTH_FILE
     #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH_FILE", value_name = "PATH")]
     redis_persecond_sentinel_auth_file: Option<String>,
-    /// As REDIS_TLS; the certificates are those of the other Redis
-    #[arg(long, env = "REDIS_PERSECOND_TLS", default_value = "false", value_parser = parse::boolean)]
+    /// As REDIS_TLS; the certificates are those of the main Redis
+    #[arg(long, env = "REDIS_PERSECOND_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_persecond_tls: bool,
 }
@@ -115,11 +127,14 @@ fn text(set: Option<&str>) -> &str {
 }
 
 impl RedisFlags {
-    /// Whether somebody said where Redis is.
+    /// Whether the settings name a Redis.
+    ///
+    /// # Errors
+    /// A setting of Redis without `REDIS_URL`.
     pub(super) fn is_set(&self) -> Result<bool, SettingError> {
         let is_single = ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
-            "" if is_single => match self.tells_of_a_redis() {
+            "" if is_single => match self.needs_a_url() {
                 Some(name) => Err(SettingError(format!(
                     "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"
                 ))),
@@ -130,8 +145,8 @@ impl RedisFlags {
         }
     }
 
-    /// A setting that nobody has who does not mean to count in Redis, and who would not notice that each replica counts for itself.
-    fn tells_of_a_redis(&self) -> Option<&'static str> {
+    /// A setting that makes sense only with Redis. Without this check, each replica would count in its own memory, unnoticed.
+    fn needs_a_url(&self) -> Option<&'static str> {
         let twin = &self.per_second;
         let texts = [
             ("REDIS_SOCKET_TYPE", &self.redis_socket_type),
@@ -146,7 +161,10 @@ impl RedisFlags {
         set.chain(switches).find_map(|(name, is_set)| is_set.then_some(name))
     }
 
-    /// Both, with the files that they name; what has no effect is added to `warnings`.
+    /// Both deployments, with the files that the settings name; settings without effect are added to `warnings`.
+    ///
+    /// # Errors
+    /// A setting that is missing or cannot be used.
     pub(super) fn backend(&self, key_prefix: &str, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
         if !self.is_set()? {
             return Err(SettingError("BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned()));
@@ -249,11 +267,11 @@ impl PerSecondFlags {
         }
     }
 
-    /// Those that say something on which everything else depends; sizes and types are often left in a manifest.
+    /// The settings that are worth a warning without REDIS_PERSECOND; sizes and types often stay in a manifest.
     fn set(&self) -> [(&'static str, bool); 4] {
         let url = text(self.redis_persecond_url.as_deref());
         [
-            // That one is the default of envoyproxy/ratelimit.
+            // The default of envoyproxy/ratelimit.
             ("REDIS_PERSECOND_URL", !url.is_empty() && url != "/var/run/nutcracker/ratelimitpersecond.sock"),
             ("REDIS_PERSECOND_AUTH", !text(self.redis_persecond_auth.as_deref()).is_empty()),
             ("REDIS_PERSECOND_AUTH_FILE", !text(self.redis_persecond_auth_file.as_deref()).is_empty()),
@@ -262,7 +280,7 @@ impl PerSecondFlags {
     }
 }
 
-/// One line for all that are set.
+/// Adds one warning that names all settings that are set.
 fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
     let set: Vec<_> = settings.iter().filter(|(_, is_set)| *is_set).map(|&(name, _)| name).collect();
     match set.as_slice() {

@@ -1,34 +1,36 @@
-//! Settings of envoyproxy/ratelimit that Weir does not act on (yet), and what becomes of a process that has them.
+//! Settings of envoyproxy/ratelimit that Weir does not act on, and what they do.
 //!
-//! Whoever comes from there changes nothing: a setting that would only look different is named in the log, one that would make the service
-//! less safe or decide otherwise stops the start. The value that is the default there changes nothing here either.
+//! A user who comes from there changes nothing. A setting whose absence changes no decision is a warning in the log. One that would make the
+//! service less safe, or decide otherwise, stops the start. A setting with its default value is ignored.
 
-/// What settings that are not acted on mean.
-enum Verdict {
-    /// Starting all the same would surprise: a reason, and what to do.
+/// What a setting does that is not acted on; with the reason, and what to do.
+pub(super) enum Treatment {
+    /// It stops the start, because the service would not do what the setting asks for.
     Refuse(&'static str),
-    /// Worth a line in the log.
+    /// It is a warning in the log.
     Warn(&'static str),
 }
 
-use Verdict::{Refuse, Warn};
+use Treatment::{Refuse, Warn};
 
-/// A name (`*` at its end stands for any further text) and the values beside the empty one that change nothing, in lower case.
-type Setting = (&'static str, &'static [&'static str]);
+/// A name (a `*` at its end matches any text) and the values beside the empty one that are ignored, in lower case.
+pub(super) type Setting = (&'static str, &'static [&'static str]);
 
 const OFF: &[&str] = &["0", "f", "false"];
 const ON: &[&str] = &["1", "t", "true"];
 const EMPTY: &[&str] = &[];
 const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
 
-/// What each of these settings means when it has any other value.
-const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
+/// What each of these settings does with any other value.
+pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
     (
         Refuse("Weir keeps counters in `redis` or in `memory`; write BACKEND_TYPE=redis, and REDIS_URL"),
         &[("BACKEND_TYPE", &["redis", "memory"])],
     ),
     (
-        Refuse("Weir reads its limits from files; unset it and mount them (what speaks only xDS, as Envoy Gateway does, cannot use Weir)"),
+        Refuse(
+            "Weir reads its limits from files; unset it and mount them (a client that needs xDS, such as Envoy Gateway, cannot use Weir)",
+        ),
         &[("CONFIG_TYPE", &["file"])],
     ),
     (Refuse("Weir listens on TCP only; set GRPC_HOST and GRPC_PORT"), &[("GRPC_UDS", EMPTY)]),
@@ -37,9 +39,9 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
         Refuse("Weir does not check client certificates yet; let a sidecar or the mesh do it"),
         &[("GRPC_CLIENT_TLS_CACERT", EMPTY), ("GRPC_CLIENT_TLS_SAN", EMPTY)],
     ),
-    (Refuse("a month is 30 days in Weir; unset it if that will do"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
+    (Refuse("a month is 30 days in Weir; unset it if that is acceptable"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
     (
-        Warn("what is refused counts; write `count_denied: false`, or `commit: all_or_none` for a request that counts whole or not at all"),
+        Warn("refused hits count; write `count_denied: false` in a limit, or `commit: all_or_none` in a domain"),
         &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)],
     ),
     (Warn("Weir does not speak TLS yet"), &[("GRPC_SERVER_TLS_CERT", EMPTY), ("GRPC_SERVER_TLS_KEY", EMPTY)]),
@@ -101,7 +103,7 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
     ),
     (Warn("STORE_TIMEOUT is the longest wait for Redis"), &[("REDIS_TIMEOUT", &["10s"]), ("REDIS_PERSECOND_TIMEOUT", &["10s"])]),
     (
-        Warn("what waits for Redis is sent together, without a timer"),
+        Warn("Weir sends all requests that wait for Redis together, without a timer"),
         &[
             ("REDIS_PIPELINE_WINDOW", NO_TIME),
             ("REDIS_PIPELINE_LIMIT", &["0"]),
@@ -112,7 +114,7 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
         ],
     ),
     (
-        Warn("a full pool is waited for, no longer than the caller waits"),
+        Warn("a request waits for a free connection until its deadline"),
         &[
             ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
             ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", EMPTY),
@@ -120,7 +122,7 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
         ],
     ),
     (
-        Warn("Weir starts without Redis, and connects as soon as it is there"),
+        Warn("Weir starts without Redis, and connects as soon as Redis is reachable"),
         &[
             ("REDIS_STARTUP_INITIAL_INTERVAL", &["1s"]),
             ("REDIS_STARTUP_MAX_INTERVAL", &["30s"]),
@@ -143,14 +145,17 @@ const NOT_ACTED_ON: &[(Verdict, &[Setting])] = &[
     ),
 ];
 
-/// What `environment` sets of them: a line for each refusal, or a warning for each reason that names its settings, without their values.
-pub(super) fn judge(environment: &[(String, String)]) -> Result<Vec<String>, String> {
+/// The warnings about these settings in `environment`: one for each reason, which names its settings but not their values.
+///
+/// # Errors
+/// One line for each setting that stops the start.
+pub(super) fn check(environment: &[(String, String)]) -> Result<Vec<String>, String> {
     let (mut refusals, mut warnings) = (Vec::new(), Vec::new());
-    for (verdict, settings) in NOT_ACTED_ON {
+    for (treatment, settings) in NOT_ACTED_ON {
         let mut set: Vec<_> =
-            environment.iter().filter(|(name, value)| settings.iter().any(|setting| matters(setting, name, value))).collect();
+            environment.iter().filter(|(name, value)| settings.iter().any(|setting| is_reported(setting, name, value))).collect();
         set.sort();
-        match (verdict, set.as_slice()) {
+        match (treatment, set.as_slice()) {
             (_, []) => {}
             (Refuse(reason), set) => refusals.extend(set.iter().map(|(name, value)| format!("{name}={value}: {reason}"))),
             (Warn(reason), [(name, _)]) => warnings.push(format!("{name} has no effect: {reason}")),
@@ -163,23 +168,15 @@ pub(super) fn judge(environment: &[(String, String)]) -> Result<Vec<String>, Str
     if refusals.is_empty() { Ok(warnings) } else { Err(refusals.join("\n")) }
 }
 
-fn matters((known, harmless): &Setting, name: &str, value: &str) -> bool {
+fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     let is_it = known.strip_suffix('*').map_or(*known == name, |start| name.starts_with(start));
     is_it && !value.is_empty() && !harmless.contains(&value.as_str())
 }
 
+/// Every variable of envoyproxy/ratelimit, with its default where that is not empty.
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use clap::{Args, Command};
-
-    use super::*;
-    use crate::settings::Flags;
-
-    /// Every variable of envoyproxy/ratelimit, with its default where that is not empty.
-    const THEIRS: &str = "
+const VARIABLES: &str = "
 HOST=0.0.0.0 PORT=8080 DEBUG_HOST=0.0.0.0 DEBUG_PORT=6070 GRPC_HOST=0.0.0.0 GRPC_PORT=8081 GRPC_UDS
 GRPC_MAX_CONNECTION_AGE=24h GRPC_MAX_CONNECTION_AGE_GRACE=1h GRPC_SERVER_USE_TLS=false GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
 GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL=WARN LOG_FORMAT=text CONFIG_TYPE=FILE FORCE_START_WITHOUT_INITIAL_CONFIG=false
@@ -210,24 +207,37 @@ TRACING_SERVICE_NAME=RateLimit TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANC
 TRACING_SAMPLING_RATE=1 OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_HEADERS OTEL_EXPORTER_OTLP_TIMEOUT
 ";
 
-    /// Each variable is either acted on or in the table above: none is passed over in silence.
+/// [`VARIABLES`] as names and defaults.
+#[cfg(test)]
+pub(super) fn variables() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VARIABLES.split_whitespace().map(|word| word.split_once('=').unwrap_or((word, "")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use clap::{Args, Command};
+
+    use super::*;
+    use crate::settings::Flags;
+
+    /// Each variable is either acted on or in the table above, so that none is ignored without a report.
     #[test]
     fn every_setting_of_the_reference_is_known() {
         let command = Flags::augment_args(Command::new("weir"));
         let acted_on: HashSet<_> = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).collect();
-        let mut theirs: Vec<_> = THEIRS.split_whitespace().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
-        theirs.dedup();
-        assert!(theirs.len() > 100, "the list is whole: {}", theirs.len());
-        for (name, default) in theirs {
-            let judged = |value: &str| judge(&[(name.to_owned(), value.to_owned())]);
+        assert!(variables().count() > 100, "the list is complete: {}", variables().count());
+        for (name, default) in variables() {
+            let checked = |value: &str| check(&[(name.to_owned(), value.to_owned())]);
             if !default.is_empty() && !["USE_STATSD"].contains(&name) {
-                assert_eq!(judged(default), Ok(Vec::new()), "{name}={default} is what the reference does anyway");
+                assert_eq!(checked(default), Ok(Vec::new()), "{name}={default} is what the reference does anyway");
             }
-            let said = match judged("7-of-9") {
+            let reported = match checked("7-of-9") {
                 Ok(warnings) => warnings.join("\n"),
                 Err(refusal) => refusal,
             };
-            assert!(acted_on.contains(name) || said.starts_with(name), "{name} is passed over in silence");
+            assert!(acted_on.contains(name) || reported.starts_with(name), "{name} is ignored without a report");
         }
     }
 
@@ -239,7 +249,7 @@ TRACING_SAMPLING_RATE=1 OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_HEADERS O
             ("STATSD_HOST", "localhost"),
             ("HOME", "/"),
         ];
-        let warnings = judge(&set.map(|(name, value)| (name.to_owned(), value.to_owned()))).expect("nothing that stops the start");
+        let warnings = check(&set.map(|(name, value)| (name.to_owned(), value.to_owned()))).expect("nothing that stops the start");
         assert_eq!(warnings, ["OTEL_EXPORTER_OTLP_HEADERS, TRACING_ENABLED have no effect: there is no tracing yet"]);
     }
 }

@@ -13,7 +13,7 @@ struct Cli {
     flags: Flags,
 }
 
-/// Flags only: the variables of the machine that runs the test do not matter, because each one that does is given as a flag.
+/// Reads flags; each variable that a test depends on is given as a flag, so that the machine's environment does not matter.
 fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, SettingError> {
     let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
     Settings::from_flags(flags, &environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>())
@@ -26,7 +26,7 @@ fn limits_are_where_the_reference_has_them() {
     assert_eq!(read(&[], &[]).expect("settings").files.path, PathBuf::from("config"));
     let slashes = ["--runtime-root", "/data", "--runtime-subdirectory", "/ratelimit", "--runtime-appdirectory", "/config"];
     assert_eq!(read(&slashes, &[]).expect("settings").files.path, PathBuf::from("/data/ratelimit/config"));
-    // What stands in a manifest that leaves the root to the reference's image.
+    // As in a manifest that leaves the root to the image of envoyproxy/ratelimit.
     for (argument, path) in [("--runtime-subdirectory=ratelimit", "ratelimit/config"), ("--runtime-appdirectory=limits", "limits")] {
         let path = PathBuf::from("/srv/runtime_data/current").join(path);
         assert_eq!(read(&[argument], &[]).expect("settings").files.path, path);
@@ -49,7 +49,7 @@ fn the_backend_follows_the_url() {
 }
 
 #[test]
-fn nobody_counts_in_memory_who_speaks_of_a_redis() {
+fn a_setting_of_redis_without_its_url_is_refused() {
     let settings = [
         ["--redis-socket-type=tcp", "REDIS_SOCKET_TYPE"],
         ["--redis-auth=hunter2", "REDIS_AUTH"],
@@ -69,7 +69,7 @@ fn nobody_counts_in_memory_who_speaks_of_a_redis() {
 }
 
 #[test]
-fn what_weir_does_not_act_on_is_said_or_refused() {
+fn settings_without_effect_are_warnings_or_refused() {
     assert_eq!(read(&[], &[("USE_STATSD", "true")]).expect("settings").warnings.len(), 1);
     assert!(read(&[], &[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")]).expect("settings").warnings.is_empty());
     assert!(read(&[], &[("GRPC_SERVER_USE_TLS", "true")]).expect_err("no TLS").to_string().starts_with("GRPC_SERVER_USE_TLS=true: "));
@@ -80,7 +80,7 @@ fn what_weir_does_not_act_on_is_said_or_refused() {
 }
 
 #[test]
-fn wrong_values_say_how_to_write_them() {
+fn invalid_values_are_refused_with_a_remedy() {
     for (arguments, hint) in [
         (["--cache-key-prefix", "{x}"], "leave them out"),
         (["--workers", "0"], "1 to 1024"),
@@ -89,7 +89,7 @@ fn wrong_values_say_how_to_write_them() {
         (["--log-format", "xml"], "text or json"),
         (["--host", "no such host"], "0.0.0.0"),
     ] {
-        assert!(read(&arguments, &[]).expect_err("wrong").to_string().contains(hint), "{arguments:?}");
+        assert!(read(&arguments, &[]).expect_err("invalid").to_string().contains(hint), "{arguments:?}");
     }
 }
 
@@ -129,7 +129,7 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
 }
 
 #[test]
-fn names_of_headers_are_names_of_headers() {
+fn header_names_are_validated() {
     let named = |name: &str| read(&["--limit-response-headers-enabled", "--limit-reset-header", name], &[]);
     assert!(named("X-RateLimit-Reset").is_ok());
     for wrong in ["", "x y", "x:", "x\r\ny", "\u{e4}"] {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir::metrics::families;
 
-use crate::support::ports::eventually_async;
+use crate::support::wait::eventually_async;
 use crate::support::{self, RedisServer, Weir, descriptor, request};
 
 /// The names of the labels of one sample line.
