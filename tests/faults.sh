@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What Weir promises while Redis fails, measured: the long scenarios of tests/it/faults/, one after the other. Leave the machine alone meanwhile.
+# Measures what Weir promises while Redis fails: runs the long scenarios of tests/it/faults/ one after the other. Run nothing else meanwhile.
 #
-#     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when one of them does
+#     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when a goal fails
 #     tests/faults.sh --write     writes the figures into the table of tests/README.md too
-#     tests/faults.sh g3 g8       only these
+#     tests/faults.sh g3 g8       runs only these goals
 #
-# About eight minutes after the build; no scenario takes longer than one.
+# It takes about eight minutes after the build; no scenario takes longer than one minute.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

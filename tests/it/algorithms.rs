@@ -1,27 +1,27 @@
-//! `tests/vectors/algorithms/*.txt`: what hits do to each algorithm, written from its definition; here on the pure step.
+//! The tables in `tests/vectors/algorithms/*.txt`, run on the pure step of each algorithm. They are written from the algorithms' definitions.
 
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::time::{Micros, Rate, Span, Unit};
 use weir::verdict::{Verdict, Wait};
 
-/// Where every line begins: a minute, an hour and a day begin here.
+/// The time at which every line starts, in microseconds. A minute, an hour and a day begin at it.
 const START: u64 = 1_800_057_600_000_000;
 
-/// One line of a table: a key of its own.
+/// One line of a table: a sequence of checks on one key.
 pub struct Sequence {
     pub name: String,
     pub algorithm: Algorithm,
     pub asks: Vec<Ask>,
 }
 
-/// One check of a line, and what it says.
+/// One check of a line, and the verdict that the line expects.
 pub struct Ask {
     pub at: Arrival,
     pub hits: i64,
     pub expected: Expected,
 }
 
-/// What a line says of a verdict; `None` where it says nothing.
+/// The fields of a verdict that a line states; `None` for a field that it does not state.
 #[derive(Debug)]
 pub struct Expected {
     allowed: bool,
@@ -33,7 +33,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Compares; `what` names the check.
+    /// Asserts that the verdict has the stated fields; `what` names the check in the message.
     pub fn compare(&self, verdict: &Verdict, what: &str) {
         assert_eq!((verdict.allowed, verdict.remaining), (self.allowed, self.remaining), "{what}: {verdict:?}");
         assert_eq!(self.used.unwrap_or(verdict.used), verdict.used, "{what}: used");
@@ -148,7 +148,7 @@ fn micros(text: &str) -> i64 {
 }
 
 #[test]
-fn the_pure_steps_keep_to_the_tables() {
+fn the_pure_steps_match_the_tables() {
     for Sequence { name, algorithm, asks } in tables() {
         let mut state: Option<State> = None;
         for (index, Ask { at, hits, expected }) in asks.into_iter().enumerate() {

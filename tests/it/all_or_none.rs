@@ -1,4 +1,4 @@
-//! `commit: all_or_none`: a refused request counts nowhere, on both stores alike.
+//! `commit: all_or_none`, with both stores: a refused request counts nothing.
 
 use weir::proto::rate_limit_response::Code;
 use weir::proto::{RateLimitDescriptor, RateLimitResponse};
@@ -30,47 +30,47 @@ async fn ask(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> Rate
     client.should_rate_limit(request("whole", descriptors)).await.expect("an answer").into_inner()
 }
 
-fn left(response: &RateLimitResponse) -> Vec<(bool, u32)> {
+fn remaining(response: &RateLimitResponse) -> Vec<(bool, u32)> {
     response.statuses.iter().map(|status| (status.code() == Code::Ok, status.limit_remaining)).collect()
 }
 
-async fn behaves(client: &mut Client) {
+async fn counts_all_or_none(client: &mut Client) {
     let all = |value: &str| ["wide", "narrow", "bucket"].map(|key| descriptor(&[(key, value)])).to_vec();
-    assert_eq!(left(&ask(client, all("a")).await), [(true, 9), (true, 1), (true, 4)]);
-    assert_eq!(left(&ask(client, all("a")).await), [(true, 8), (true, 0), (true, 3)]);
+    assert_eq!(remaining(&ask(client, all("a")).await), [(true, 9), (true, 1), (true, 4)]);
+    assert_eq!(remaining(&ask(client, all("a")).await), [(true, 8), (true, 0), (true, 3)]);
     for _ in 0..3 {
         let refused = ask(client, all("a")).await;
         assert_eq!(refused.overall_code(), Code::OverLimit);
-        assert_eq!(left(&refused), [(true, 8), (false, 0), (true, 3)], "those that were not over have what they had");
+        assert_eq!(remaining(&refused), [(true, 8), (false, 0), (true, 3)], "limits that were not over keep their counts");
     }
-    assert_eq!(left(&ask(client, vec![descriptor(&[("wide", "a")])]).await), [(true, 7)], "nothing of the refused ones was counted");
+    assert_eq!(remaining(&ask(client, vec![descriptor(&[("wide", "a")])]).await), [(true, 7)], "refused requests were not counted");
 
-    // The same key twice: the second sees the first, and both go when it does not fit.
+    // Several checks on one key: each sees the hits of those before it, and all are dropped when one does not fit.
     let twice = vec![descriptor(&[("narrow", "b")]); 3];
     assert_eq!(ask(client, twice).await.overall_code(), Code::OverLimit);
-    assert_eq!(left(&ask(client, vec![descriptor(&[("narrow", "b")]); 2]).await), [(true, 1), (true, 0)]);
+    assert_eq!(remaining(&ask(client, vec![descriptor(&[("narrow", "b")]); 2]).await), [(true, 1), (true, 0)]);
 
-    // A shadow that is over refuses nothing; the rest counts.
+    // A shadow limit that is over refuses nothing; the other limits count.
     ask(client, vec![descriptor(&[("shadow", "s")])]).await;
-    assert_eq!(left(&ask(client, vec![descriptor(&[("shadow", "s")]), descriptor(&[("wide", "s")])]).await), [(true, 0), (true, 9)]);
+    assert_eq!(remaining(&ask(client, vec![descriptor(&[("shadow", "s")]), descriptor(&[("wide", "s")])]).await), [(true, 0), (true, 9)]);
 
-    // Quotas refuse only together.
+    // A request is refused only when all its quotas are over.
     let quotas =
         |left: &str, right: &str| vec![descriptor(&[("quota", left)]), descriptor(&[("quota", right)]), descriptor(&[("wide", "q")])];
     assert_eq!(ask(client, quotas("x", "y")).await.overall_code(), Code::Ok);
-    assert_eq!(ask(client, quotas("x", "z")).await.overall_code(), Code::Ok, "one of two is left");
+    assert_eq!(ask(client, quotas("x", "z")).await.overall_code(), Code::Ok, "one of two quotas remains");
     let refused = ask(client, quotas("x", "z")).await;
-    assert_eq!((refused.overall_code(), left(&refused)[2]), (Code::OverLimit, (true, 8)));
+    assert_eq!((refused.overall_code(), remaining(&refused)[2]), (Code::OverLimit, (true, 8)));
 }
 
 #[tokio::test]
 async fn in_memory() {
-    behaves(&mut Weir::start(LIMITS, &[]).client().await).await;
+    counts_all_or_none(&mut Weir::start(LIMITS, &[]).client().await).await;
 }
 
 #[tokio::test]
 async fn in_redis() {
     let redis = RedisServer::start();
-    behaves(&mut Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]).client().await).await;
+    counts_all_or_none(&mut Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]).client().await).await;
     redis.assert_every_key_expires();
 }

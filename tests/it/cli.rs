@@ -1,4 +1,4 @@
-//! The command line as a person meets it: commands, exit codes, and one clear line when something is wrong.
+//! The command line as its users see it: commands, exit codes, and one line per error.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::support::{self, Weir};
 
-/// Runs the built binary to its end, with nothing in its environment.
+/// Runs the built binary to its end, with these environment variables only.
 fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.env_clear().envs(environment.iter().copied()).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -23,7 +23,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn wrong_use_is_one_line_and_an_exit_code() {
+fn an_error_is_one_line_and_an_exit_code() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let folder = tempfile::tempdir().expect("a folder");
@@ -65,14 +65,14 @@ fn wrong_use_is_one_line_and_an_exit_code() {
         assert!(!text.contains("panicked"), "{text}");
     }
     let output = weir(&[], &[("LOG_LEVEL", "=bogus=")]);
-    assert_eq!(stderr(&output).matches("=bogus=").count(), 1, "said once: {}", stderr(&output));
+    assert_eq!(stderr(&output).matches("=bogus=").count(), 1, "reported once: {}", stderr(&output));
     let output = serve(&["--grpc-port", "0", "--config", &bad], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("bad.yaml:2:"), "{}", stderr(&output));
 }
 
 #[test]
-fn help_and_version_are_no_errors() {
+fn help_and_version_succeed() {
     for arguments in [&["--help"][..], &["--version"], &["serve", "--help"], &["check", "--help"], &["hit", "-h"]] {
         let output = weir(arguments, &[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://:hunter2@h")]);
         assert!(output.status.success(), "{arguments:?}");
@@ -81,7 +81,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn check_prints_every_problem_with_its_place() {
+fn check_prints_every_problem_with_its_position() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.yaml"), "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n")
         .expect("written");
@@ -90,15 +90,15 @@ fn check_prints_every_problem_with_its_place() {
     let output = weir(&["check", &folder.path().to_string_lossy()], &[]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
-    for place in ["a.yaml:4:3: error: ", "a.yaml:5:3: error: ", "b.yaml:1:9: error: ", "b.yaml:4:"] {
-        assert!(text.contains(place), "{place} is not in:\n{text}");
+    for position in ["a.yaml:4:3: error: ", "a.yaml:5:3: error: ", "b.yaml:1:9: error: ", "b.yaml:4:"] {
+        assert!(text.contains(position), "{position} is not in:\n{text}");
     }
     assert!(text.contains("rate_limit"), "the nearest right name");
     assert!(text.lines().last().is_some_and(|line| line.contains("4 errors")), "{text}");
 }
 
 #[test]
-fn strict_takes_warnings_for_errors() {
+fn strict_turns_warnings_into_errors() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: 1, shadow_mode: true }\n";
     fs::write(folder.path().join("a.yaml"), text).expect("written");
@@ -110,7 +110,7 @@ fn strict_takes_warnings_for_errors() {
 }
 
 #[test]
-fn the_examples_are_sound() {
+fn the_examples_have_no_problems() {
     let output = weir(&["check", "--strict"], &[]);
     assert!(output.status.success(), "{}", stdout(&output));
     assert!(stdout(&output).starts_with("ok: "));
@@ -130,14 +130,14 @@ fn shell(line: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn an_output_that_is_closed_or_full_is_no_panic() {
+fn a_closed_or_full_output_does_not_panic() {
     let full = "weir: stdout cannot be written: No space left on device (os error 28)\n";
     for command in ["check config", "--help", "check --help", "--version"] {
         let run = |redirection: &str| shell(&format!("\"$weir\" {command} {redirection}"));
         assert_eq!(run(">/dev/full"), (Some(1), full.to_owned()), "{command}");
         assert_eq!(run(">/dev/full 2>&1"), (Some(1), String::new()), "{command}");
         assert_eq!(run(">&- 2>&-").0, Some(0), "{command}");
-        // The reader is gone before the first word is written.
+        // The reader exits before the first byte is written.
         let (code, text) = shell(&format!("{{ sleep 0.2; \"$weir\" {command}; }} | true; exit ${{PIPESTATUS[0]}}"));
         assert_eq!((code, text.as_str()), (Some(0), ""), "{command}");
     }
@@ -146,7 +146,7 @@ fn an_output_that_is_closed_or_full_is_no_panic() {
 }
 
 #[tokio::test]
-async fn hit_ends_when_nobody_reads_and_names_the_wrong_port() {
+async fn hit_ends_when_its_output_is_closed_and_names_the_wrong_port() {
     let service = Weir::start(support::DEMO, &[]);
     let (grpc, http) = (service.grpc_addr().to_string(), service.http_addr().to_string());
     let (code, text) =
@@ -158,7 +158,7 @@ async fn hit_ends_when_nobody_reads_and_names_the_wrong_port() {
 }
 
 #[test]
-fn check_takes_the_settings_of_serve_and_names_files_from_where_it_is_called() {
+fn check_reads_the_settings_of_serve_and_names_files_relative_to_the_current_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_string_lossy().into_owned();
     let check = |environment: &[(&str, &str)]| weir(&["check", &path], environment);
@@ -207,19 +207,19 @@ async fn hit_prints_what_was_decided() {
 }
 
 #[tokio::test]
-async fn the_process_ends_when_told_to() {
+async fn the_process_ends_on_sigterm() {
     let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "300ms")]);
     let client = &mut weir.client().await;
     weir.signal("TERM");
     weir.wait_for_log("unhealthy from now on").await;
     assert_eq!(weir.get("/healthcheck").0, 500);
     client.should_rate_limit(support::request("demo", vec![support::descriptor(&[("a", "b")])])).await.expect("still served");
-    assert!(ends_soon(weir).await, "although a connection is open");
+    assert!(ends_soon(weir).await, "open connections do not delay the end");
 }
 
-/// A stream that watches health never ends by itself; it must not hold the process up.
+/// A stream of `Health/Watch` never ends by itself; it must not delay the end of the process.
 #[tokio::test]
-async fn a_watched_process_ends_too() {
+async fn a_health_watch_does_not_delay_the_end() {
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
     let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "0s")]);
     let channel =
@@ -238,7 +238,7 @@ async fn a_watched_process_ends_too() {
 }
 
 #[tokio::test]
-async fn a_second_signal_cuts_off_what_is_in_flight() {
+async fn further_signals_skip_the_drain_delay_and_the_grace_period() {
     let weir = Weir::start(support::DEMO, &[]);
     // A request that never arrives whole keeps its connection busy.
     let mut busy = std::net::TcpStream::connect(weir.http_addr()).expect("a connection");
@@ -252,8 +252,8 @@ async fn a_second_signal_cuts_off_what_is_in_flight() {
     assert!(ends_soon(weir).await, "nobody was waited for");
 }
 
-/// Whether it ends well before the ten seconds that it may wait for requests. The clients of the test go on meanwhile, so that they hear that
-/// it ends.
+/// Whether the process ends within six seconds; its grace period for requests in flight is ten. The test's clients keep running meanwhile, so
+/// that they see the connections close.
 async fn ends_soon(mut weir: Weir) -> bool {
     let began = std::time::Instant::now();
     let ended = tokio::task::spawn_blocking(move || weir.wait()).await.expect("no panic");

@@ -1,4 +1,4 @@
-//! Exactness: however many ask at once, a limit of N admits exactly N.
+//! Exactness: a limit of N admits exactly N concurrent requests, however many clients send them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const EACH: usize = 10;
 const LIMITS: &[(&str, &str)] =
     &[("limits.yaml", "domain: busy\ndescriptors: [{ key: one, rate_limit: { unit: year, requests_per_unit: 700 } }]\n")];
 
-/// 100 clients with a connection each, spread over the services, ask for one key; how many were admitted.
+/// 100 clients, each on its own connection, send requests for one key to the services in turn. Returns how many requests were admitted.
 async fn admitted(services: &[&Weir]) -> usize {
     let start = Arc::new(tokio::sync::Barrier::new(CLIENTS));
     let mut clients = tokio::task::JoinSet::new();

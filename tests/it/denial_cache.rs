@@ -1,4 +1,4 @@
-//! The denial cache through real sockets: a key that is over its limit costs Redis next to nothing, and is free as soon as it should be.
+//! The denial cache, through real sockets: a refused key costs Redis at most one decision per second, and is allowed again in time.
 
 use std::time::{Duration, Instant};
 
@@ -36,25 +36,25 @@ async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
     ask(client, key, hits).await.overall_code()
 }
 
-/// How many times Redis ran what decides: hits, looks and scripts.
+/// How many decisions Redis has run: hits, looks and scripts.
 fn decisions(redis: &RedisServer) -> u64 {
     ["incrby", "get", "evalsha"].into_iter().map(|command| redis.calls(command)).sum()
 }
 
-/// Waits for the end of the entries that are there.
-async fn forgotten() {
+/// Waits until all entries of the cache have expired.
+async fn entries_expired() {
     tokio::time::sleep(Duration::from_millis(1_050)).await;
 }
 
 #[tokio::test]
-async fn an_abusive_key_costs_redis_one_question_a_second() {
+async fn a_refused_key_costs_redis_one_decision_a_second() {
     let redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("WORKERS", "2")]);
     let client = &mut weir.client().await;
     for key in ["fixed", "log"] {
         while code(client, key, 1).await == Code::Ok {}
         let (before, began, mut refused) = (decisions(&redis), Instant::now(), 0_u64);
-        // Connections go to the workers in turn; all of them know.
+        // Connections are assigned to the workers in turn; all workers share the cache.
         let other = &mut weir.client().await;
         while refused < 2_000 {
             for client in [&mut *client, &mut *other] {
@@ -63,7 +63,7 @@ async fn an_abusive_key_costs_redis_one_question_a_second() {
             }
         }
         let (cost, secs) = (decisions(&redis) - before, began.elapsed().as_secs() + 1);
-        assert!(cost <= secs, "{key}: {cost} questions for {refused} refusals in {secs} s");
+        assert!(cost <= secs, "{key}: {cost} decisions for {refused} refusals in {secs} s");
     }
     let label = "{domain=\"denied\",key1=\"fixed\"}";
     let counted = weir.metric(&format!("ratelimit_service_rate_limit_over_limit_with_local_cache{label}")).expect("the series");
@@ -74,12 +74,12 @@ async fn an_abusive_key_costs_redis_one_question_a_second() {
 }
 
 #[tokio::test]
-async fn a_cached_refusal_looks_like_one_of_the_store() {
+async fn a_cached_refusal_equals_one_of_the_store() {
     let redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
     let client = &mut weir.client().await;
     while code(client, "fixed", 1).await == Code::Ok {}
-    forgotten().await;
+    entries_expired().await;
     let before = decisions(&redis);
     let (real, cached) = (ask(client, "fixed", 1).await, ask(client, "fixed", 1).await);
     assert_eq!(decisions(&redis) - before, 1);
@@ -91,14 +91,14 @@ async fn a_cached_refusal_looks_like_one_of_the_store() {
     let ((real, real_secs), (cached, cached_secs)) = (without_time(real), without_time(cached));
     assert_eq!(real, cached);
     assert!((real_secs - 1..=real_secs).contains(&cached_secs), "{cached_secs} after {real_secs}");
-    // Looks always ask.
+    // Looks bypass the cache.
     let before = decisions(&redis);
     assert_eq!(code(client, "fixed", 0).await, Code::OverLimit);
     assert_eq!(decisions(&redis) - before, 1);
 }
 
 #[tokio::test]
-async fn a_give_back_frees_at_once_here_and_within_a_second_elsewhere() {
+async fn a_give_back_takes_effect_at_once_here_and_within_a_second_on_other_replicas() {
     let redis = RedisServer::start();
     let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
     let (here, elsewhere) = (Weir::start(LIMITS, &environment), Weir::start(LIMITS, &environment));
@@ -116,7 +116,7 @@ async fn a_give_back_frees_at_once_here_and_within_a_second_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_recovers_within_the_second_is_not_kept_out() {
+async fn a_key_that_recovers_within_a_second_is_allowed_in_time() {
     let redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
     let client = &mut weir.client().await;
@@ -129,13 +129,13 @@ async fn what_recovers_within_the_second_is_not_kept_out() {
 }
 
 #[tokio::test]
-async fn a_raised_limit_holds_at_once() {
+async fn a_raised_limit_applies_at_once() {
     let redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
     let client = &mut weir.client().await;
     while code(client, "fixed", 1).await == Code::Ok {}
     std::fs::write(weir.config_dir().join("limits.yaml"), FEW.replace("requests_per_unit: 2", "requests_per_unit: 1000")).expect("written");
-    // Refused all the time, so that an old entry is there whenever the reload comes.
+    // The key is refused all the time, so that an entry of the old limit exists when the reload happens.
     let began = Instant::now();
     let mut of = 2;
     while of == 2 {
@@ -147,19 +147,19 @@ async fn a_raised_limit_holds_at_once() {
 }
 
 #[tokio::test]
-async fn off_or_tiny_it_is_as_right() {
+async fn without_the_cache_or_with_a_tiny_one_refusals_stay_correct() {
     let redis = RedisServer::start();
     for (bytes, asks_always) in [("0", true), ("100", false)] {
         redis.flush();
         let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", bytes)]);
         let client = &mut weir.client().await;
         while code(client, "fixed", 1).await == Code::Ok {}
-        forgotten().await;
+        entries_expired().await;
         let before = decisions(&redis);
         for _ in 0..20 {
             assert_eq!(code(client, "fixed", 1).await, Code::OverLimit);
         }
         let cost = decisions(&redis) - before;
-        assert!(if asks_always { cost == 20 } else { cost < 20 }, "{bytes} bytes: {cost} questions");
+        assert!(if asks_always { cost == 20 } else { cost < 20 }, "{bytes} bytes: {cost} decisions");
     }
 }

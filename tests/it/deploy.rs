@@ -1,4 +1,4 @@
-//! What `deploy/` promises: manifests that fit Kubernetes' schemas and each other, an image that holds all it needs, filters that Envoy takes.
+//! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, and Envoy accepts the filters.
 
 mod image;
 mod istio;
@@ -21,22 +21,23 @@ fn documents_in(text: &str) -> Vec<Value> {
     read.map(|document| document.unwrap_or_else(|error| panic!("{error} in\n{text}"))).collect()
 }
 
-/// What `pointer` (`/spec/ports/0`) leads to; it must be there.
+/// The value at a JSON pointer such as `/spec/ports/0`; it must exist.
 fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     value.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {value:#}"))
 }
 
-/// As [`at`], a text.
+/// As [`at`], as text.
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     at(value, pointer).as_str().unwrap_or_else(|| panic!("{pointer} is no text in {value:#}"))
 }
 
-/// As [`at`], the items of a list.
+/// As [`at`], as the items of a list.
 fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     at(value, pointer).as_array().unwrap_or_else(|| panic!("{pointer} is no list in {value:#}"))
 }
 
-/// What Docker and Kubernetes would do with a file is what the other tests here do without them; the rest is run.
+/// For commands of Docker and Kubernetes the test checks only that their files exist; other tests here use these files. All other commands are
+/// run.
 #[test]
 fn every_command_of_the_readme_names_what_is_there() {
     let readme = tools::file("deploy/README.md");

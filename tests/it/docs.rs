@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::envoy::first_screen;
+use crate::envoy::example_configuration;
 use crate::support::envoy::Envoy;
 use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
@@ -138,7 +138,7 @@ fn run(commands: &[Shown]) {
             ["target/release/weir", "check", ..] => {
                 assert_shows(shown, &shell(&command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir"))));
             }
-            ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&first_screen(weir.grpc_addr()))),
+            ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&example_configuration(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");
                 let response = http_client::get(front.listener("front"), "/");

@@ -1,6 +1,6 @@
-//! A real Envoy in front of a real Weir: what a client of the site sees.
+//! A real Envoy that asks a real Weir: the responses that a client of Envoy gets.
 //!
-//! Limits are per year, so that no window ends while a test runs; the first screen alone uses the minutes of `config/`.
+//! Limits are per year, so that no window ends while a test runs; only the first example of the README uses limits per minute, from `config/`.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -50,12 +50,12 @@ descriptors:
 ",
 )];
 
-/// For tests that end Weir: it does not wait for clients to go elsewhere, and nobody else takes its port afterwards.
-fn at_once(port: &str) -> [(&'static str, &str); 2] {
+/// For tests that stop Weir: it stops without a drain delay, and its port is not in the range that the kernel assigns to other sockets.
+fn without_drain_delay(port: &str) -> [(&'static str, &str); 2] {
     [("DRAIN_DELAY", "0s"), ("GRPC_PORT", port)]
 }
 
-/// A year and a day, in seconds.
+/// The longest year, in seconds.
 const YEAR_AT_MOST: u64 = 366 * 86_400;
 
 struct Site {
@@ -64,9 +64,9 @@ struct Site {
     front: SocketAddr,
 }
 
-/// `template` between a free port for its clients and a Weir with [`LIMITS`].
+/// An Envoy configured by `template` that asks a Weir with [`LIMITS`].
 fn site(template: &str) -> Site {
-    let weir = Weir::start(LIMITS, &at_once(&ports::free().port().to_string()));
+    let weir = Weir::start(LIMITS, &without_drain_delay(&ports::free().port().to_string()));
     let configuration =
         template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
     let envoy = Envoy::start(&configuration);
@@ -77,8 +77,8 @@ fn descriptors() -> Site {
     site(include_str!("envoy/descriptors.yaml"))
 }
 
-/// `deploy/envoy/envoy.yaml` as it is, but for ports and for a patience that outlasts a busy machine.
-pub fn first_screen(weir: SocketAddr) -> String {
+/// `deploy/envoy/envoy.yaml` with other ports, and a timeout that is long enough for a busy machine.
+pub fn example_configuration(weir: SocketAddr) -> String {
     let text = tools::file("deploy/envoy/envoy.yaml");
     let text = with(&text, "address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0");
     let text = with(&text, "port_value: 9901", "port_value: 0");
@@ -96,10 +96,10 @@ fn header(response: &http_client::Response, name: &str) -> String {
 }
 
 #[test]
-fn the_first_screen() {
+fn the_example_configuration_limits_clients() {
     let example = tools::file("config/basic.yaml");
     let weir = Weir::start(&[("basic.yaml", &example)], &[]);
-    let envoy = Envoy::start(&first_screen(weir.grpc_addr()));
+    let envoy = Envoy::start(&example_configuration(weir.grpc_addr()));
     let front = envoy.listener("front");
     let [ana, bob, eve] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
     wait::away_from_the_end_of_a_minute();
@@ -138,7 +138,7 @@ fn the_first_screen() {
 }
 
 #[test]
-fn a_header_is_limited_by_its_value_whatever_its_bytes() {
+fn a_header_is_limited_by_its_value_of_any_bytes() {
     let site = descriptors();
     let ask = |user: &[u8]| request(site.front, "/header", &[("x-user", user)]);
     assert_eq!(statuses(|| ask(b"ana")), [200, 200, 200, 429]);
@@ -163,7 +163,7 @@ fn address_generic_key_and_header_match() {
 }
 
 #[test]
-fn headers_tell_what_is_left() {
+fn response_headers_show_what_remains() {
     let site = descriptors();
     for (left, status) in [("1", 200), ("0", 200), ("0", 429)] {
         let response = get(site.front, "/generic");
@@ -180,15 +180,15 @@ fn headers_tell_what_is_left() {
 }
 
 #[test]
-fn hits_per_descriptor_looks_and_charges_when_the_stream_is_done() {
+fn hits_per_descriptor_looks_and_charges_at_the_end_of_a_stream() {
     let site = descriptors();
     assert_eq!(statuses(|| get(site.front, "/several")), [200, 200, 429], "4 + 4 of 10, and 4 more");
     charged_at_the_end(&site);
 }
 
-/// The budget of a language model: what a request costs is known when it has been answered.
+/// A token budget of a language model: the cost of a request is known only when its response has ended.
 #[test]
-fn a_token_bucket_is_charged_when_the_stream_is_done() {
+fn a_token_bucket_is_charged_at_the_end_of_a_stream() {
     charged_at_the_end(&site(&include_str!("envoy/descriptors.yaml").replace("descriptor_value: tokens", "descriptor_value: budget")));
 }
 
@@ -197,13 +197,13 @@ fn charged_at_the_end(site: &Site) {
     assert_eq!([left(), left()], ["10", "10"], "a look takes nothing");
     for expected in ["6", "2", "0"] {
         assert_eq!(get(site.front, "/tokens").status, 200);
-        // The charge is sent after the response, by a call of its own.
+        // Envoy sends the charge in a separate call after the response.
         assert!(eventually(|| (left() == expected).then_some(())).is_some(), "{} is left, not {expected}", left());
     }
     assert_eq!([get(site.front, "/tokens").status, get(site.front, "/look").status], [429, 429], "12 of 10 are taken");
 }
 
-/// Five a second, and up to a second of waiting: of twelve at once, one passes, five wait for their slots, and six are refused.
+/// Five requests per second with `max_delay: 1s`: of twelve concurrent requests, one passes, five wait for their slots, and six are refused.
 #[test]
 fn a_leaky_bucket_delays_what_fits_and_refuses_the_rest() {
     let site = site(&include_str!("envoy/descriptors.yaml").replace("descriptor_value: special", "descriptor_value: paced"));
@@ -214,7 +214,7 @@ fn a_leaky_bucket_delays_what_fits_and_refuses_the_rest() {
     });
     answers.sort();
     let passed: Vec<_> = answers.iter().filter(|(status, _)| *status == 200).map(|(_, after)| *after).collect();
-    assert!((6..=7).contains(&passed.len()), "on a busy machine the twelve may take a slot's time to come: {answers:?}");
+    assert!((6..=7).contains(&passed.len()), "a seventh passes only where a busy machine spreads the twelve over a slot: {answers:?}");
     assert_eq!(answers.len() - passed.len(), answers.iter().filter(|(status, _)| *status == 429).count());
     let gaps = passed.windows(2).map(|pair| pair[1] - pair[0]);
     let spread = *passed.last().expect("some passed") - passed[0];
@@ -226,30 +226,30 @@ fn a_leaky_bucket_delays_what_fits_and_refuses_the_rest() {
 }
 
 #[test]
-fn what_is_taken_on_the_way_in_is_given_back_at_the_end() {
+fn hits_of_a_request_are_given_back_when_it_ends() {
     let site = descriptors();
     let free = || header(&get(site.front, "/free"), "x-ratelimit-remaining");
     for number in 1..=5 {
         assert_eq!(get(site.front, "/at-a-time").status, 200, "request {number}: two at a time, and this is the only one");
-        // Given back after the response, by a call of its own.
+        // Envoy gives the hit back in a separate call after the response.
         assert!(eventually(|| (free() == "2").then_some(())).is_some(), "{} are free after request {number}", free());
     }
 }
 
 #[test]
-fn without_weir_the_failure_mode_decides() {
+fn without_weir_the_failure_mode_of_envoy_decides() {
     let port = ports::free().port().to_string();
-    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &at_once(&port));
-    let open = first_screen(weir.grpc_addr());
+    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &without_drain_delay(&port));
+    let open = example_configuration(weir.grpc_addr());
     let closed = with(&open, "# failure_mode_deny: true", "failure_mode_deny: true");
     let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
     let ask = |envoy: &Envoy| get(envoy.listener("front"), "/");
     assert_eq!([ask(&open).status, ask(&closed).status], [200, 200]);
     assert!(ask(&open).header("x-ratelimit-limit").is_some());
 
-    assert!(weir.terminate().success(), "although Envoy keeps its connections open");
+    assert!(weir.terminate().success(), "open connections of Envoy do not delay the end");
     assert_eq!(statuses(|| ask(&open)), [200; 25], "by default everything passes");
-    assert!(ask(&open).header("x-ratelimit-limit").is_none(), "and nothing is said about limits");
+    assert!(ask(&open).header("x-ratelimit-limit").is_none(), "without headers about limits");
     assert_eq!(statuses(|| ask(&closed)), [500; 3]);
     assert!(open.stat("cluster.application.ratelimit.error") >= 25);
     assert!(open.stat("cluster.application.ratelimit.failure_mode_allowed") >= 25);
@@ -273,8 +273,8 @@ fn health_checks_of_envoy_follow_weir() {
     assert!(becomes(&site.envoy, 1), "it serves");
     assert!(site.envoy.stat("cluster.weir.health_check.success") >= 1);
     assert!(site.weir.terminate().success());
-    assert!(becomes(&site.envoy, 0), "it is gone");
+    assert!(becomes(&site.envoy, 0), "it has ended");
     let again = site.weir.grpc_addr().port().to_string();
-    let _weir = Weir::start(LIMITS, &at_once(&again));
+    let _weir = Weir::start(LIMITS, &without_drain_delay(&again));
     assert!(becomes(&site.envoy, 1), "it is back");
 }

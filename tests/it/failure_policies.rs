@@ -1,4 +1,4 @@
-//! What callers get while Redis is away: each policy, several of them in one request, and counts that go on when it is back.
+//! Failure policies: the answers while Redis is down, for each policy and for several in one request, and the return to Redis afterwards.
 
 use weir::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir::proto::{RateLimitDescriptor, RateLimitResponse};
@@ -13,7 +13,7 @@ const LIMITS: &[(&str, &str)] = &[
 domain: outage
 descriptors:
   - key: nothing
-    rate_limit: { unit: year, requests_per_unit: 4, name: nothing-said }
+    rate_limit: { unit: year, requests_per_unit: 4, name: no-policy }
   - key: error
     rate_limit: { unit: year, requests_per_unit: 4, on_store_failure: error }
   - key: allow
@@ -59,7 +59,7 @@ descriptors:
     ),
 ];
 
-/// A service whose Redis is not there.
+/// A service whose Redis does not run.
 fn without_redis(environment: &[(&str, &str)]) -> Weir {
     let url = RedisServer::absent().url();
     Weir::start(LIMITS, &[environment, &[("REDIS_URL", &url)]].concat())
@@ -74,7 +74,7 @@ async fn ask_descriptors(
     answer.map(tonic::Response::into_inner).map_err(|status| status.code())
 }
 
-/// The overall code for one descriptor for each of these keys.
+/// The overall code of a request with one descriptor for each of these keys.
 async fn ask(client: &mut Client, domain: &str, keys: &[&str]) -> Result<Code, tonic::Code> {
     let descriptors = keys.iter().map(|key| descriptor(&[(key, "x")])).collect();
     ask_descriptors(client, domain, descriptors).await.map(|answer| answer.overall_code())
@@ -105,7 +105,7 @@ async fn each_limit_has_its_policy_and_a_request_has_one_answer() {
     ] {
         assert_eq!(ask(client, "outage", keys).await, expected, "{keys:?}");
     }
-    // What a failed request would have counted is not; a limit of 4 a year, of which a policy beside it does not matter.
+    // A failed request counted nothing. The limit is 4 a year; the policy of another limit in the same request does not change its count.
     for (keys, expected) in
         [(&["local"][..], OK), (&["local", "allow"], OK), (&["local", "deny"], OVER), (&["local"], OK), (&["local"], OVER)]
     {
@@ -122,29 +122,29 @@ async fn each_limit_has_its_policy_and_a_request_has_one_answer() {
 }
 
 #[tokio::test]
-async fn statuses_tell_the_limit_and_nothing_that_nobody_knows() {
+async fn statuses_show_the_limit_and_no_count_that_is_unknown() {
     let weir = without_redis(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("RETRY_AFTER_HEADER_ENABLED", "true")]);
     let client = &mut weir.client().await;
     let of = |keys: &[&str]| keys.iter().map(|key| descriptor(&[(key, "x")])).collect::<Vec<_>>();
     let name = |status: &DescriptorStatus| status.current_limit.clone().map(|limit| limit.name);
-    let told = |status: &DescriptorStatus| {
+    let count_of = |status: &DescriptorStatus| {
         (status.code(), status.limit_remaining, status.duration_until_reset.as_ref().map(|duration| duration.seconds))
     };
 
     let allowed = ask_descriptors(client, "outage", of(&["allow", "shadow"])).await.expect("an answer");
-    assert_eq!(allowed.statuses.iter().map(told).collect::<Vec<_>>(), [(Code::Ok, 0, None); 2]);
+    assert_eq!(allowed.statuses.iter().map(count_of).collect::<Vec<_>>(), [(Code::Ok, 0, None); 2]);
     assert_eq!(name(&allowed.statuses[0]), Some("open".to_owned()));
-    assert!(allowed.response_headers_to_add.is_empty(), "nobody knows what is left: {allowed:?}");
+    assert!(allowed.response_headers_to_add.is_empty(), "the remaining count is unknown: {allowed:?}");
 
     let denied = ask_descriptors(client, "outage", of(&["nothing", "deny", "local"])).await.expect("an answer");
     let [nothing, deny, local] = &denied.statuses[..] else { panic!("three statuses: {denied:?}") };
-    assert_eq!((told(nothing), name(nothing)), ((Code::Ok, 0, None), Some("nothing-said".to_owned())));
-    assert_eq!((told(deny), name(deny)), ((Code::OverLimit, 0, Some(1)), Some("closed".to_owned())));
+    assert_eq!((count_of(nothing), name(nothing)), ((Code::Ok, 0, None), Some("no-policy".to_owned())));
+    assert_eq!((count_of(deny), name(deny)), ((Code::OverLimit, 0, Some(1)), Some("closed".to_owned())));
     assert_eq!((local.code(), local.limit_remaining), (Code::Ok, 3));
     let headers: Vec<_> = denied.response_headers_to_add.iter().map(|header| (header.key.as_str(), header.value.as_str())).collect();
     assert_eq!(headers, [("RateLimit-Limit", "4"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "1"), ("retry-after", "1")]);
 
-    // Where somebody has counted, the headers are about that limit.
+    // Headers show the limit whose hits were counted.
     let counted = ask_descriptors(client, "outage", of(&["allow", "local"])).await.expect("an answer");
     assert_eq!(counted.response_headers_to_add[1].value, "2");
 }
@@ -172,7 +172,7 @@ async fn a_domain_and_the_process_have_defaults() {
 }
 
 #[tokio::test]
-async fn two_replicas_share_a_limit_that_neither_can_look_up() {
+async fn without_redis_each_of_two_replicas_admits_its_share() {
     let replicas = [without_redis(&[("REPLICAS", "2")]), without_redis(&[("REPLICAS", "2")])];
     for weir in &replicas {
         let client = &mut weir.client().await;
@@ -192,13 +192,13 @@ async fn a_group_is_decided_locally_as_a_group() {
     for _ in 0..3 {
         assert_eq!(ask(client, "together", &["few", "many"]).await, OVER);
     }
-    assert_eq!(ask(client, "together", &["many"]).await, OK, "the refused ones counted nowhere");
+    assert_eq!(ask(client, "together", &["many"]).await, OK, "the refused requests were not counted");
     assert_eq!(ask(client, "together", &["many"]).await, OK);
     assert_eq!(ask(client, "together", &["many"]).await, OVER);
 }
 
 #[tokio::test]
-async fn a_shaper_holds_without_redis_too() {
+async fn a_shaper_delays_requests_without_redis_too() {
     let weir = without_redis(&[]);
     let client = &mut weir.client().await;
     let began = std::time::Instant::now();
@@ -209,7 +209,7 @@ async fn a_shaper_holds_without_redis_too() {
 }
 
 #[tokio::test]
-async fn one_bad_key_is_an_outage_of_its_own_check() {
+async fn an_unreadable_key_is_an_outage_of_its_own_check_only() {
     let redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url())]);
     let client = &mut weir.client().await;
@@ -226,7 +226,7 @@ async fn one_bad_key_is_an_outage_of_its_own_check() {
 }
 
 #[tokio::test]
-async fn redis_decides_again_as_soon_as_it_is_back() {
+async fn redis_decides_again_after_its_restart() {
     let mut redis = RedisServer::start();
     let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url())]);
     let client = &mut weir.client().await;

@@ -1,7 +1,7 @@
-//! The fault suite: what Weir promises while Redis fails, each goal measured on the real binary and real redis-servers.
+//! The fault suite: measures what Weir promises while Redis fails, with the real binary and real redis-servers.
 //!
-//! Every goal is one test that prints one line, `Gnn PASS figures` or `Gnn FAIL figures`. In CI they are short, and strict in counts only;
-//! `tests/faults.sh` runs the long ones (`WEIR_FAULTS=script`), strict in times too, and writes their figures into tests/README.md.
+//! Each goal is one test that prints one line: `Gnn PASS figures` or `Gnn FAIL figures`. In CI the tests are short and only their counts are
+//! strict. `tests/faults.sh` runs the long ones (`WEIR_FAULTS=script`), whose times are strict too, and writes their figures into tests/README.md.
 
 mod cluster;
 mod error_replies;
@@ -20,8 +20,8 @@ use self::goal::Goal;
 use crate::support::load::{Load, LoadRequest, Options, Outcome, Pace};
 use crate::support::{RedisServer, Weir, descriptor, exclusive, request, tools};
 
-/// Limits of the domain `faults`, per year, so that no window ends while a test runs. The first entry says what answers in an outage, and how
-/// the check goes: `local`, `tight` and `error` by transaction, `script` and `bucket` by script.
+/// Limits of the domain `faults`, per year, so that no window ends while a test runs. The key names the failure policy (`local`, `tight`,
+/// `error`), or how Redis runs the check: `script` and `bucket` by script, the others by transaction.
 const LIMITS: &[(&str, &str)] = &[(
     "faults.yaml",
     "
@@ -40,19 +40,19 @@ descriptors:
 ",
 )];
 
-/// What `tight` allows.
+/// The amount of `tight`.
 const TIGHT: usize = 500;
 
-/// As long as a store may take where Envoy waits 20 ms.
+/// The time that Envoy's default timeout of 20 ms leaves for the store.
 const ENVOYS_BUDGET: &str = "17ms";
 
-/// Two services on one Redis, which count exactly: without a cache of denials.
+/// Two services that share one Redis. They have no denial cache, so that every request reaches Redis.
 fn two_services(url: &str, further: &[(&str, &str)]) -> Vec<Weir> {
     let environment = [&[("REDIS_URL", url), ("REPLICAS", "2"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")], further].concat();
     (0..2).map(|_| Weir::start(LIMITS, &environment)).collect()
 }
 
-/// One hit of a limit.
+/// A request for one hit of a limit; the report files it under that limit's key.
 fn load_request(label: &'static str, value: &str) -> LoadRequest {
     LoadRequest { label, request: request("faults", vec![descriptor(&[(label, value)])]) }
 }
@@ -61,18 +61,18 @@ fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// The counters whose keys contain this text.
+/// The counters of the keys that contain this text.
 fn counters(redis: &RedisServer, part: &str) -> BTreeMap<String, i64> {
     let keys = redis.keys().into_iter().filter(|key| key.contains(part));
     keys.map(|key| (key.clone(), redis.run(&["GET", &key]))).collect()
 }
 
-/// The sum of the counters whose keys contain this text.
+/// The sum of the counters of the keys that contain this text.
 fn counted(redis: &RedisServer, part: &str) -> usize {
     usize::try_from(counters(redis, part).values().sum::<i64>()).expect("no counter is below zero")
 }
 
-/// A number of `/metrics`, summed over services, labels and nodes.
+/// The value of a metric, summed over services and over all series that contain `label`.
 fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
     let value = |line: &str| {
         let (series, value) = line.rsplit_once(' ')?;
@@ -82,10 +82,10 @@ fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
     services.iter().map(|service| service.get("/metrics").1.lines().filter_map(value).sum::<f64>() as u64).sum()
 }
 
-/// The memory that a service holds.
+/// The resident memory of a service.
 fn resident_kib(service: &Weir) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.id())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 

@@ -1,4 +1,4 @@
-//! `tests/vectors/hits.txt` on everything that decides: the pure step, the memory store, and the service on both stores.
+//! The table `tests/vectors/hits.txt`, run on the pure step and on the service with each store.
 
 use weir::algorithm::{Algorithm, Arrival, FixedWindow};
 use weir::proto::rate_limit_descriptor::RateLimitOverride;
@@ -12,9 +12,9 @@ use crate::support::{self, RedisServer, Weir};
 struct Sequence {
     name: String,
     limit: u32,
-    /// Amount, and whether it is given back.
+    /// The amount, and whether it is given back.
     hits: Vec<(u64, bool)>,
-    /// Allowed, and what is left.
+    /// Whether it is allowed, and what remains.
     expected: Vec<(bool, u32)>,
 }
 
@@ -44,7 +44,7 @@ fn sequence(line: &str) -> Sequence {
 }
 
 #[test]
-fn the_pure_step_keeps_to_the_table() {
+fn the_pure_step_matches_the_table() {
     for Sequence { name, limit, hits, expected } in table() {
         let algorithm = Algorithm::FixedWindow(FixedWindow { limit, window: Span::from_secs(3_600), count_denied: true });
         let mut state = None;
@@ -59,18 +59,18 @@ fn the_pure_step_keeps_to_the_table() {
 }
 
 #[tokio::test]
-async fn the_service_on_memory_keeps_to_the_table() {
+async fn the_service_with_the_memory_store_matches_the_table() {
     through_the_socket(&Weir::start(support::DEMO, &[])).await;
 }
 
 #[tokio::test]
-async fn the_service_on_redis_keeps_to_the_table() {
+async fn the_service_with_redis_matches_the_table() {
     let redis = RedisServer::start();
     through_the_socket(&Weir::start(support::DEMO, &[("REDIS_URL", &redis.url())])).await;
     redis.assert_every_key_expires();
 }
 
-/// Each line has a key of its own, limited by the request itself per year: no window ends while the test runs, but for one second a year.
+/// Each line uses its own key. The request brings a limit per year, so that no window ends while the test runs.
 async fn through_the_socket(weir: &Weir) {
     let mut client = weir.client().await;
     for Sequence { name, limit, hits, expected } in table() {

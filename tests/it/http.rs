@@ -1,4 +1,4 @@
-//! The HTTP listener of the real process, and reflection as grpcurl uses it.
+//! The HTTP listener of the real process, and gRPC reflection as grpcurl uses it.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ async fn health_and_unknown_pages() {
 }
 
 #[tokio::test]
-async fn json_is_decided_like_any_request() {
+async fn a_json_request_is_decided_like_a_grpc_request() {
     let weir = Weir::start(support::DEMO, &[]);
     for (status, code, left) in [(200, "OK", Some(1)), (200, "OK", None), (429, "OVER_LIMIT", None)] {
         let response = post(&weir, "/json", BODY);
@@ -35,7 +35,7 @@ async fn json_is_decided_like_any_request() {
 }
 
 #[tokio::test]
-async fn what_json_cannot_be_says_why() {
+async fn an_invalid_json_request_gets_a_reason() {
     let weir = Weir::start(support::DEMO, &[]);
     for (body, status) in [
         ("{", 400),
@@ -50,19 +50,19 @@ async fn what_json_cannot_be_says_why() {
     }
     let huge = format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20));
     assert_eq!(post(&weir, "/json", &huge).status, 413);
-    assert_eq!(post(&weir, "/json", BODY).status, 200, "the listener goes on");
+    assert_eq!(post(&weir, "/json", BODY).status, 200, "the listener still serves");
 }
 
 #[tokio::test]
-async fn an_outage_is_503_and_not_a_bad_request() {
+async fn a_redis_outage_answers_503_and_not_400() {
     let redis = support::RedisServer::absent();
     let weir = Weir::start(support::DEMO, &[("REDIS_URL", &redis.url())]);
     assert_eq!(post(&weir, "/json", BODY).status, 503);
-    assert_eq!(weir.get("/healthcheck").0, 200, "health does not fall with Redis");
+    assert_eq!(weir.get("/healthcheck").0, 200, "a Redis outage does not change health");
 }
 
 #[tokio::test]
-async fn metrics_tell_what_was_decided() {
+async fn metrics_count_decisions() {
     let weir = Weir::start(support::DEMO, &[]);
     let client = &mut weir.client().await;
     for _ in 0..3 {
@@ -77,7 +77,7 @@ async fn metrics_tell_what_was_decided() {
     assert_eq!(weir.metric("weir_memory_keys"), Some(1.0));
 }
 
-/// Where Go exists, grpcurl itself talks to the service; elsewhere tests/run.sh has said that it does not.
+/// Runs only where grpcurl is installed; tests/run.sh reports when it is not.
 #[tokio::test]
 async fn grpcurl_lists_describes_and_calls() {
     let Some(grpcurl) = tools::grpcurl() else { return };
@@ -101,7 +101,7 @@ async fn grpcurl_lists_describes_and_calls() {
     }
 }
 
-/// What grpcurl does first, done by hand so that it is tested everywhere: both versions of reflection list the services.
+/// The first calls of grpcurl, without grpcurl: both versions of reflection list the services.
 #[tokio::test]
 async fn reflection_lists_the_services() {
     use tonic_reflection::pb::{v1, v1alpha};

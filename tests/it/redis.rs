@@ -1,4 +1,4 @@
-//! The Redis store against a real redis-server: exact counts, one answer per check, and clean failures that heal.
+//! The Redis store against a real redis-server: exact counts, one answer per check, named errors, and recovery from them.
 
 mod algorithms;
 mod command_counts;
@@ -20,10 +20,10 @@ use weir::store::{Budget, Redis, Store, StoreError};
 use weir::time::{Micros, Span};
 use weir::verdict::{Answers, Verdict};
 
-/// Long enough for a busy machine; tests of deadlines bring their own.
+/// A deadline that is long enough for a busy machine; tests of deadlines set shorter ones.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Windows in which no test sees an edge.
+/// A window so long that none ends during a test.
 const WEEK: Span = Span::from_secs(7 * 86_400);
 
 fn fixed(limit: u32, window: Span) -> FixedWindow {
@@ -44,14 +44,14 @@ async fn decide_within(redis: &Redis, checks: Checks, budget: Budget) -> Answers
     redis.decide(&checks, &checks.indices(), budget).await
 }
 
-/// By Redis's clock.
+/// Times by Redis's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct When {
-    /// What it shows.
+    /// The time at which the script runs.
     pub now: Micros,
-    /// After it nothing is counted.
+    /// The time after which the script counts nothing.
     pub deadline: Micros,
-    /// How long the caller can be held by a shaper.
+    /// The longest time that a shaper may delay the caller.
     pub patience: Span,
 }
 
@@ -76,7 +76,7 @@ pub async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<
     answers.checks[0]
 }
 
-/// The only key of a week that begins with `key`, as it stands in Redis.
+/// The name in Redis of the counter of `key` in the current window.
 fn stored_key(key: &str, answers: &Answers) -> String {
     format!("{key}:{}", answers.now.0 / WEEK.micros())
 }

@@ -1,4 +1,4 @@
-//! Files change in every way that people and Kubernetes change them, while requests go on: nothing fails, nothing is forgotten.
+//! Reloads under load, for every way in which editors and Kubernetes change files: no request fails, and no count is lost.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,12 +11,12 @@ use weir::proto::rate_limit_response::Code;
 
 use crate::support::{Client, Weir, descriptor, request};
 
-/// The limit of (user, *) says which version of the file is in force.
+/// Limits of the domain `d`; the amount for `user` shows which version of the file is in force.
 fn limits(requests_per_unit: u32) -> String {
     format!("domain: d\ndescriptors:\n- key: user\n  rate_limit: {{ unit: year, requests_per_unit: {requests_per_unit} }}\n")
 }
 
-/// What `user` is limited to now; 0 = not at all. Looks without counting.
+/// The amount that `user` is limited to now; 0 without a limit. It is read by a look, which counts nothing.
 async fn limit_in_force(client: &mut Client) -> u32 {
     let mut look = descriptor(&[("user", "looker")]);
     look.hits_addend = Some(0);
@@ -24,7 +24,7 @@ async fn limit_in_force(client: &mut Client) -> u32 {
     response.statuses[0].current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit)
 }
 
-async fn until_in_force(client: &mut Client, expected: u32) {
+async fn wait_until_in_force(client: &mut Client, expected: u32) {
     for _ in 0..200 {
         if limit_in_force(client).await == expected {
             return;
@@ -34,14 +34,14 @@ async fn until_in_force(client: &mut Client, expected: u32) {
     panic!("the limit did not become {expected} within 10 s");
 }
 
-/// Asks without a pause until told to stop; returns how many answers came. Panics on the first error.
-struct Load {
+/// Sends requests without a pause until it is stopped. Panics on the first error.
+struct BackgroundLoad {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Load {
+impl BackgroundLoad {
     fn start(mut client: Client) -> Self {
         let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&answers));
@@ -57,40 +57,40 @@ impl Load {
     async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.expect("no error");
-        assert!(self.answers.load(Ordering::Relaxed) > 100, "there was no load");
+        assert!(self.answers.load(Ordering::Relaxed) > 100, "the load was too small");
     }
 }
 
 #[tokio::test]
-async fn rewritten_renamed_added_and_removed() {
+async fn rewritten_renamed_added_and_removed_files_are_reloaded() {
     let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
     let client = &mut weir.client().await;
-    let load = Load::start(weir.client().await);
+    let load = BackgroundLoad::start(weir.client().await);
     let file = weir.config_dir().join("a.yaml");
 
-    until_in_force(client, 10).await;
+    wait_until_in_force(client, 10).await;
     fs::write(&file, limits(11)).expect("rewritten in place");
-    until_in_force(client, 11).await;
+    wait_until_in_force(client, 11).await;
 
     let new = weir.config_dir().join(".a.yaml.new");
     fs::write(&new, limits(12)).expect("written");
     fs::rename(&new, &file).expect("renamed over");
-    until_in_force(client, 12).await;
+    wait_until_in_force(client, 12).await;
 
     fs::remove_file(&file).expect("removed");
     fs::create_dir(weir.config_dir().join("deeper")).expect("a folder");
     fs::write(weir.config_dir().join("deeper/b.yml"), limits(13)).expect("added");
-    until_in_force(client, 13).await;
+    wait_until_in_force(client, 13).await;
 
     for version in 14..24 {
         fs::write(weir.config_dir().join("deeper/b.yml"), limits(version)).expect("rewritten");
-        until_in_force(client, version).await;
+        wait_until_in_force(client, version).await;
     }
     load.end().await;
 }
 
 #[tokio::test]
-async fn a_config_map_is_swapped() {
+async fn a_swapped_config_map_is_reloaded() {
     let publish = |folder: &Path, version: &str, limit: u32| {
         fs::create_dir(folder.join(version)).expect("a folder");
         fs::write(folder.join(version).join("limits.yaml"), limits(limit)).expect("written");
@@ -105,18 +105,18 @@ async fn a_config_map_is_swapped() {
         &[("RUNTIME_IGNOREDOTFILES", "false")],
     );
     let client = &mut weir.client().await;
-    let load = Load::start(weir.client().await);
-    until_in_force(client, 10).await;
+    let load = BackgroundLoad::start(weir.client().await);
+    wait_until_in_force(client, 10).await;
     for (version, limit) in [("..2026_02", 20), ("..2026_03", 30)] {
         publish(weir.config_dir(), version, limit);
-        until_in_force(client, limit).await;
+        wait_until_in_force(client, limit).await;
     }
     fs::remove_dir_all(weir.config_dir().join("..2026_01")).expect("removed");
     load.end().await;
 }
 
 #[tokio::test]
-async fn a_bad_file_changes_nothing_and_is_told() {
+async fn a_file_with_an_error_changes_nothing_and_is_reported() {
     let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
     let client = &mut weir.client().await;
     let before = weir.metric("ratelimit_service_config_load_error").unwrap_or(0.0);
@@ -129,12 +129,12 @@ async fn a_bad_file_changes_nothing_and_is_told() {
     assert!(weir.metric("ratelimit_service_config_load_error").expect("a counter") > before);
     assert_eq!(limit_in_force(client).await, 10);
 
-    // A good change beside the bad file does nothing either, until the bad one is mended.
+    // A valid change to another file has no effect either, until the error is corrected.
     fs::write(weir.config_dir().join("a.yaml"), limits(11)).expect("written");
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(limit_in_force(client).await, 10, "all or nothing");
     fs::write(weir.config_dir().join("b.yaml"), "domain: e\n").expect("written");
-    until_in_force(client, 11).await;
+    wait_until_in_force(client, 11).await;
 }
 
 #[tokio::test]
@@ -148,11 +148,11 @@ async fn counters_survive_a_reload() {
     assert_eq!(hit(client).await, (Code::Ok, 2));
     assert_eq!(hit(client).await, (Code::Ok, 1));
     fs::write(weir.config_dir().join("a.yaml"), limits(5)).expect("written");
-    until_in_force(client, 5).await;
+    wait_until_in_force(client, 5).await;
     assert_eq!(hit(client).await, (Code::Ok, 2), "two of the five are used");
     let hits = "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"user\"}";
-    assert_eq!(weir.metric(hits), Some(3.0), "series go on");
+    assert_eq!(weir.metric(hits), Some(3.0), "the series continue");
     fs::write(weir.config_dir().join("a.yaml"), limits(1)).expect("written");
-    until_in_force(client, 1).await;
+    wait_until_in_force(client, 1).await;
     assert_eq!(hit(client).await, (Code::OverLimit, 0));
 }

@@ -1,4 +1,4 @@
-//! The request path through real sockets, on both stores: what is asked, what is answered, and what cannot be asked.
+//! The request path through real sockets, with both stores: requests, their answers, and requests that are invalid.
 
 use tonic::Code as GrpcCode;
 use weir::proto::rate_limit_descriptor::RateLimitOverride;
@@ -56,7 +56,7 @@ async fn refusal(client: &mut Client, request: RateLimitRequest) -> tonic::Statu
     client.should_rate_limit(request).await.expect_err("a refusal")
 }
 
-/// Code, what is left, and what the limit is called, of each status.
+/// The code, what remains, and the limit's name, of each status.
 fn statuses(response: &RateLimitResponse) -> Vec<(Code, u32, &str)> {
     let limit = |limit: &Option<RateLimit>| limit.as_ref().map_or("-", |_| "");
     let status = response.statuses.iter();
@@ -127,10 +127,10 @@ async fn shadow_quota_and_replaces_decide_the_overall_code() {
         let quota = |value| descriptor(&[("quota", value)]);
         ask(client, vec![quota("q1")]).await;
         let response = ask(client, vec![quota("q1"), quota("q2")]).await;
-        assert_eq!(response.overall_code(), Code::Ok, "one quota is left");
+        assert_eq!(response.overall_code(), Code::Ok, "one quota remains");
         assert_eq!(response.statuses[0].code(), Code::OverLimit);
         let response = ask(client, vec![quota("q1"), quota("q2"), descriptor(&[("user", "q")])]).await;
-        assert_eq!(response.overall_code(), Code::OverLimit, "no quota is left, whatever the others say");
+        assert_eq!(response.overall_code(), Code::OverLimit, "no quota remains, although another limit allows the request");
 
         for _ in 0..5 {
             let response = ask(client, vec![descriptor(&[("user", "r")]), descriptor(&[("vip", "r")]), descriptor(&[("free", "")])]).await;
@@ -138,8 +138,8 @@ async fn shadow_quota_and_replaces_decide_the_overall_code() {
             assert_eq!(statuses(&response)[0], (Code::Ok, 0, "-"), "replaced");
             assert_eq!(statuses(&response)[2].1, u32::MAX, "unlimited ones cannot be replaced");
         }
-        let alone = ask(client, vec![descriptor(&[("user", "r")])]).await;
-        assert_eq!(statuses(&alone), [(Code::Ok, 2, "per-user")], "a replaced limit is counted nowhere");
+        let single = ask(client, vec![descriptor(&[("user", "r")])]).await;
+        assert_eq!(statuses(&single), [(Code::Ok, 2, "per-user")], "a replaced limit is not counted");
     })
     .await;
 }
@@ -153,14 +153,14 @@ async fn a_request_may_bring_its_own_limit() {
             let response = ask(client, vec![own]).await;
             let shown = response.statuses[0].current_limit.as_ref().expect("a limit");
             assert_eq!((shown.requests_per_unit, shown.unit, shown.unit_multiplier), (9, unit, multiplier));
-            assert_eq!(response.statuses[0].limit_remaining, 8, "each unit counts for itself");
+            assert_eq!(response.statuses[0].limit_remaining, 8, "each unit has its own counter");
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_a_client_chooses_is_limited_like_any_other() {
+async fn values_of_any_length_and_any_bytes_are_limited() {
     each_store(async |client| {
         let long = "x".repeat(1 << 20);
         let last_differs = format!("{}y", "x".repeat((1 << 20) - 1));
@@ -184,7 +184,7 @@ async fn what_a_client_chooses_is_limited_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_invalid_and_says_why() {
+async fn an_invalid_request_is_refused_with_a_reason() {
     let weir = Weir::start(LIMITS, &[]);
     let client = &mut weir.client().await;
     let own = |unit| {
@@ -240,13 +240,13 @@ async fn headers_and_metadata_come_when_asked_for() {
 
     let response = client.should_rate_limit(request("meta", two)).await.expect("an answer").into_inner();
     assert_eq!(response.overall_code(), Code::OverLimit);
-    assert_eq!(response.response_headers_to_add[1].value, "0", "the one that refuses");
+    assert_eq!(response.response_headers_to_add[1].value, "0", "of the limit that refuses");
     let shown = support::json(response.dynamic_metadata.as_ref().expect("metadata"));
-    assert_eq!(shown["metadata"], serde_json::json!({"team": "first", "tags": {"a": 1.0}}), "only of those that passed");
+    assert_eq!(shown["metadata"], serde_json::json!({"team": "first", "tags": {"a": 1.0}}), "only of the limits that allowed the request");
 }
 
 #[tokio::test]
-async fn shadow_and_quota_mode_of_the_whole_process() {
+async fn shadow_mode_and_quota_mode_apply_to_the_whole_process() {
     let weir = Weir::start(LIMITS, &[("SHADOW_MODE", "true")]);
     let response = ask(&mut weir.client().await, vec![descriptor(&[("none", "")])]).await;
     assert_eq!((response.overall_code(), response.statuses[0].code()), (Code::Ok, Code::OverLimit));

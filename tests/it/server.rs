@@ -1,4 +1,4 @@
-//! The listener itself: a panic costs one request, silent and wrong clients cost nothing, and bursts of resets do not end a connection.
+//! The gRPC listener: panics, silent clients, clients of another protocol, limits of connections, resets, draining and large messages.
 
 mod frames;
 mod overload;
@@ -19,14 +19,13 @@ use weir::server::{self, Budget, GrpcHealth, Options, Services, Workers};
 
 use crate::support::{Client, descriptor, request};
 
-/// Panics when the message holds `panic` (`panic late`: after a moment), waits a second when it holds `wait` and for ever when it holds `hold`,
-/// stops its whole thread for a moment when it holds `stall` and for a millisecond when it holds `work`. Its answer is as
-/// long as the number behind `long`.
-struct Fragile {
+/// A service that does what the words of a message say: `panic` panics (`panic late` after 20 ms), `wait` waits a second, `hold` waits for ever,
+/// `stall` blocks the thread for 300 ms, `work` for a millisecond. The answer has as many bytes as the number after `long`.
+struct ScriptedService {
     held: Arc<AtomicUsize>,
 }
 
-/// Counts who is held.
+/// A call that waits for ever, while it is counted.
 struct Held(Arc<AtomicUsize>);
 
 impl Drop for Held {
@@ -35,7 +34,7 @@ impl Drop for Held {
     }
 }
 
-impl ShouldRateLimit for Fragile {
+impl ShouldRateLimit for ScriptedService {
     async fn should_rate_limit(&self, message: &[u8], _: Option<Duration>) -> Result<Framed, Status> {
         let message = String::from_utf8_lossy(message).into_owned();
         if message.contains("panic late") {
@@ -81,7 +80,8 @@ impl Server {
         let shared = Arc::clone(&metrics);
         let held = Arc::<AtomicUsize>::default();
         let holds = Arc::clone(&held);
-        let services = move |_| Services::new(Fragile { held: Arc::clone(&holds) }, GrpcHealth::new(), budget.clone(), Arc::clone(&shared));
+        let services =
+            move |_| Services::new(ScriptedService { held: Arc::clone(&holds) }, GrpcHealth::new(), budget.clone(), Arc::clone(&shared));
         let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(server::accept(listener, Arc::clone(&workers), options, Arc::clone(&metrics), stopping));
@@ -115,7 +115,7 @@ async fn a_panic_costs_one_request() {
 }
 
 #[tokio::test]
-async fn silent_and_wrong_clients_are_sent_away() {
+async fn connections_of_silent_clients_and_of_other_protocols_are_closed() {
     let server = Server::start(Options { preface_timeout: Duration::from_millis(200), ..Options::default() });
     let read_all = async |mut stream: TcpStream| {
         let mut read = String::new();
@@ -196,12 +196,12 @@ async fn draining_waits_for_what_is_in_flight() {
     let workers = Arc::clone(&server.workers);
     tokio::task::spawn_blocking(move || workers.drain(Duration::from_secs(10))).await.expect("drained");
     call.await.expect("no panic").expect("answered before the end");
-    assert!(client.should_rate_limit(ask("x")).await.is_err(), "nobody is left");
+    assert!(client.should_rate_limit(ask("x")).await.is_err(), "the server is gone");
 }
 
-/// Half a message, announced as a whole one and never ended.
+/// Half a message, with the length of a whole one, on a stream that does not end.
 #[tokio::test]
-async fn a_message_that_does_not_arrive_is_given_up() {
+async fn a_message_that_does_not_arrive_in_time_is_refused() {
     let mut budget = Budget::default();
     budget.arrives_within = Duration::from_millis(200);
     let server = Server::start_with(Options::default(), budget);
@@ -219,7 +219,7 @@ async fn a_message_that_does_not_arrive_is_given_up() {
         .expect("a request");
     std::future::poll_fn(|context| tonic::codegen::Service::poll_ready(&mut channel, context)).await.expect("ready");
     let answer = tonic::codegen::Service::call(&mut channel, asked);
-    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("given up in time").expect("an answer");
+    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("refused in time").expect("an answer");
     assert_eq!(answer.headers().get("grpc-status").map(http::HeaderValue::as_bytes), Some(&b"4"[..]), "DEADLINE_EXCEEDED");
     server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
 }

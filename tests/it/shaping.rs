@@ -1,4 +1,5 @@
-//! Shaping: what waits, how long, for whom not, and how many at a time. Lower bounds of time only: a busy machine is late, never early.
+//! Shaping by leaky buckets: which requests wait, for how long, and how many at a time. Waits have lower bounds only, because a busy machine
+//! answers late and never early.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,66 +31,66 @@ descriptors:
 ",
 )];
 
-/// How a request of a caller that waits for `patience` is answered, and after how long.
-async fn ask(client: &mut Client, entries: &[(&str, &str)], patience: Duration) -> (Code, Duration) {
+/// The code of the answer to a caller with this timeout, and how long the answer took.
+async fn ask(client: &mut Client, entries: &[(&str, &str)], timeout: Duration) -> (Code, Duration) {
     let descriptors = entries.iter().map(|entry| descriptor(&[*entry])).collect();
     let mut asked = Request::new(request("shaped", descriptors));
-    asked.set_timeout(patience);
+    asked.set_timeout(timeout);
     let began = Instant::now();
     let answer = client.should_rate_limit(asked).await.expect("an answer in time");
     (answer.into_inner().overall_code(), began.elapsed())
 }
 
-const PATIENT: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-async fn shapes(client: &mut Client) {
+async fn delays_requests(client: &mut Client) {
     let slow = [("slow", "a")];
-    assert_eq!(ask(client, &slow, PATIENT).await.0, Code::Ok);
-    let (code, waited) = ask(client, &slow, PATIENT).await;
+    assert_eq!(ask(client, &slow, TIMEOUT).await.0, Code::Ok);
+    let (code, waited) = ask(client, &slow, TIMEOUT).await;
     assert!(code == Code::Ok && waited >= Duration::from_millis(300), "held until its slot: {waited:?}");
 
-    // Two slots are taken ahead; who does not wait that long is refused at once, and takes none.
+    // Two slots ahead are taken. A caller whose timeout is too short for the next slot is refused at once, and takes none.
     let (mut first, mut second) = (client.clone(), client.clone());
-    let ahead = tokio::join!(ask(&mut first, &slow, PATIENT), ask(&mut second, &slow, PATIENT), async {
+    let ahead = tokio::join!(ask(&mut first, &slow, TIMEOUT), ask(&mut second, &slow, TIMEOUT), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         ask(client, &slow, Duration::from_millis(400)).await
     });
     assert_eq!((ahead.0.0, ahead.1.0, ahead.2.0), (Code::Ok, Code::Ok, Code::OverLimit));
-    assert!(ahead.2.1 < Duration::from_millis(400), "refused before it leaves");
+    assert!(ahead.2.1 < Duration::from_millis(400), "refused before its timeout");
 
-    // Who leaves keeps its slot, and holds nobody up.
-    let gone = tokio::time::timeout(Duration::from_millis(50), ask(client, &slow, PATIENT)).await;
+    // A caller that gives up keeps its slot, and does not block others.
+    let gone = tokio::time::timeout(Duration::from_millis(50), ask(client, &slow, TIMEOUT)).await;
     assert!(gone.is_err());
-    let (code, waited) = ask(client, &slow, PATIENT).await;
-    assert!(code == Code::Ok && waited >= Duration::from_millis(400), "behind the one that left: {waited:?}");
+    let (code, waited) = ask(client, &slow, TIMEOUT).await;
+    assert!(code == Code::Ok && waited >= Duration::from_millis(400), "its slot is behind that of the caller that gave up: {waited:?}");
 
-    // A refused request is not held, and a shadow holds nobody.
+    // Refused requests and shadow limits are not delayed.
     let begun = Instant::now();
     for _ in 0..3 {
-        assert_eq!(ask(client, &[("slow", "b"), ("never", "")], PATIENT).await.0, Code::OverLimit);
-        assert_eq!(ask(client, &[("shadow", "c")], PATIENT).await.0, Code::Ok);
+        assert_eq!(ask(client, &[("slow", "b"), ("never", "")], TIMEOUT).await.0, Code::OverLimit);
+        assert_eq!(ask(client, &[("shadow", "c")], TIMEOUT).await.0, Code::Ok);
     }
-    assert!(begun.elapsed() < Duration::from_millis(1_500), "nobody was held: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_millis(1_500), "no request was delayed: {:?}", begun.elapsed());
 
-    // Without max_delay spacing is strict.
-    assert_eq!(ask(client, &[("strict", "d")], PATIENT).await.0, Code::Ok);
-    assert_eq!(ask(client, &[("strict", "d")], PATIENT).await.0, Code::OverLimit);
+    // Without max_delay, a request that comes too early is refused.
+    assert_eq!(ask(client, &[("strict", "d")], TIMEOUT).await.0, Code::Ok);
+    assert_eq!(ask(client, &[("strict", "d")], TIMEOUT).await.0, Code::OverLimit);
 }
 
 #[tokio::test]
 async fn on_memory() {
-    shapes(&mut Weir::start(LIMITS, &[]).client().await).await;
+    delays_requests(&mut Weir::start(LIMITS, &[]).client().await).await;
 }
 
 #[tokio::test]
 async fn on_redis() {
     let redis = RedisServer::start();
-    shapes(&mut Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]).client().await).await;
+    delays_requests(&mut Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]).client().await).await;
     redis.assert_every_key_expires();
 }
 
 #[tokio::test]
-async fn so_many_wait_and_no_more() {
+async fn the_number_of_waiting_requests_is_limited() {
     let options = Options { kind: AlgorithmKind::LeakyBucket, max_delay: Some(Span::from_secs(60)), ..Options::default() };
     let rate = Rate { requests_per_unit: 4, unit: Unit::Second, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
@@ -100,15 +101,15 @@ async fn so_many_wait_and_no_more() {
         Outage::new(outage::Options::default()),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },
     );
-    let allowed = async || limiter.decide(&checks, Some(PATIENT)).await[0].allows();
-    assert!(allowed().await, "the first need not wait");
+    let allowed = async || limiter.decide(&checks, Some(TIMEOUT)).await[0].allows();
+    assert!(allowed().await, "the first does not wait");
     let answers = tokio::join!(allowed(), allowed(), allowed());
-    assert_eq!(answers, (true, false, false), "one waits, and there is no place for more");
-    assert!(allowed().await, "the place is free again");
+    assert_eq!(answers, (true, false, false), "one waits, and no permit is left for the others");
+    assert!(allowed().await, "the permit is free again");
 }
 
 #[tokio::test]
-async fn a_refusal_says_when_to_ask_again() {
+async fn a_refusal_has_a_retry_after_header() {
     let weir = Weir::start(LIMITS, &[("RETRY_AFTER_HEADER_ENABLED", "true")]);
     let client = &mut weir.client().await;
     let both = || request("shaped", vec![descriptor(&[("strict", "r")]), descriptor(&[("slow", "r")])]);

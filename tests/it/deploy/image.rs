@@ -1,4 +1,4 @@
-//! The image, without a container: the binary runs in a root that holds only what `deploy/rootfs.sh` gathers, as the user of the image.
+//! The image, without a container: the binary runs as the image's user in a root folder that `deploy/rootfs.sh` made.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,7 @@ fn rootfs(binary: &Path, root: &Path) -> Output {
     Command::new(tools::repository().join("deploy/rootfs.sh")).arg(binary).arg(root).output().expect("rootfs.sh runs")
 }
 
-/// A folder whose `root` is what the image holds, but for the limits.
+/// A folder whose `root` holds the files of the image, without limits.
 fn image() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");
@@ -31,7 +31,7 @@ fn enter(root: &Path) -> Command {
     run_in(root, &entry_point())
 }
 
-/// Runs a program in `root` as the image's user; where that takes a privilege that we have not, as its owner.
+/// Runs a program in `root` as the image's user, or as the current user where `chroot` is not permitted.
 fn run_in(root: &Path, program: &[String]) -> Command {
     let mut command = if is_root() {
         let mut chroot = Command::new("chroot");
@@ -42,7 +42,7 @@ fn run_in(root: &Path, program: &[String]) -> Command {
         unshare.args(["--map-root-user", "chroot"]);
         unshare
     };
-    // The path is for what is run here; the ports are free ones rather than those that are exposed.
+    // PATH is for `chroot` and `unshare`. Free ports replace the exposed ones.
     command.arg(root).args(program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     command.envs([("HOST", "127.0.0.1"), ("PORT", "0"), ("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0")]);
     command
@@ -57,7 +57,7 @@ fn is_root() -> bool {
     output.stdout.trim_ascii() == b"0"
 }
 
-/// The last argument of an instruction that the final stage of the Dockerfile has once.
+/// The arguments of an instruction that stands once in the final stage of the Dockerfile.
 fn dockerfile(instruction: &str) -> &'static str {
     static TEXT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| tools::file("deploy/Dockerfile"));
     let (_, stage) = TEXT.rsplit_once("\nFROM ").expect("stages");
@@ -67,7 +67,7 @@ fn dockerfile(instruction: &str) -> &'static str {
     line.trim()
 }
 
-/// The limit that a request is decided by, and its verdict; 0 where there is none.
+/// The HTTP status of a request and the amount of the limit that decided it; 0 when no limit matched.
 fn limit(weir: &Weir, request: &Value) -> (u16, u64) {
     let response = post(weir.http_addr(), "/json", request.to_string().as_bytes());
     let answer: Value = serde_json::from_str(&response.body).unwrap_or_else(|error| panic!("{error} in {response:?}"));
@@ -99,7 +99,7 @@ fn the_image_has_what_manifests_for_the_reference_start() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), concat!("weir ", env!("CARGO_PKG_VERSION")), "{output:?}");
 }
 
-/// The pod: the image with the Deployment's settings, its ConfigMap as Kubernetes lays it out, and a Redis that is found by name.
+/// Runs the image as the pod would: with the Deployment's settings, a ConfigMap in the layout of Kubernetes, and Redis found by its name.
 #[test]
 fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let (folder, root) = image();
@@ -112,7 +112,7 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     symlink("..data/ratelimit.yaml", config.join("ratelimit.yaml")).expect("a link");
 
     let redis = RedisServer::start();
-    fs::write(root.join("etc/hosts"), "127.0.0.1 ratelimit-redis\n").expect("as a container has it");
+    fs::write(root.join("etc/hosts"), "127.0.0.1 ratelimit-redis\n").expect("written");
     let mut command = enter(&root);
     for (name, value) in kubernetes::environment(container) {
         let value = if name == "REDIS_URL" { value.replace("6379", &redis.port().to_string()) } else { value.to_owned() };
@@ -189,7 +189,7 @@ fn dockerfile_deployment_and_compose_agree() {
 }
 
 #[test]
-fn rootfs_says_what_is_wrong() {
+fn rootfs_sh_names_the_problem() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = rootfs(&folder.path().join("missing"), &folder.path().join("root"));
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("build it first"));

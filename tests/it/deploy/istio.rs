@@ -1,4 +1,4 @@
-//! `deploy/istio`: the filter's patches, put where Istio would put them, in a gateway whose cluster has the name that Istio gives it.
+//! `deploy/istio`: the patches of the filter, applied as Istio would, to a gateway whose cluster has the name that Istio gives it.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::support::envoy::{Envoy, validate, with};
 use crate::support::http_client::{get, request};
 use crate::support::{Weir, ports, tools, wait};
 
-/// A gateway of Istio's making, as far as the filter cares, with the patches applied; `change` may edit the filter first.
+/// A gateway like one of Istio's, with the patches applied. `change` may edit the filter first.
 fn gateway(weir_port: u16, change: impl FnOnce(&str) -> String) -> String {
     let filter = documents_in(&change(&tools::file("deploy/istio/envoyfilter.yaml"))).remove(0);
     let template = include_str!("gateway.yaml")
@@ -38,17 +38,17 @@ fn gateway(weir_port: u16, change: impl FnOnce(&str) -> String) -> String {
 
 fn insert_before(manager: &mut Value, name: &str, filter: Value) {
     let filters = manager["http_filters"].as_array_mut().expect("filters");
-    let place = filters.iter().position(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no filter {name}"));
-    filters.insert(place, filter);
+    let position = filters.iter().position(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no filter {name}"));
+    filters.insert(position, filter);
 }
 
-/// As it is, but for a patience that outlasts a busy machine.
-fn patient(filter: &str) -> String {
+/// The filter with a timeout that is long enough for a busy machine.
+fn with_long_timeout(filter: &str) -> String {
     with(filter, "timeout: 0.1s", "timeout: 10s")
 }
 
 #[test]
-fn envoy_takes_the_patches_and_the_cluster_is_the_service() {
+fn envoy_accepts_the_patches_and_the_cluster_is_the_service() {
     validate(&gateway(8_081, str::to_owned));
     let filter = documents("deploy/istio/envoyfilter.yaml").remove(0);
     let service = kubernetes::manifest("Service", "ratelimit");
@@ -60,10 +60,10 @@ fn envoy_takes_the_patches_and_the_cluster_is_the_service() {
 }
 
 #[test]
-fn the_gateway_limits_because_the_authority_is_set() {
+fn the_gateway_enforces_limits_only_with_the_authority() {
     let limits = tools::file("deploy/kubernetes/limits/ratelimit.yaml");
     let weir = Weir::start(&[("ratelimit.yaml", &limits)], &[]);
-    let envoy = Envoy::start(&gateway(weir.grpc_addr().port(), patient));
+    let envoy = Envoy::start(&gateway(weir.grpc_addr().port(), with_long_timeout));
     let front = envoy.listener("front");
     wait::away_from_the_end_of_a_minute();
     let login = |path| get(front, path).status;
@@ -71,7 +71,7 @@ fn the_gateway_limits_because_the_authority_is_set() {
     assert_eq!([login("/login"), login("/login?x=3"), login("/loginx"), login("/")], [429, 429, 200, 200]);
     assert_eq!(request(front, "/", &[]).header("x-ratelimit-limit").map(|limit| limit.starts_with("100, 100;w=60")), Some(true));
 
-    let without = |filter: &str| with(&patient(filter), "authority: ratelimit.default.svc.cluster.local", "");
+    let without = |filter: &str| with(&with_long_timeout(filter), "authority: ratelimit.default.svc.cluster.local", "");
     let envoy = Envoy::start(&gateway(weir.grpc_addr().port(), without));
     let front = envoy.listener("front");
     assert_eq!([(); 7].map(|()| get(front, "/login").status), [200; 7], "the failure mode decides");

@@ -1,4 +1,4 @@
-//! `deploy/kubernetes`: by the published schemas, and by what schemas cannot see, which is that the parts name each other rightly.
+//! `deploy/kubernetes`: the manifests match the published schemas, and the names by which they refer to each other match.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,13 +18,13 @@ fn manifests() -> Vec<Value> {
     files.flat_map(|file| documents(&format!("{FOLDER}/{}", file.as_str().expect("a file's name")))).collect()
 }
 
-/// One manifest by its kind and name.
+/// The manifest of this kind and name.
 pub(super) fn manifest(kind: &str, name: &str) -> Value {
     let found = manifests().into_iter().find(|manifest| manifest["kind"] == kind && manifest["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
-/// The names of settings that a container is given, with their values.
+/// The environment variables of a container: names and values.
 pub(super) fn environment(container: &Value) -> Vec<(&str, &str)> {
     items(container, "/env").iter().map(|variable| (text(variable, "/name"), text(variable, "/value"))).collect()
 }
@@ -33,19 +33,19 @@ fn container(deployment: &Value) -> &Value {
     at(deployment, "/spec/template/spec/containers/0")
 }
 
-/// Checks a file by the schemas; what it says and whether all is well.
+/// Validates a file against the schemas. Returns whether it is valid, and what the validator printed.
 fn validate(file: &Path) -> (bool, String) {
     let output = Command::new(tools::kubernetes_validate()).arg("--strict").arg(file).output().expect("kubernetes-validate runs");
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let output_text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&output_text).into_owned())
 }
 
 #[test]
-fn every_manifest_fits_its_schema() {
+fn every_manifest_matches_its_schema() {
     for file in items(&documents("deploy/kubernetes/kustomization.yaml")[0], "/resources") {
         let path = tools::repository().join(FOLDER).join(file.as_str().expect("a file's name"));
-        let (fits, said) = validate(&path);
-        assert!(fits, "{said}");
+        let (is_valid, output_text) = validate(&path);
+        assert!(is_valid, "{output_text}");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let wrong = folder.path().join("wrong.yaml");
@@ -68,8 +68,8 @@ fn the_kustomization_builds_and_leaves_nothing_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let built = folder.path().join("built.yaml");
     std::fs::write(&built, &output.stdout).expect("written");
-    let (fits, said) = validate(&built);
-    assert!(fits, "{said}");
+    let (is_valid, output_text) = validate(&built);
+    assert!(is_valid, "{output_text}");
     let built = documents_in(&String::from_utf8_lossy(&output.stdout));
     assert_eq!(built.len(), manifests().len() + 1, "and the ConfigMap");
     let config = built.iter().find(|manifest| manifest["kind"] == "ConfigMap").expect("a ConfigMap");
@@ -78,7 +78,7 @@ fn the_kustomization_builds_and_leaves_nothing_out() {
 }
 
 #[test]
-fn the_overlay_of_the_readme_brings_its_own_image_and_redis() {
+fn the_overlay_of_the_readme_replaces_image_and_redis() {
     let Some(kustomize) = tools::kustomize() else { return };
     let readme = tools::file("deploy/README.md");
     let overlay = readme.split("```yaml\n").find(|block| block.starts_with("resources: ")).expect("an overlay");
@@ -112,7 +112,7 @@ fn mounted_config() -> Value {
 }
 
 #[test]
-fn selectors_and_ports_name_what_is_there() {
+fn selectors_and_ports_refer_to_existing_names() {
     let [weir, redis] = ["ratelimit", "ratelimit-redis"].map(|name| (manifest("Deployment", name), manifest("Service", name)));
     for (deployment, service) in [&weir, &redis] {
         let labels = at(deployment, "/spec/template/metadata/labels");
@@ -123,8 +123,8 @@ fn selectors_and_ports_name_what_is_there() {
             assert!(named.contains(&(&port["targetPort"], &port["port"])), "{port} is none of {named:?}");
         }
         for probe in ["startupProbe", "readinessProbe", "livenessProbe"].iter().filter_map(|probe| container(deployment).get(probe)) {
-            let asks = ["httpGet", "grpc", "tcpSocket"].iter().find_map(|way| probe.get(way)).expect("a way to ask");
-            assert!(named.iter().any(|(name, number)| [*name, *number].contains(&&asks["port"])), "{probe} asks none of {named:?}");
+            let asks = ["httpGet", "grpc", "tcpSocket"].iter().find_map(|kind| probe.get(kind)).expect("a kind of probe");
+            assert!(named.iter().any(|(name, number)| [*name, *number].contains(&&asks["port"])), "{probe} uses none of {named:?}");
         }
     }
     let (weir, redis) = (weir.0, redis.0);
@@ -143,7 +143,7 @@ fn selectors_and_ports_name_what_is_there() {
 }
 
 #[test]
-fn limits_are_mounted_where_they_are_read_and_can_change() {
+fn limits_are_mounted_where_weir_reads_them_and_can_change() {
     let weir = manifest("Deployment", "ratelimit");
     let mount = at(container(&weir), "/volumeMounts/0");
     let settings = environment(container(&weir));
@@ -173,7 +173,7 @@ fn every_setting_is_one_that_weir_knows() {
 }
 
 #[test]
-fn pods_are_as_safe_as_they_can_be() {
+fn pods_have_the_strictest_security_context() {
     for name in ["ratelimit", "ratelimit-redis"] {
         let deployment = manifest("Deployment", name);
         let pod = at(&deployment, "/spec/template/spec");
@@ -188,7 +188,7 @@ fn pods_are_as_safe_as_they_can_be() {
 }
 
 #[test]
-fn redis_takes_its_arguments() {
+fn redis_accepts_its_arguments() {
     let deployment = manifest("Deployment", "ratelimit-redis");
     let arguments: Vec<_> = items(container(&deployment), "/args").iter().map(|argument| argument.as_str().expect("text")).collect();
     let redis = RedisServer::start_with(&arguments);

@@ -1,4 +1,4 @@
-//! A node of a Redis Cluster dies, and a slot moves: G9.
+//! G9: a primary of a Redis Cluster fails, and a slot moves.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use super::*;
 use crate::support::cluster::Cluster;
 use crate::support::load::{BlockingClient, Record, Report};
 
-/// Enough that every primary has some.
+/// Enough keys for every primary to have some.
 const KEYS: usize = 24;
 
-/// A limit of each way, and one of its keys: `limit=value`, which is how the key ends too.
+/// A limit and one of its values. The label is `limit=value`, which is also the end of the key's hash tag.
 #[derive(Clone, Copy)]
 struct Name {
     limit: &'static str,
@@ -26,49 +26,49 @@ impl Name {
 fn names() -> Vec<Name> {
     let name = |number: usize| {
         let limit = ["error", "script"][number % 2];
-        // Labels outlive the test; there are few.
+        // Labels are `'static`; this leaks a few.
         let label: &'static str = Box::leak(format!("{limit}=k{number}").into_boxed_str());
         Name { limit, value: &label[limit.len() + 1..], label }
     };
     (0..KEYS).map(name).collect()
 }
 
-/// A counter and where it is.
+/// A counter, its slot and the port of the slot's primary.
 struct Counter {
     label: &'static str,
     slot: u16,
     owner: u16,
 }
 
-/// Counts once with each name, and looks where the keys are.
-fn place(cluster: &Cluster, services: &[Weir], names: &[Name]) -> Vec<Counter> {
+/// Counts one hit for each name, and finds the primaries that hold the keys.
+fn create_counters(cluster: &Cluster, services: &[Weir], names: &[Name]) -> Vec<Counter> {
     let mut client = BlockingClient::new(&services[0]);
     for name in names {
         client.ask_until_ok(&name.load_request().request);
     }
     let ports = cluster.primaries();
-    let place = |&Name { label, .. }: &Name| {
+    let locate = |&Name { label, .. }: &Name| {
         let key_on = |port: u16| cluster.node(port).keys().into_iter().find(|key| key.contains(&format!("{label}}}")));
         let found = ports.iter().find_map(|&owner| Some((owner, key_on(owner)?)));
         let (owner, key) = found.unwrap_or_else(|| panic!("{label} is nowhere"));
         Counter { label, slot: cluster.slot(&key), owner }
     };
-    names.iter().map(place).collect()
+    names.iter().map(locate).collect()
 }
 
-/// One primary is killed and a slot of another one moves: other shards notice nothing, the lost shard is back as soon as the cluster has it
-/// again, and nothing counts twice.
+/// One primary is killed and a slot of another one moves: requests to other shards do not fail, the failed shard is used again as soon as the
+/// cluster has a new primary for it, and no hit counts twice.
 #[test]
-fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
+fn g9_a_cluster_fails_over_and_moves_a_slot() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G9"), Pace::here());
     let mut cluster = Cluster::start();
     let services = two_services(&cluster.url(), &[("REDIS_TYPE", "cluster"), ("STORE_TIMEOUT", pace.pick("250ms", ENVOYS_BUDGET))]);
     let names = names();
-    let counters = place(&cluster, &services, &names);
+    let counters = create_counters(&cluster, &services, &names);
     let owners: BTreeSet<_> = counters.iter().map(|counter| counter.owner).collect();
     assert_eq!(owners.len(), 3, "every primary has some of the keys");
     let load = Load::start(Options::new(&services, move |number| {
-        // Each of the two services has all names in turn.
+        // Each of the two services gets all names in turn.
         names[number as usize / 2 % KEYS].load_request()
     }));
     sleep(Duration::from_secs(1));
@@ -79,7 +79,7 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
     let taken = Instant::now();
     sleep(Duration::from_secs(pace.pick(1, 5)));
 
-    // A slot of a shard that was never touched.
+    // A slot of a shard that did not fail.
     let moving = counters.iter().find(|counter| counter.owner != lost).expect("another shard");
     let target = *cluster.primaries().iter().find(|&&port| port != moving.owner && port != lost).expect("another primary");
     let begun = Instant::now();
@@ -99,13 +99,13 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
         let (wrong, moving) = (failed.between(from, to), failed.of(moving.label).between(from, to).len());
         goal.must(wrong.len() == 0, format!("other shards, {when}: {:?}, {moving} of the moving slot", wrong.outcomes()));
     }
-    goal.must(dead > 0, "the lost shard was not missed");
+    goal.must(dead > 0, "no request to the failed shard failed");
     let again = goal.within(shard.recovery_after(taken), Duration::from_millis(500), "the lost shard is back");
     let mut twice = Vec::new();
     for counter in &counters {
         let (sent, count) = (report.of(counter.label), cluster_count(&cluster, counter.label));
         let good = sent.count(Record::is_ok);
-        // What was not replicated when its primary died is lost; one hit of each was counted before the load.
+        // Hits that were not replicated when the primary failed are lost. One hit of each name was counted before the load.
         let least = if counter.owner == lost { 0 } else { good + 1 };
         if !(least..=sent.len() + 1).contains(&count) {
             twice.push(format!("{}: counted {count}, {good} good answers of {}", counter.label, sent.len()));
@@ -121,7 +121,7 @@ fn g9_a_cluster_loses_a_node_and_moves_a_slot() {
     goal.end(format!("{figures}, {} requests on the moving slot, {crossed} CROSSSLOT, counts exact", moved.len()));
 }
 
-/// The counter of a name, wherever it is.
+/// The counter of a name, summed over all primaries.
 fn cluster_count(cluster: &Cluster, label: &str) -> usize {
     cluster.primaries().into_iter().map(|port| counted(cluster.node(port), &format!("{label}}}"))).sum()
 }

@@ -1,4 +1,4 @@
-//! Redis is there and says no: G10.
+//! G10: Redis replies with errors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use crate::support::load::BlockingClient;
 use crate::support::ports;
 use crate::support::wait::eventually;
 
-/// Between two requests.
+/// Time between two requests.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// One way to refuse.
+/// One kind of error, and how to cause and to end it.
 struct Case {
     name: &'static str,
-    /// What `weir_redis_errors_total` has to call it.
+    /// The label `error` that `weir_redis_errors_total` must have.
     error: &'static str,
     server: Vec<String>,
     environment: Vec<(String, String)>,
-    /// On a connection from before.
+    /// Causes the error, on a connection that was opened before.
     begin: fn(&RedisServer, &mut Connection),
     end: fn(&RedisServer, &mut Connection),
     recovers_within: Duration,
@@ -38,7 +38,7 @@ fn case(name: &'static str, begin: fn(&RedisServer, &mut Connection), end: fn(&R
     Case { name, error: name, server: Vec::new(), environment: Vec::new(), begin, end, recovers_within }
 }
 
-/// Where a folder stands that the dump cannot replace.
+/// The path of the dump; a folder at this path makes dumps fail.
 fn dump(connection: &mut Connection) -> PathBuf {
     let (_, folder): (String, String) = cmd("CONFIG").arg(&["GET", "dir"]).query(connection).expect("a folder");
     PathBuf::from(folder).join("dump.rdb")
@@ -46,7 +46,7 @@ fn dump(connection: &mut Connection) -> PathBuf {
 
 fn save_in_background(connection: &mut Connection, ends: &str) {
     let saved = eventually(|| {
-        // Refused while one runs.
+        // Redis refuses it while another one runs.
         let _ = cmd("BGSAVE").query::<String>(connection);
         std::thread::sleep(Duration::from_millis(20));
         let info: String = cmd("INFO").arg("persistence").query(connection).expect("it answers");
@@ -89,7 +89,7 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
         ),
         Case {
             server: words(loading),
-            // A millisecond for each key.
+            // Loading takes a millisecond for each key.
             ..case(
                 "loading",
                 |server, redis| {
@@ -100,7 +100,7 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
                 |_, redis| {
                     let loads = |info: String| info.contains("loading:1");
                     let ended = eventually(|| (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(()));
-                    assert!(ended.is_some(), "it loads for ever");
+                    assert!(ended.is_some(), "loading does not end");
                     let fillers: Vec<String> = cmd("KEYS").arg("filler:*").query(redis).expect("keys");
                     run_command(redis, &["DEL", &fillers[0]]);
                     cmd("DEL").arg(&fillers).query::<()>(redis).expect("gone");
@@ -142,7 +142,7 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
     ]
 }
 
-/// Two authorities, and a certificate for this machine by each.
+/// Two authorities, each with a certificate for this machine.
 struct Certificates(TempDir);
 
 impl Certificates {
@@ -172,7 +172,7 @@ impl Certificates {
     }
 }
 
-/// From now on the server shows the certificate of that name, beside the one it shows now.
+/// Makes the server use the certificate of this name, from the folder of its present one, and closes its connections.
 fn certify(redis: &mut Connection, name: &str) {
     let (_, shown): (String, String) = cmd("CONFIG").arg(&["GET", "tls-cert-file"]).query(redis).expect("a file");
     let folder = PathBuf::from(shown).parent().expect("a folder").to_string_lossy().into_owned();
@@ -181,12 +181,12 @@ fn certify(redis: &mut Connection, name: &str) {
     run_command(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
-/// How long Redis refuses.
+/// How long the error lasts.
 fn fault() -> Duration {
     Pace::here().pick(Duration::from_secs(1), Duration::from_secs(5))
 }
 
-/// Runs a case: how long it took to recover, or what was wrong.
+/// Runs a case. Returns how long the recovery took, or what was wrong.
 fn run(case: &Case) -> Result<Duration, String> {
     let server = RedisServer::start_with(&case.server.iter().map(String::as_str).collect::<Vec<_>>());
     let mut beside = server.connection();
@@ -209,7 +209,7 @@ fn run(case: &Case) -> Result<Duration, String> {
             asked += 1;
             match outcome {
                 Outcome::Failed(tonic::Code::Unavailable) => {}
-                // What was begun before may still be answered.
+                // Requests that were sent before may still be answered.
                 Outcome::Ok if begun.elapsed() < fault() / 4 => good += 1,
                 other => return Err(format!("{other:?} after {:?}, {good} good of {asked}", begun.elapsed())),
             }
@@ -229,15 +229,15 @@ fn run(case: &Case) -> Result<Duration, String> {
     if status == 200 { Ok(took) } else { Err(format!("/healthcheck says {status}")) }
 }
 
-/// The errors that were counted at all.
+/// All series of errors that are not zero.
 fn errors(weir: &Weir) -> Vec<String> {
     let page = weir.get("/metrics").1;
     page.lines().filter(|line| line.starts_with("weir_redis_errors_total") && !line.ends_with(" 0")).map(ToOwned::to_owned).collect()
 }
 
-/// Redis refuses in each of the ways it has: policy answers, the metric names the reason, and Weir recovers by itself.
+/// For each kind of error: the failure policy answers, the metric names the error, and Weir recovers by itself.
 #[test]
-fn g10_refusals_are_named_and_recovered_from() {
+fn g10_errors_of_redis_are_named_and_recovered_from() {
     let (_exclusive, mut goal, certificates) = (exclusive(), Goal::of("G10"), Certificates::new());
     let cases = cases(&certificates);
     let mut figures = Vec::new();

@@ -1,4 +1,4 @@
-//! Counts are exact, and requests whole: G11 and G12.
+//! G11 and G12: counts are exact, and a request counts whole or not at all.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,26 +8,26 @@ use super::*;
 use crate::support::load::{BlockingClient, Record};
 use crate::support::proxy::Proxy;
 
-/// Who ask for one key at the same time.
+/// Clients that send requests for one key at the same time.
 const CLIENTS: usize = 64;
 
-/// What a window allows.
+/// The amount of the limit.
 const LIMIT: usize = 300;
 
-/// As they count on the clock of this machine, which is Redis's too.
+/// The time until the next window starts, by the clock of this machine, which is Redis's too.
 fn until_window_starts(window: Duration) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let rest = now.as_nanos() % window.as_nanos();
     window - Duration::from_nanos(rest as u64)
 }
 
-/// How many each window admitted, and how many asked.
+/// How many requests each window admitted, and how many were sent.
 async fn admitted(services: &[Weir], window: Duration, windows: u32) -> (Vec<usize>, usize) {
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
         clients.push(services[number % services.len()].client().await);
     }
-    // Well inside of a window at the end, so that none is seen in part.
+    // The end is inside a window, so that no window is observed in part.
     tokio::time::sleep(until_window_starts(window)).await;
     let begin = Instant::now();
     let end = begin + window * windows - window / 5;
@@ -57,7 +57,7 @@ async fn admitted(services: &[Weir], window: Duration, windows: u32) -> (Vec<usi
     (by_window, all)
 }
 
-/// Many clients of two replicas share one key, with the cache of denials on: each window admits its limit, not one more and not one less.
+/// Many clients of two replicas share one key, with the denial cache on: each window admits exactly its limit.
 #[test]
 fn g11_each_window_admits_its_limit() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G11"));
@@ -72,13 +72,13 @@ fn g11_each_window_admits_its_limit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (by_window, asked) = runtime.block_on(admitted(&services, Duration::from_secs(seconds), windows));
     let (all, expected) = (by_window.iter().sum::<usize>(), LIMIT * windows as usize);
-    // What is let in at an edge may be seen behind it; the sum is exact.
+    // A request that is admitted at the end of a window may be answered in the next one; the sum is exact.
     goal.must(all == expected, format!("admitted {by_window:?}"));
     goal.must_expire(&redis);
     goal.end(format!("{CLIENTS} clients, {asked} requests, {windows} windows: admitted {all} of {expected}"));
 }
 
-/// A group of limits counts whole or not at all, also where replies are lost; one that is over leaves the others as they were.
+/// The limits of one request count together or not at all, also when replies are lost; one that is over leaves the others unchanged.
 #[test]
 fn g12_a_request_counts_whole_or_not_at_all() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G12"), Pace::here());
@@ -98,7 +98,7 @@ descriptors:
     let environment = [("REDIS_URL", &proxy.url()[..]), ("LOCAL_CACHE_SIZE_IN_BYTES", "0"), ("STORE_TIMEOUT", "1s")];
     let services = [Weir::start(&[("limits.yaml", limits)], &environment)];
     let group = |keys: &[&str], value: &str| request("faults", keys.iter().map(|key| descriptor(&[(key, value)])).collect());
-    // Groups of their own each; every third is asked again with a limit that it is over by then.
+    // Most requests have a pair of keys of their own. Every third one repeats a pair with a limit of 1, which is over by then.
     let load_request = move |number: u64| match number % 3 {
         0 => LoadRequest { label: "pair", request: group(&["left", "right"], &format!("p{number}")) },
         1 => LoadRequest { label: "narrow", request: group(&["narrow", "left"], &format!("n{}", number / 30)) },
@@ -113,7 +113,7 @@ descriptors:
     let report = load.stop();
     let mut counted: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
     for (key, count) in counters(&redis, "=") {
-        // The value of the only entry, and its key.
+        // The key and the value of the only entry.
         let (limit, value) = key.split_once('=').expect("a key");
         let limit = limit.rsplit('|').next().expect("a limit").to_owned();
         let value = value.split('}').next().expect("a value").to_owned();
@@ -128,12 +128,12 @@ descriptors:
     let (good, refused) = (report.count(Record::is_ok), report.count(|record| record.outcome == Outcome::Over));
     let failed = report.count(Record::is_failed);
     goal.must(good <= counted.len() && counted.len() <= good + failed, format!("{good} good answers, {} groups counted", counted.len()));
-    goal.must(good > 100 && refused > 20 && failed > 0, format!("{:?} is no test", report.outcomes()));
-    // What a refused group held is still free. The first reply may be the last one to be lost.
+    goal.must(good > 100 && refused > 20 && failed > 0, format!("too few of one outcome: {:?}", report.outcomes()));
+    // A refused request left its other limit unchanged. The first call may be the last one whose reply is lost.
     let mut client = BlockingClient::new(&services[0]);
     client.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
     let left = client.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
     goal.must(left.remaining == 998, format!("{} left of 1000 after one hit and this one", left.remaining));
     goal.must_expire(&redis);
-    goal.end(format!("{good} groups let in, {refused} refused, {failed} unanswered: {} counted, 0 of them in part", counted.len()));
+    goal.end(format!("{good} requests admitted, {refused} refused, {failed} unanswered: {} counted, 0 of them in part", counted.len()));
 }

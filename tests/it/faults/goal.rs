@@ -1,4 +1,4 @@
-//! One goal: what was missed, and the line that tells.
+//! One goal: which of its conditions were missed, and the line that reports it.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::RedisServer;
 use crate::support::load::{Pace, Record, Report};
 
-/// A goal while it is measured.
+/// A goal that is being measured.
 pub struct Goal {
     id: &'static str,
     misses: Vec<String>,
@@ -14,27 +14,27 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// By its name in tests/README.md.
+    /// The goal with this name in tests/README.md.
     pub fn of(id: &'static str) -> Self {
         Self { id, misses: Vec::new(), is_reported: false }
     }
 
-    /// What the goal is: true, or it is missed.
+    /// Records a miss unless the condition holds.
     pub fn must(&mut self, holds: bool, what: impl Display) {
         if !holds {
             self.misses.push(what.to_string());
         }
     }
 
-    /// A time that the goal bounds; in CI the bound is wider. The time, for the line.
+    /// Records a miss unless it took at most `goal`; in CI the bound is wider. Returns the time as text for the line.
     pub fn within(&mut self, took: Option<Duration>, goal: Duration, what: &str) -> String {
         let shown = took.map_or("never".to_owned(), |took| format!("{} ms", took.as_millis()));
         self.must(took.is_some_and(|took| took <= Pace::here().bound(goal)), format!("{what}: {shown}"));
         shown
     }
 
-    /// How many clients waited no longer, for the line; none does in CI, where they have time. Envoy's 20 ms leave a service 3 ms beside what
-    /// its store may take; where services, Redis and load share two cores, one in a thousand may be late by that much.
+    /// Records a miss when too many clients gave up: any in CI, where timeouts are long; otherwise more than one in a thousand. Envoy's timeout
+    /// of 20 ms leaves a service 3 ms beyond its store's time; where services, Redis and load share two cores, a few answers come later.
     pub fn few_gave_up(&mut self, report: &Report) -> String {
         let (gave_up, all) = (report.count(Record::gave_up), report.len());
         let shown = format!("{gave_up} of {all} gave up");
@@ -42,7 +42,7 @@ impl Goal {
         shown
     }
 
-    /// No key may stay for ever.
+    /// Records a miss when a key has no TTL, or when there are no keys.
     pub fn must_expire(&mut self, redis: &RedisServer) {
         let keys = redis.keys();
         let stay: Vec<_> = keys.iter().filter(|key| redis.run::<i64>(&["PTTL", key]) == -1).collect();

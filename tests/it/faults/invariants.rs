@@ -1,4 +1,4 @@
-//! Numbers, clocks, two languages, and what is left behind: G13 to G16.
+//! G13 to G16: any number of hits, any clock, equal decisions in both stores, and a TTL for every key.
 
 use ::weir::algorithm::{self, Algorithm, AlgorithmKind};
 use ::weir::plan::{Check, Checks, Modes};
@@ -14,13 +14,13 @@ use crate::support::load::BlockingClient;
 /// A limit of every algorithm.
 fn each_algorithm(extra: &str) -> String {
     let name = |(name, _): &(&'static str, AlgorithmKind)| {
-        // Logs have a limit of their own, and nothing is to be held back here.
+        // A log's limit must not be above 100,000, and this amount is below it.
         format!("  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: 1000, algorithm: {name}{extra} }}\n")
     };
     format!("domain: faults\ndescriptors:\n{}", AlgorithmKind::NAMED.iter().map(name).collect::<String>())
 }
 
-/// Any number of hits is an answer, never an error; nothing wraps, and who asked for too much is limited afterwards.
+/// Any number of hits gets an answer and no error, no count wraps around, and the key stays limited afterwards.
 #[test]
 fn g13_any_number_of_hits_is_limited() {
     let (mut goal, pace) = (Goal::of("G13"), Pace::here());
@@ -32,7 +32,7 @@ fn g13_any_number_of_hits_is_limited() {
     let (seed, corners) =
         (fastrand::u64(..), [0, 1, 1 << 31, 1 << 32, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, u64::MAX]);
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut errors, mut wraps, mut huge_let_in) = (0, 0, 0);
+    let (mut errors, mut wraps, mut huge_allowed) = (0, 0, 0);
     let mut ask = |key: &str, value: &str, hits: u64| {
         let mut request = request("faults", vec![descriptor(&[(key, value)])]);
         request.descriptors[0].hits_addend = Some(hits);
@@ -44,23 +44,23 @@ fn g13_any_number_of_hits_is_limited() {
         let record = ask(key, &value, hits);
         errors += usize::from(record.is_failed());
         wraps += usize::from(record.remaining > 1_000);
-        huge_let_in += usize::from(record.is_ok() && hits > 1_000);
+        huge_allowed += usize::from(record.is_ok() && hits > 1_000);
     }
     goal.must(errors == 0, format!("{errors} errors (seed {seed})"));
-    goal.must(wraps == 0, format!("{wraps} answers with more left than there ever was (seed {seed})"));
-    goal.must(huge_let_in == 0, format!("{huge_let_in} let in that no limit has room for (seed {seed})"));
+    goal.must(wraps == 0, format!("{wraps} answers with more remaining than the limit (seed {seed})"));
+    goal.must(huge_allowed == 0, format!("{huge_allowed} requests allowed for more hits than the limit (seed {seed})"));
     for (key, _) in AlgorithmKind::NAMED {
-        // A limit that counts what it refuses is used up by one such request; the others are not touched by it.
+        // A limit that counts refused hits is used up by one such request; the other limits do not change.
         let huge = ask(key, "after", u64::MAX);
         let used_up = key == "fixed_window";
         let next = ask(key, "after", 1);
-        goal.must(huge.outcome == Outcome::Over, format!("{key}: {:?} for the most of hits", huge.outcome));
-        goal.must(next.is_ok() != used_up, format!("{key}: {:?} behind the most of hits", next.outcome));
-        let mut let_in = usize::from(next.is_ok());
+        goal.must(huge.outcome == Outcome::Over, format!("{key}: {:?} for the largest number of hits", huge.outcome));
+        goal.must(next.is_ok() != used_up, format!("{key}: {:?} after the largest number of hits", next.outcome));
+        let mut allowed = usize::from(next.is_ok());
         for _ in 0..10 {
-            let_in += usize::from(ask(key, "after", 100).is_ok());
+            allowed += usize::from(ask(key, "after", 100).is_ok());
         }
-        goal.must(let_in <= 10, format!("{key}: let in {let_in} times 100 of 1000"));
+        goal.must(allowed <= 10, format!("{key}: allowed {allowed} times 100 of 1000"));
     }
     goal.must_expire(&redis);
     goal.end(format!(
@@ -69,10 +69,10 @@ fn g13_any_number_of_hits_is_limited() {
     ));
 }
 
-/// Ten a minute.
+/// Ten requests a minute.
 const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
 
-/// One check in the script, at a time that is given.
+/// Runs one check in the script at the given time.
 fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) -> Result<Verdict, StoreError> {
     let checks = Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]);
     let call = call([(&checks, When { now: Micros(now), deadline: Micros(1 << 52), patience: Span::ZERO })]);
@@ -82,23 +82,23 @@ fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) 
     answers[0]
 }
 
-/// How many of so many hits are let in at a time, and the longest that one of them has to wait.
+/// Sends one hit at each of these times. Returns how many are allowed, the longest retry_after, and whether all verdicts are plausible.
 fn hits_at(redis: &mut Connection, key: &str, algorithm: Algorithm, times: impl Iterator<Item = u64>) -> (usize, Span, bool) {
-    let (mut let_in, mut wait, mut sane) = (0, Span::ZERO, true);
+    let (mut allowed, mut wait, mut sane) = (0, Span::ZERO, true);
     for now in times {
         let verdict = decide_at(redis, key, algorithm, now).expect("a verdict");
         sane &= verdict.remaining <= 10;
         match (verdict.allowed, verdict.retry_after) {
-            (true, _) => let_in += 1,
+            (true, _) => allowed += 1,
             (false, Wait::For(span)) => wait = wait.max(span),
             (false, Wait::Never) => sane = false,
         }
     }
-    (let_in, wait, sane)
+    (allowed, wait, sane)
 }
 
-/// Redis's clock goes an hour back and forth, and trembles: what is left is never wrong, at most one more limit is let in by each jump, and
-/// nobody waits longer than a window more.
+/// Redis's clock jumps an hour back and forth, and jitters: the remaining count is never above the limit, each jump admits at most one more
+/// limit, and no wait is longer than two windows.
 #[test]
 fn g14_redis_s_clock_jumps() {
     const MINUTE: u64 = 60_000_000;
@@ -110,29 +110,29 @@ fn g14_redis_s_clock_jumps() {
     for (name, kind) in AlgorithmKind::NAMED {
         let options = algorithm::Options { kind, ..Default::default() };
         let algorithm = Algorithm::try_new(&TEN, &options).expect("a good limit");
-        // A shaper that holds nobody back lets one in at a time.
+        // A leaky bucket without max_delay allows one hit at a time.
         let full = hits_at(&mut redis, name, algorithm, std::iter::repeat_n(NOW, 20)).0;
         for (jump, at) in [("an hour back", NOW - 60 * MINUTE), ("an hour on", NOW + 60 * MINUTE), ("and back again", NOW)] {
-            let (let_in, wait, sane) = hits_at(&mut redis, name, algorithm, std::iter::repeat_n(at, 20));
-            goal.must(sane, format!("{name}, {jump}: more left than there ever was, or never"));
-            goal.must(let_in <= full, format!("{name}, {jump}: let in {let_in}, the limit is {full}"));
+            let (allowed, wait, sane) = hits_at(&mut redis, name, algorithm, std::iter::repeat_n(at, 20));
+            goal.must(sane, format!("{name}, {jump}: more remaining than the limit, or a wait without end"));
+            goal.must(allowed <= full, format!("{name}, {jump}: allowed {allowed}, the limit is {full}"));
             goal.must(wait <= Span::from_micros(2 * MINUTE), format!("{name}, {jump}: has to wait {wait:?}"));
-            (most, longest) = (most.max(let_in), longest.max(wait));
+            (most, longest) = (most.max(allowed), longest.max(wait));
         }
         let mut random = fastrand::Rng::with_seed(14);
         let trembling = (0..200).map(|_| NOW + random.u64(..100_000));
-        let (let_in, _, sane) = hits_at(&mut redis, &format!("{name}-jitter"), algorithm, trembling);
-        goal.must(sane && (1..=full).contains(&let_in), format!("{name}, ±50 ms: let in {let_in}, the limit is {full}"));
+        let (allowed, _, sane) = hits_at(&mut redis, &format!("{name}-jitter"), algorithm, trembling);
+        goal.must(sane && (1..=full).contains(&allowed), format!("{name}, ±50 ms: allowed {allowed}, the limit is {full}"));
     }
     goal.must_expire(&server);
     let seconds = longest.micros() / 1_000_000;
     goal.end(format!(
-        "±1 h and ±50 ms on {} algorithms: at most {most} of 10 let in by a jump, longest wait {seconds} s of a window of 60 s",
+        "±1 h and ±50 ms on {} algorithms: at most {most} of 10 admitted by a jump, longest wait {seconds} s of a window of 60 s",
         AlgorithmKind::NAMED.len()
     ));
 }
 
-/// The script in Redis and the pure step, which is the memory store's, agree in every verdict and every byte that is stored.
+/// The script in Redis and the pure step, which the memory store uses, agree in every verdict and in every stored state.
 #[test]
 fn g15_redis_and_memory_agree() {
     let (goal, each) = (Goal::of("G15"), Pace::here().pick(10_000, 250_000));
@@ -141,9 +141,9 @@ fn g15_redis_and_memory_agree() {
     goal.end(format!("{done} operations on {} algorithms: 0 differences", AlgorithmKind::NAMED.len()));
 }
 
-/// Whatever was asked, no key stays for ever, and none is longer than a page can show; a key that somebody left without an end gets one.
+/// After any request, every key has a TTL and a bounded length. A key that lost its TTL gets one with its next hit.
 #[test]
-fn g16_no_key_stays_for_ever() {
+fn g16_every_key_expires() {
     const LONGEST: usize = 512;
     let mut goal = Goal::of("G16");
     let redis = RedisServer::start();
@@ -179,9 +179,9 @@ fn g16_no_key_stays_for_ever() {
     }
     let longest = redis.keys().iter().map(String::len).max().unwrap_or_default();
     goal.must(longest <= LONGEST, format!("a key of {longest} bytes"));
-    goal.must(healed >= 1, "no key was healed");
+    goal.must(healed >= 1, "no key got a new TTL");
     goal.end(format!(
-        "{asked} requests: 0 keys without an end, longest key {longest} bytes; {healed} of {} healed that had lost theirs",
+        "{asked} requests: 0 keys without a TTL, longest key {longest} bytes; {healed} of {} keys that had lost theirs got a new one",
         AlgorithmKind::NAMED.len()
     ));
 }

@@ -1,4 +1,4 @@
-//! The scripts are gone from Redis: G6.
+//! G6: Redis has lost its scripts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::support::load::{BlockingClient, Record};
 
-/// Redis forgets its scripts all the time, and once more by a restart: no caller notices, and every hit counts exactly once.
+/// Redis loses its scripts all the time, and once more by a restart: no request fails, and every hit counts exactly once.
 #[test]
-fn g6_forgotten_scripts_are_sent_again() {
+fn g6_lost_scripts_are_sent_again() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G6"), Pace::here());
     let mut redis = RedisServer::start();
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", "5s")]);
     let ask = |value: &'static str| {
         let options = Options::new(&services, move |number| {
-            // One to three hits; the label says how many.
+            // One to three hits; the label is their number.
             let (label, hits) = [("one", 1), ("two", 2), ("three", 3)][number as usize % 3];
             let mut load_request = LoadRequest { label, ..load_request("script", value) };
             load_request.request.descriptors[0].hits_addend = Some(hits);
@@ -28,7 +28,7 @@ fn g6_forgotten_scripts_are_sent_again() {
             redis.kill();
             redis.start_again();
             for service in &services {
-                // A counter by transaction: the scripts stay unknown.
+                // This limit counts by transaction, so that Redis does not learn the script from it.
                 BlockingClient::new(service).ask_until_ok(&load_request("error", "warm").request);
             }
         }

@@ -1,4 +1,4 @@
-//! The way to Redis is slow, or loses replies: G4 and G7.
+//! G4 and G7: the network to Redis is slow, or loses replies.
 
 use std::time::Instant;
 
@@ -6,13 +6,13 @@ use super::*;
 use crate::support::load::{Record, Report};
 use crate::support::proxy::{Forwarding, Proxy};
 
-/// Both sides of a time of added latency.
+/// A phase with added latency, and what became of its requests.
 struct Phase {
     added: Duration,
     report: Report,
 }
 
-/// Latency that fits is waited for; latency that does not is answered by policy, in time, and nothing piles up.
+/// Weir waits for a latency within its timeout. Above it the failure policy answers in time, and memory does not grow.
 #[test]
 fn g4_latency_is_waited_for_or_answered() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G4"), Pace::here());
@@ -32,14 +32,14 @@ fn g4_latency_is_waited_for_or_answered() {
         sleep(Duration::from_secs(1));
         Phase { added, report: load.so_far().between(begun, ended) }
     };
-    // Beside other tests, a few come too late for reasons of their own.
+    // In CI other tests run at the same time, so that a few answers are late.
     let few = |all: usize| pace.pick(all / 20, 0);
     let mut fitting = phase(5);
     for _ in 1..pace.pick(3, 1) {
         if fitting.report.count(Record::is_failed) <= few(fitting.report.len()) {
             break;
         }
-        // The machine may be too busy for a moment, in which enough of them in a row end what Redis is asked; not again and again.
+        // A busy moment may delay enough answers in a row to open the breaker; that must not happen in every attempt.
         fitting = phase(5);
     }
     let phases = [fitting, phase(50), phase(200)];
@@ -51,7 +51,7 @@ fn g4_latency_is_waited_for_or_answered() {
         if added == 5 {
             goal.must(failed <= few(all), format!("+{added} ms: {failed} of {all} by policy"));
         } else {
-            // What was on its way when it began may still arrive.
+            // Replies that were sent before the phase began may still arrive.
             goal.must(failed >= all * 9 / 10, format!("+{added} ms: only {failed} of {all} by policy"));
         }
         let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), &format!("+{added} ms: p99"));
@@ -66,14 +66,14 @@ fn g4_latency_is_waited_for_or_answered() {
     goal.end(format!("{}; {gave_up}; memory of two services +{grown} MiB", figures.join("; ")));
 }
 
-/// Replies are lost behind requests that have arrived: such a hit may count though its caller got the policy's answer, but never twice.
+/// Replies are lost after Redis has received the requests. Such a hit may count although the failure policy answered its caller, but never twice.
 #[test]
 fn g7_a_lost_reply_never_counts_twice() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G7"), Pace::here());
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
     let services = two_services(&proxy.url(), &[]);
-    // Two keys that all share, and one of each request's own.
+    // Half of the requests share two keys; each of the others has its own key.
     let load = Load::start(Options::new(&services, |number| {
         let label = ["error", "script"][number as usize / 2 % 2];
         if number % 8 < 4 { load_request(label, "shared") } else { load_request(label, &format!("once{number}")) }

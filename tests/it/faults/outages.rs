@@ -1,11 +1,11 @@
-//! Redis is absent, dies, or hangs: G1, G2, G3 and G5.
+//! G1, G2, G3 and G5: Redis does not run, is killed, or hangs.
 
 use std::time::Instant;
 
 use super::*;
 use crate::support::load::{Record, Report};
 
-/// What came of a load under which Redis was killed again and again.
+/// The result of a load during which Redis was killed repeatedly.
 struct Kills {
     redis: RedisServer,
     report: Report,
@@ -13,7 +13,7 @@ struct Kills {
     back: Vec<Instant>,
 }
 
-fn kill_again_and_again(requests: impl Fn(u64) -> LoadRequest + Send + 'static) -> Kills {
+fn kill_repeatedly(requests: impl Fn(u64) -> LoadRequest + Send + 'static) -> Kills {
     let (mut redis, pace) = (RedisServer::start(), Pace::here());
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
     let load = Load::start(Options::new(&services, requests));
@@ -29,43 +29,43 @@ fn kill_again_and_again(requests: impl Fn(u64) -> LoadRequest + Send + 'static) 
     Kills { redis, report: load.stop(), back }
 }
 
-/// The longest of the times until answers were good again; `None` when they never were.
-fn longest_return(report: &Report, back: &[Instant]) -> Option<Duration> {
+/// The longest of the recovery times; `None` when one recovery never came.
+fn longest_recovery(report: &Report, back: &[Instant]) -> Option<Duration> {
     back.iter().map(|&at| report.recovery_after(at)).collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-/// Killed every few seconds while limits count locally: no caller sees an error, and no more is admitted than each loss of the counters
-/// and each outage explain.
+/// Redis is killed every few seconds while limits count locally: no caller sees an error, and each loss of the counters and each outage admits
+/// at most one more limit.
 #[test]
-fn g1_killed_again_and_again_and_counted_locally() {
+fn g1_redis_is_killed_repeatedly_and_limits_count_locally() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G1"));
     let label = |number: u64| ["local", "error", "local", "tight"][number as usize / 2 % 4];
-    let Kills { redis, report, back } = kill_again_and_again(move |number| load_request(label(number), "g1"));
+    let Kills { redis, report, back } = kill_repeatedly(move |number| load_request(label(number), "g1"));
     let local = report.filter(|record| record.label != "error");
     let (errors, gave_up) = (local.count(Record::is_error), goal.few_gave_up(&local));
     goal.must(errors == 0, format!("errors: {:?}", local.outcomes()));
     let p99 = goal.within(Some(local.quantile(0.99)), Duration::from_millis(20), "p99");
-    let again = goal.within(longest_return(&report.of("error"), &back), Duration::from_secs(1), "on Redis again");
+    let again = goal.within(longest_recovery(&report.of("error"), &back), Duration::from_secs(1), "on Redis again");
     let (admitted, kills) = (report.of("tight").count(Record::is_ok), back.len());
-    // The first count, and for each outage the counters that were lost and the shares of the replicas.
+    // One limit at first; for each outage one for the lost counters, and one for the shares of the replicas.
     let most = TIGHT * (1 + 2 * kills);
     goal.must(admitted <= most, format!("admitted {admitted} of at most {most}"));
     goal.must_expire(&redis);
     goal.end(format!("{kills} kills: {errors} errors, {gave_up}, p99 {p99}, on Redis again ≤ {again}, admitted {admitted} ≤ {most}"));
 }
 
-/// The same while limits answer with an error: it is always UNAVAILABLE, and it comes in time.
+/// The same while the failure policy is `error`: each failed request gets UNAVAILABLE, in time.
 #[test]
-fn g2_killed_again_and_again_and_answered_with_errors() {
+fn g2_redis_is_killed_repeatedly_and_errors_come_in_time() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G2"));
     let Kills { report, back, .. } =
-        kill_again_and_again(move |number| load_request(["error", "script", "bucket"][number as usize / 2 % 3], "g2"));
+        kill_repeatedly(move |number| load_request(["error", "script", "bucket"][number as usize / 2 % 3], "g2"));
     let failed = report.filter(Record::is_failed);
     let other = failed.count(|record| record.outcome != Outcome::Failed(tonic::Code::Unavailable));
     goal.must(failed.len() > 0, "nothing failed, so nothing was tested");
     goal.must(other == 0, format!("other codes: {:?}", failed.outcomes()));
     let longest = goal.within(Some(failed.longest()), Duration::from_millis(20), "an error took");
-    let again = goal.within(longest_return(&report, &back), Duration::from_secs(1), "on Redis again");
+    let again = goal.within(longest_recovery(&report, &back), Duration::from_secs(1), "on Redis again");
     let (kills, requests) = (back.len(), report.len());
     goal.end(format!(
         "{kills} kills, {requests} requests: {} UNAVAILABLE, {other} others, each ≤ {longest}, on Redis again ≤ {again}",
@@ -73,9 +73,9 @@ fn g2_killed_again_and_again_and_answered_with_errors() {
     ));
 }
 
-/// Redis hangs for two seconds: the breaker opens, callers are answered in time, and what waited in the sockets does not count afterwards.
+/// Redis hangs for two seconds: the breaker opens, callers get answers in time, and commands that waited in the sockets do not count afterwards.
 #[test]
-fn g3_a_hang_is_cut_short_and_leaves_no_zombies() {
+fn g3_a_hang_opens_the_breaker_and_leaves_no_late_hits() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G3"));
     let redis = RedisServer::start();
     let services = two_services(&redis.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
@@ -101,18 +101,18 @@ fn g3_a_hang_is_cut_short_and_leaves_no_zombies() {
     let again = goal.within(report.recovery_after(resumed), Duration::from_millis(500), "on Redis again");
     let beyond = |label: &str| counted(&redis, label) as i64 - report.of(label).count(Record::is_ok) as i64;
     let (by_script, by_transaction) = (beyond("script"), beyond("error"));
-    // One batch may have run and not been answered at the instant of the stop.
-    goal.must((0..=at_a_time as i64).contains(&by_script), format!("{by_script} zombies by script"));
+    // One batch may have run without a reply at the instant when Redis stopped.
+    goal.must((0..=at_a_time as i64).contains(&by_script), format!("{by_script} late hits by script"));
     let hanging = report.of("error").between(paused - Duration::from_millis(20), paused + Duration::from_millis(250));
     let waiting = hanging.count(Record::is_failed) as i64;
-    goal.must((0..=waiting).contains(&by_transaction), format!("{by_transaction} zombies by transaction, of {waiting} that waited"));
+    goal.must((0..=waiting).contains(&by_transaction), format!("{by_transaction} late hits by transaction, of {waiting} that waited"));
     goal.must_expire(&redis);
     goal.end(format!("breaker open after {open}, p99 {p99}, {by_script} late hits by script, {by_transaction} by transaction (≤ {waiting}), on Redis again after {again}"));
 }
 
-/// There is no Redis at the start: Weir serves at once, answers by policy, and counts in Redis as soon as it is there.
+/// Redis does not run at the start: Weir serves at once, answers by policy, and counts in Redis as soon as it runs.
 #[test]
-fn g5_absent_at_the_start() {
+fn g5_redis_does_not_run_at_the_start() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G5"), Pace::here());
     let mut redis = RedisServer::absent();
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The primary fails over: G8.
+//! G8: Sentinel fails over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,15 +8,15 @@ use super::*;
 use crate::support::load::{Record, Report};
 use crate::support::sentinel::SentinelSet;
 
-/// What the counter is called before, and behind each of the failovers.
+/// The names of the counters: before the failovers, after the first one and after the second one.
 const TIMES: [&str; 3] = ["first", "killed", "stopped"];
 
-/// The primary is killed, and then the next one stopped, which later goes on and believes for a while that it is the primary: callers see no
-/// error, the new primary is used at once, and the old one no more.
+/// The primary is killed. Then the next primary is paused; when it is resumed, it acts as a primary for a while. Callers see no error, Weir
+/// uses the new primary at once, and the old one no more.
 #[test]
 fn g8_sentinel_fails_over() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G8"), Pace::here());
-    // With two replicas a failover takes long to finish, while Sentinels differ.
+    // With two replicas a failover may take long, because the Sentinels disagree.
     let mut set = SentinelSet::start(pace.pick(1, 2));
     let services = two_services(&set.url(), &[("REDIS_TYPE", "sentinel"), ("STORE_TIMEOUT", ENVOYS_BUDGET)]);
     let time = Arc::new(AtomicUsize::new(0));
@@ -37,7 +37,7 @@ fn g8_sentinel_fails_over() {
         let failed = Instant::now();
         let (new, switched) = set.wait_for_switch_from(old);
         sleep(Duration::from_millis(500));
-        // From here on every hit has to be found on the new primary.
+        // From here on every hit must be counted on the new primary.
         time.store(index, Ordering::Relaxed);
         sleep(Duration::from_millis(300));
         if index == 1 {
@@ -48,7 +48,7 @@ fn g8_sentinel_fails_over() {
         sleep(Duration::from_millis(1_200));
         set.wait_until_replica(old);
         switches.push((index, new, failed, switched));
-        // The next failover needs a replica that is in sync.
+        // The next failover needs a replica in sync.
         set.wait_until_in_sync(old);
         if index == 1 {
             sleep(Duration::from_secs(2));
@@ -63,7 +63,7 @@ fn g8_sentinel_fails_over() {
         let probes = report.filter(|record| record.label != "local");
         let again =
             goal.within(probes.recovery_after(switched), Duration::from_millis(500), &format!("{}: on the new primary", TIMES[index]));
-        // Both of the counters outlive the failover that comes behind them, but for what was not replicated yet.
+        // A counter may lose hits in a later failover, those that were not replicated yet; so only the last one is compared.
         if index == 2 {
             must_count_all(&mut goal, &report.of(TIMES[index]), counted(set.server(primary), &format!("error={}", TIMES[index])));
         }
@@ -73,7 +73,7 @@ fn g8_sentinel_fails_over() {
     goal.end(format!("local: {errors} errors, {gave_up}; {}", figures.join("; ")));
 }
 
-/// Every good answer was counted where it should be, and nothing twice.
+/// Records a miss unless the new primary counted every good answer, and no hit twice.
 fn must_count_all(goal: &mut Goal, report: &Report, counted: usize) {
     let good = report.count(Record::is_ok);
     let right = good > 0 && (good..=report.len()).contains(&counted);

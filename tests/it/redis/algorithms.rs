@@ -1,4 +1,4 @@
-//! The tables of the algorithms (`tests/vectors/algorithms`) through the script inside Redis, at given times.
+//! The tables in `tests/vectors/algorithms/*.txt`, run through the script inside Redis at given times.
 
 use weir::store::redis::ScriptRef;
 
@@ -7,7 +7,7 @@ use crate::algorithms::tables;
 use crate::support::redis::RedisServer;
 
 #[test]
-fn redis_does_what_the_tables_say() {
+fn the_script_matches_the_tables() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     for (number, sequence) in tables().into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is counted when all is well.
+//! Counters of fixed windows: exact counts while Redis works.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
         let threads: Vec<_> = [&shared, &shared, &of_another_process]
             .map(|shared| {
                 scope.spawn(|| {
-                    // As a process makes it: outside of the runtime that will use it.
+                    // Made outside of the runtime that uses it, as in the process.
                     let redis = Redis::new(Arc::clone(shared), None);
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                     let ask = async || {
@@ -67,7 +67,7 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
 }
 
 #[tokio::test]
-async fn a_counter_that_was_lost_under_way_expires_all_the_same() {
+async fn a_counter_that_was_lost_gets_an_expiry_again() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let hit = async |hits: i64| ask_one(&redis, "lost", 100, hits).await.expect("Redis is well").used;
@@ -76,16 +76,16 @@ async fn a_counter_that_was_lost_under_way_expires_all_the_same() {
         counts.push(hit(hits).await);
     }
     assert_eq!(counts, [1, 2, 4, 5, 6]);
-    // Once on each connection, of which one caller uses two at most.
+    // Once on each connection; one caller uses at most two.
     assert!(server.calls("incrby") >= server.calls("expire") + 3, "{} expiries", server.calls("expire"));
     server.assert_every_key_expires();
     for hits in [1, 3] {
         server.flush();
-        assert_eq!(hit(hits).await, hits as u64, "nothing is left of what was counted");
+        assert_eq!(hit(hits).await, hits as u64, "the earlier counts are gone");
         server.assert_every_key_expires();
     }
     assert_eq!(hit(1).await, 4);
-    // Somebody put something else in its place.
+    // The key now holds a value that is not a counter.
     let key = server.keys().pop().expect("one key");
     server.run::<()>(&["SET", &key, "seven"]);
     for _ in 0..4 {
@@ -97,12 +97,12 @@ async fn a_counter_that_was_lost_under_way_expires_all_the_same() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_connection_is_served_in_turn() {
+async fn requests_that_wait_for_a_connection_are_served_in_turn() {
     let server = RedisServer::start();
     let mut options = server.options();
     options.pool_size = 2.try_into().expect("not 0");
     let redis = Redis::connect_lazily(options);
-    // More than go in two batches.
+    // More than fit into two batches.
     let tasks: Vec<_> = (0..256)
         .map(|_| {
             let redis = redis.clone();
@@ -120,13 +120,13 @@ async fn who_waits_for_a_connection_is_served_in_turn() {
         ends.push((task.await.expect("no panic") - began).as_secs_f64());
     }
     let (first, last) = ends.iter().fold((f64::MAX, 0.0_f64), |(first, last), &end| (first.min(end), last.max(end)));
-    // Served in turn all end together; served by luck some end when others have hardly begun.
+    // When requests are served in turn, all tasks end at about the same time; otherwise some end when others have hardly begun.
     assert!(first > 0.8 * last, "the first task ended after {first} s, the last after {last} s");
     assert_eq!(redis.connections().opened, 2);
 }
 
 #[tokio::test]
-async fn each_window_is_exact_and_the_next_one_fresh() {
+async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let second = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(1))), 1, Modes::default());
@@ -150,7 +150,7 @@ async fn each_window_is_exact_and_the_next_one_fresh() {
 }
 
 #[tokio::test]
-async fn answers_stand_in_the_order_of_the_checks() {
+async fn answers_are_in_the_order_of_the_checks() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let answers =
@@ -164,7 +164,7 @@ async fn answers_stand_in_the_order_of_the_checks() {
 }
 
 #[tokio::test]
-async fn a_hundred_checks_go_in_one_trip() {
+async fn a_hundred_checks_go_in_one_batch() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let keys: Vec<String> = (0..100).map(|index| format!("{index}-{}", "k".repeat(500))).collect();
@@ -178,7 +178,7 @@ async fn a_hundred_checks_go_in_one_trip() {
 }
 
 #[tokio::test]
-async fn looks_write_nothing_and_see_what_is_there() {
+async fn looks_write_nothing_and_read_the_count() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((0, true)));
@@ -200,7 +200,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
         let answers = ask(&redis, &[("back", check(5, 1)), ("back", check(5, -1)), ("back", check(5, 0))]).await;
         let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
-        assert_eq!(used, [Ok(6), Ok(5), Ok(5)], "round {round}: in their order, although the script was gone");
+        assert_eq!(used, [Ok(6), Ok(5), Ok(5)], "round {round}: in their order, although the script was lost");
     }
     let answers = ask(&redis, &[("back", check(5, -2)), ("back", check(5, 0)), ("back", check(5, i64::MIN)), ("back", check(5, 0))]).await;
     let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
@@ -211,7 +211,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
 }
 
 #[tokio::test]
-async fn giving_back_heals_a_key_without_expiry_and_a_count_beyond_lua_s_numbers_is_one_at_their_end() {
+async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let key = stored_key("big", &ask(&redis, &[("big", check(1, 0))]).await);
@@ -245,7 +245,7 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
 }
 
 #[tokio::test]
-async fn what_is_no_counter_spoils_only_its_own_check() {
+async fn a_value_that_is_no_counter_fails_only_its_own_check() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let answers = ask(&redis, &[("probe", check(10, 0))]).await;
@@ -264,12 +264,12 @@ async fn what_is_no_counter_spoils_only_its_own_check() {
         assert!(answers.checks[4].is_ok_and(|verdict| verdict.allowed), "{hits}: {answers:?}");
     }
     assert_eq!(redis.error_counts(), [("not_an_integer", 3), ("range", 2), ("wrongtype", 3)]);
-    assert_eq!(redis.connections().opened, 1, "no reason to drop a connection");
+    assert_eq!(redis.connections().opened, 1, "the connection is kept");
     server.assert_every_key_expires();
 }
 
 #[tokio::test]
-async fn keys_end_outside_their_hash_tag_and_live_a_little_longer_than_their_window() {
+async fn keys_name_their_window_outside_the_hash_tag_and_outlive_it_by_a_grace() {
     let server = RedisServer::start();
     let mut options = server.options();
     options.expiry_jitter_secs = 30;
@@ -290,12 +290,12 @@ async fn keys_end_outside_their_hash_tag_and_live_a_little_longer_than_their_win
     assert!(lives.len() > 5, "they do not all expire together: {lives:?}");
 }
 
-/// The same checks through Redis and through the pure step, in any mix.
+/// Runs the same random checks through Redis and through the pure step.
 #[tokio::test]
 async fn redis_and_the_pure_step_agree() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    // From here on Redis knows the script, so that all checks of a request run in its order.
+    // Loads the script, so that all checks of a request run in order.
     ask_one(&redis, "x", 5, -1).await.expect("Redis is well");
     let mut random = fastrand::Rng::with_seed(7);
     let mut states: BTreeMap<&str, Option<State>> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! The script inside Redis against the pure step: the same random checks at the same given times, and not one difference.
+//! Compares the script inside Redis with the pure step: the same random checks at the same given times must not differ.
 //!
-//! What is compared: every verdict, for how long every changed key has to be kept, and what is stored behind every batch. Keys that need not
-//! be kept any longer are deleted at random, and no verdict may change. `WEIR_DIFFERENTIAL_OPERATIONS` makes the run longer, and
-//! `WEIR_DIFFERENTIAL_SEED` repeats one.
+//! It compares every verdict, the time for which every changed key must be kept, and the states stored after every batch. It deletes keys at
+//! random once they need not be kept any longer; no verdict may change. `WEIR_DIFFERENTIAL_OPERATIONS` is the number of checks per algorithm,
+//! and `WEIR_DIFFERENTIAL_SEED` repeats a run.
 
 mod generator;
 mod stored_state;
@@ -17,20 +17,20 @@ use weir::store::redis::ScriptRef;
 use weir::time::{Rate, Unit};
 use weir::verdict::Wait;
 
-use self::generator::Source;
+use self::generator::Generator;
 use super::*;
 use crate::support::redis::RedisServer;
 
-/// Checks of each algorithm where nothing else is said.
+/// The default number of checks per algorithm.
 const OPERATIONS: usize = 20_000;
 
-/// Batches that go to Redis together.
+/// Batches that are sent in one pipeline.
 const TOGETHER: usize = 64;
 
-/// Batches after which other limits come.
+/// Batches before the limits and the keys are replaced.
 const PER_SCENE: usize = 512;
 
-/// About now, and the year 2112: with a window of 100 years more, times are still numbers that Lua counts.
+/// Times in microseconds: from about today to the year 2112, so that a time plus a window of 100 years is still exact in Lua.
 const START: u64 = 1_800_000_000_000_000;
 const END: u64 = 1 << 52;
 
@@ -40,19 +40,19 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// What the pure steps say is stored, and until when it has to be.
+/// The state of a key by the pure steps, and until when it must be kept.
 #[derive(Clone, Debug)]
 struct Known {
     state: Option<State>,
     keep_until: Micros,
-    /// Who wrote it, and the latest time at which anybody did.
+    /// The algorithm that wrote it last, and the latest time of a write.
     by: Algorithm,
     latest: Micros,
 }
 
 impl Known {
-    /// Whether it may be gone: to those that count like its writer, when their clock is not behind.
-    fn is_free(&self, check: &Check, now: Micros) -> bool {
+    /// Whether the key may be missing: for a check of the same algorithm, at a time that is not before the last write.
+    fn may_be_missing(&self, check: &Check, now: Micros) -> bool {
         self.state.is_some() && self.keep_until <= now && self.latest <= now && self.by == check.algorithm
     }
 }
@@ -64,28 +64,28 @@ fn write(model: &mut Model, key: &[u8], by: Algorithm, now: Micros, state: Optio
 
 type Model = BTreeMap<Vec<u8>, Known>;
 
-/// What one batch has to come to.
+/// The expected result of one batch.
 struct Expected {
     checks: Checks,
     when: When,
     verdicts: Vec<Verdict>,
-    /// One per check; `None` where a whole group decides.
+    /// One per check; `None` for `all_or_none`.
     kept: Option<Vec<Option<Span>>>,
-    /// Each key of the batch, and what is stored under it behind the batch.
+    /// Each key of the batch, and its state after the batch.
     stored: Vec<(Vec<u8>, Option<State>)>,
     deleted: Vec<Vec<u8>>,
 }
 
 /// Runs a batch on the pure steps.
-fn expect(checks: Checks, when: When, model: &mut Model, source: &mut Source) -> Expected {
+fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generator) -> Expected {
     let keys: Vec<Vec<u8>> = checks.iter().map(|check| stored_state::key(&checks, check, when.now)).collect();
     let at = Arrival { now: when.now, max_hold: when.patience };
     let mut deleted = Vec::new();
     for (key, check) in keys.iter().zip(checks.iter()) {
-        let Some(known) = model.get(key).filter(|known| known.is_free(check, when.now)) else { continue };
-        if source.random.bool() {
+        let Some(known) = model.get(key).filter(|known| known.may_be_missing(check, when.now)) else { continue };
+        if generator.random.bool() {
             let (old, none) = (check.algorithm.step(known.state.clone(), at, check.hits), check.algorithm.step(None, at, check.hits));
-            assert_eq!(old.verdict, none.verdict, "past keep_for it means no more than a missing one: {check:?} {known:?} {at:?}");
+            assert_eq!(old.verdict, none.verdict, "after keep_for the state equals a missing one: {check:?} {known:?} {at:?}");
             model.remove(key);
             deleted.push(key.clone());
         }
@@ -107,7 +107,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, source: &mut Source) ->
             let known = |index: CheckIndex| model.get(&keys[index.0]).and_then(|known| known.state.clone());
             let group = AllOrNone::decide(&checks, at, known, |left, right| keys[left.0] == keys[right.0]);
             for (index, state, keep_for) in group.writes {
-                // A group does not tell which of its checks wrote last.
+                // `Group::decide` does not report which check wrote last.
                 let by = checks[index].algorithm;
                 let is_one = keys.iter().zip(checks.iter()).all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
                 write(model, &keys[index.0], by, when.now, Some(state), if is_one { keep_for } else { Span::MAX });
@@ -117,7 +117,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, source: &mut Source) ->
     };
     for verdict in &verdicts {
         if let (false, Wait::For(span)) = (verdict.allowed, verdict.retry_after) {
-            source.last_wait = span.micros();
+            generator.last_wait = span.micros();
         }
     }
     let distinct: BTreeSet<_> = keys.into_iter().collect();
@@ -125,12 +125,12 @@ fn expect(checks: Checks, when: When, model: &mut Model, source: &mut Source) ->
     Expected { checks, when, verdicts, kept, stored, deleted }
 }
 
-/// What matters of a verdict: nobody is told when to come again who was let in.
-fn told(verdict: Verdict) -> Verdict {
+/// The verdict without `retry_after` when it allows, because that field is not used then.
+fn comparable(verdict: Verdict) -> Verdict {
     if verdict.allowed { Verdict { retry_after: Wait::For(Span::ZERO), ..verdict } } else { verdict }
 }
 
-/// Sends batches to Redis and holds them to what was expected.
+/// Sends batches to Redis and compares the replies with the expected results.
 fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
     let mut pipeline = Pipeline::new();
     let mut commands = 0;
@@ -159,7 +159,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); batch.verdicts.len()];
         assert_eq!(call.read(reply, &mut answers), Ok(batch.when.now), "{}", shown());
         for (index, (answer, expected)) in answers.iter().zip(&batch.verdicts).enumerate() {
-            assert_eq!(answer.map(told), Ok(told(*expected)), "check {index}; {}", shown());
+            assert_eq!(answer.map(comparable), Ok(comparable(*expected)), "check {index}; {}", shown());
         }
         if let Some(kept) = &batch.kept {
             assert_eq!(&call.kept(reply), kept, "{}", shown());
@@ -181,21 +181,21 @@ fn run(kinds: &[AlgorithmKind]) {
     run_for(kinds, setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize));
 }
 
-/// So many checks of these algorithms; panics at the first difference. How many there were.
+/// Runs this number of checks on these algorithms. Panics at the first difference; returns how many checks there were.
 pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let seed = setting("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let server = RedisServer::start();
     let mut connection = server.connection();
-    let (mut source, mut model) = (Source::new(kinds, seed), Model::new());
-    let first = source.checks();
+    let (mut generator, mut model) = (Generator::new(kinds, seed), Model::new());
+    let first = generator.checks();
     let when = When { now: Micros(0), deadline: Micros(END), patience: Span::ZERO };
-    call([(&first, when)]).command(ScriptRef::ByText).exec(&mut connection).expect("the script is known from here on");
+    call([(&first, when)]).command(ScriptRef::ByText).exec(&mut connection).expect("Redis loads the script");
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
     while done < operations {
         if batches >= PER_SCENE {
-            source.next_scene();
-            // A limit of nothing leaves nothing.
+            generator.next_scene();
+            // A limit of 0 stores nothing.
             if !server.keys().is_empty() {
                 server.assert_every_key_expires();
             }
@@ -205,10 +205,10 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         }
         let together: Vec<Expected> = (0..TOGETHER)
             .map(|_| {
-                let checks = source.checks();
-                let patience = [Span::ZERO, Span::MAX, Span::from_micros(source.random.u64(..100_000_000))][source.random.usize(..3)];
-                let when = When { now: source.time(), deadline: Micros(END), patience };
-                expect(checks, when, &mut model, &mut source)
+                let checks = generator.checks();
+                let patience = [Span::ZERO, Span::MAX, Span::from_micros(generator.random.u64(..100_000_000))][generator.random.usize(..3)];
+                let when = When { now: generator.time(), deadline: Micros(END), patience };
+                expect(checks, when, &mut model, &mut generator)
             })
             .collect();
         compare(&mut connection, &together, seed);
@@ -219,7 +219,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         }
     }
     println!("{kinds:?}: {done} operations, {allowed} allowed, {refused} refused, seed {seed}");
-    assert!(allowed > done / 10 && refused > done / 10, "{allowed} allowed, {refused} refused: the mix is no test");
+    assert!(allowed > done / 10 && refused > done / 10, "{allowed} allowed, {refused} refused: too few of one kind");
     done
 }
 
@@ -254,6 +254,6 @@ fn leaky_bucket() {
 }
 
 #[test]
-fn all_together() {
+fn all_algorithms() {
     run(&AlgorithmKind::NAMED.map(|(_, kind)| kind));
 }

@@ -1,4 +1,4 @@
-//! What happens when Redis is away, hangs, refuses, or comes back.
+//! The Redis store while Redis does not run, hangs or replies with errors, and after it has recovered.
 
 use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology};
 
@@ -7,13 +7,13 @@ use crate::support::proxy::{Forwarding, Proxy};
 use crate::support::redis::RedisServer;
 use crate::support::wait::eventually_async;
 
-/// As little as Envoy's default leaves.
+/// Envoy's default timeout.
 const SHORT_DEADLINE: Duration = Duration::from_millis(20);
 
-/// Scheduling on a busy machine.
+/// Extra time for scheduling on a busy machine.
 const SCHEDULING_SLACK: Duration = Duration::from_millis(80);
 
-/// Asks with a short deadline, and holds the answer to it.
+/// Asks with [`SHORT_DEADLINE`], and asserts that the answer meets it.
 async fn ask_with_short_deadline(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
     let began = Instant::now();
     let answers = decide_within(redis, checks_of(&[(key, check(1_000_000, 1))]), Budget::until(began + SHORT_DEADLINE)).await;
@@ -21,7 +21,7 @@ async fn ask_with_short_deadline(redis: &Redis, key: &str) -> Result<Verdict, St
     answers.checks[0]
 }
 
-/// How long it takes until an answer comes.
+/// Asks until an answer is no error. Returns how long that took.
 async fn recovery_time(redis: &Redis, key: &str) -> Duration {
     let began = Instant::now();
     loop {
@@ -33,7 +33,7 @@ async fn recovery_time(redis: &Redis, key: &str) -> Duration {
     }
 }
 
-/// Behind an outage requests are let in little by little.
+/// Looks until the answer is no error: after an outage the breaker admits requests step by step.
 async fn look_once_recovered(redis: &Redis, key: &str) -> Verdict {
     let began = Instant::now();
     loop {
@@ -50,7 +50,7 @@ fn count_of(redis: &Redis, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn absent_at_the_start_costs_no_wait_and_heals_within_a_second() {
+async fn without_redis_at_the_start_errors_are_immediate_and_recovery_takes_a_second() {
     let mut server = RedisServer::absent();
     let redis = Redis::connect_lazily(server.options());
     assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
@@ -68,12 +68,12 @@ async fn absent_at_the_start_costs_no_wait_and_heals_within_a_second() {
     assert_eq!(redis.connections().opened, 0);
     server.start_again();
     let took = recovery_time(&redis, "key").await;
-    assert!(took < Duration::from_millis(1_050), "healed after {took:?}");
+    assert!(took < Duration::from_millis(1_050), "recovered after {took:?}");
     assert!(count_of(&redis, "connect") > 2_000);
 }
 
 #[tokio::test]
-async fn a_hang_is_unknown_by_the_deadline_and_heals() {
+async fn a_hang_is_an_unknown_outcome_by_the_deadline_and_recovers() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     assert!(recovery_time(&redis, "hang").await < Duration::from_secs(1));
@@ -90,29 +90,29 @@ async fn a_hang_is_unknown_by_the_deadline_and_heals() {
     }
     server.resume();
     let took = recovery_time(&redis, "hang").await;
-    assert!(took < Duration::from_millis(1_300), "healed after {took:?}");
-    // One hit before, at most the one whose answer was lost, and one behind.
+    assert!(took < Duration::from_millis(1_300), "recovered after {took:?}");
+    // One hit before the hang, one after it, and possibly the one whose answer was lost.
     let look = look_once_recovered(&redis, "hang").await;
     assert!((2..=3).contains(&look.used), "{look:?}");
     server.assert_every_key_expires();
 }
 
-/// A store that reaches Redis through a network that can be slow.
+/// A store that reaches Redis through a proxy.
 fn through_a_proxy(server: &RedisServer) -> (Redis, Proxy) {
     let proxy = Proxy::before(server.port());
     let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
     (Redis::connect_lazily(Options::new(address)), proxy)
 }
 
-/// A network that has lost packets holds up the connections that they were on, and nothing else.
+/// Lost packets delay the connections that carried them, and no other.
 #[tokio::test]
-async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
+async fn new_requests_do_not_wait_for_overdue_answers() {
     const HELD: Duration = Duration::from_secs(1);
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
-    let patient = || Budget::until(Instant::now() + 5 * HELD);
-    let ask = async |key| decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), patient()).await.checks[0];
-    // Two connections, because two lanes are used where Redis is far; and then it is near again.
+    let within = || Budget::until(Instant::now() + 5 * HELD);
+    let ask = async |key| decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), within()).await.checks[0];
+    // A far server gets two lanes, so that this opens two connections. Then the server is near again.
     ask("first").await.expect("Redis is well");
     proxy.to_client(Forwarding::Delay { by: HELD / 50, jitter: Duration::ZERO });
     while redis.connections().opened < 2 {
@@ -129,7 +129,7 @@ async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
         (ask("held").await, Instant::now())
     };
     let others = async {
-        // Until both answers are on their way.
+        // Until the proxy delays both answers.
         tokio::time::sleep(HELD / 5).await;
         proxy.to_client(Forwarding::Pass);
         let mut answers = Vec::new();
@@ -143,19 +143,19 @@ async fn who_comes_while_answers_are_overdue_does_not_wait_for_them() {
     assert!(others_until < first_until, "the others had to wait");
 }
 
-/// A counter that was thrown away is made again by a plain hit, which has to give it an expiry: nobody waits for that.
+/// A plain `INCRBY` creates a counter that was lost again. The store then sets its expiry, and no request waits for that.
 #[tokio::test]
-async fn who_finds_a_counter_gone_does_not_wait_for_its_expiry() {
-    const WAY: Duration = Duration::from_millis(400);
+async fn a_hit_on_a_lost_counter_does_not_wait_for_its_expiry() {
+    const DELAY: Duration = Duration::from_millis(400);
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
     for _ in 0..3 {
         ask_one(&redis, "gone", 1_000, 1).await.expect("Redis is well");
     }
     server.flush();
-    proxy.to_client(Forwarding::Delay { by: WAY, jitter: Duration::ZERO });
-    // Enough for the answer, and too little for another one.
-    let answers = decide_within(&redis, checks_of(&[("gone", check(1_000, 1))]), Budget::until(Instant::now() + WAY * 7 / 4)).await;
+    proxy.to_client(Forwarding::Delay { by: DELAY, jitter: Duration::ZERO });
+    // Long enough for one reply, and too short for two.
+    let answers = decide_within(&redis, checks_of(&[("gone", check(1_000, 1))]), Budget::until(Instant::now() + DELAY * 7 / 4)).await;
     assert_eq!(answers.checks[0].map(|verdict| verdict.used), Ok(1));
     proxy.to_client(Forwarding::Pass);
     let expires = eventually_async(|| (server.keys().iter().all(|key| server.run::<i64>(&["TTL", key]) > 0)).then_some(())).await;
@@ -167,7 +167,7 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     ask_one(&redis, "late", 10, 6).await.expect("Redis is well");
-    // From here on Redis knows the script.
+    // Loads the script.
     ask_one(&redis, "late", 10, -1).await.expect("Redis is well");
     server.pause();
     let answers = decide_within(&redis, checks_of(&[("late", check(10, -2))]), Budget::until(Instant::now() + SHORT_DEADLINE)).await;
@@ -179,11 +179,11 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
 }
 
 #[tokio::test]
-async fn killed_and_started_again_it_heals_within_a_second() {
+async fn after_a_restart_redis_is_used_again_within_a_second() {
     let mut server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     for round in 0..3 {
-        // Several connections, so that several are dead afterwards.
+        // Several connections, so that several are broken afterwards.
         let tasks: Vec<_> = (0..20)
             .map(|_| {
                 let redis = redis.clone();
@@ -196,16 +196,16 @@ async fn killed_and_started_again_it_heals_within_a_second() {
         server.kill();
         tokio::time::sleep(Duration::from_millis(20)).await;
         let answer = ask_with_short_deadline(&redis, "kill").await;
-        assert!(matches!(answer, Err(StoreError::NotExecuted("connect"))), "a dead idle connection is not handed out: {answer:?}");
+        assert!(matches!(answer, Err(StoreError::NotExecuted("connect"))), "a broken idle connection is not used: {answer:?}");
         server.start_again();
         let took = recovery_time(&redis, "kill").await;
-        assert!(took < Duration::from_millis(1_050), "round {round}: healed after {took:?}");
+        assert!(took < Duration::from_millis(1_050), "round {round}: recovered after {took:?}");
     }
     server.assert_every_key_expires();
 }
 
 #[tokio::test]
-async fn restarted_under_idle_connections_nobody_notices() {
+async fn a_restart_under_idle_connections_causes_no_error() {
     let mut server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     ask_one(&redis, "restart", 10, 1).await.expect("Redis is well");
@@ -217,7 +217,7 @@ async fn restarted_under_idle_connections_nobody_notices() {
 }
 
 #[tokio::test]
-async fn who_leaves_in_the_middle_leaves_no_reply_behind_and_breaks_nothing() {
+async fn a_cancelled_request_leaves_no_reply_for_others() {
     let server = RedisServer::start();
     let mut options = server.options();
     options.pool_size = 1.try_into().expect("not 0");
@@ -234,14 +234,14 @@ async fn who_leaves_in_the_middle_leaves_no_reply_behind_and_breaks_nothing() {
     server.resume();
     for round in 1..20 {
         let used = ask_one(&redis, &format!("own{round}"), 100, round).await.map(|verdict| verdict.used);
-        assert_eq!(used, Ok(round.unsigned_abs()), "somebody else's answer");
+        assert_eq!(used, Ok(round.unsigned_abs()), "the answer of another request");
     }
     assert_eq!(redis.connections().opened, 1);
     server.assert_every_key_expires();
 }
 
 #[tokio::test]
-async fn a_wrong_password_has_a_name_and_is_never_shown() {
+async fn a_wrong_password_is_named_and_no_password_is_shown() {
     let server = RedisServer::start_with(&["--requirepass", "s3cret"]);
     let with = |auth: &str| {
         let written = RawOptions { url: &server.url(), socket_type: "tcp", auth, ..RawOptions::default() };
@@ -258,12 +258,12 @@ async fn a_wrong_password_has_a_name_and_is_never_shown() {
         assert!(ask_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
         assert!(!format!("{redis:?}").contains("s3cret"));
     }
-    let no_such = Options { database: 99, login: Login::new(None, "s3cret"), ..server.options() };
-    assert_eq!(ask_with_short_deadline(&Redis::connect_lazily(no_such), "key").await, Err(StoreError::NotExecuted("database")));
+    let missing_database = Options { database: 99, login: Login::new(None, "s3cret"), ..server.options() };
+    assert_eq!(ask_with_short_deadline(&Redis::connect_lazily(missing_database), "key").await, Err(StoreError::NotExecuted("database")));
 }
 
 #[tokio::test]
-async fn a_user_with_few_rights_a_database_and_a_unix_socket_do() {
+async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
     let server = RedisServer::start();
     let commands = "+multi +exec +time +select +incrby +expire +get +mget +evalsha +eval +set";
     let mut rights = vec!["ACL", "SETUSER", "weir", "on", ">s3cret", "~w1*", "resetchannels", "-@all"];
@@ -284,7 +284,7 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_do() {
 }
 
 #[tokio::test]
-async fn refusals_of_the_server_are_named_and_nothing_is_counted() {
+async fn error_replies_are_named_and_nothing_is_counted() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     ask_one(&redis, "refused", 10, 1).await.expect("Redis is well");
@@ -302,22 +302,22 @@ async fn refusals_of_the_server_are_named_and_nothing_is_counted() {
         assert_eq!(ask_one(&redis, "refused", 10, 0).await.map(|verdict| verdict.used), Ok(1), "{name}");
     }
     assert!(ask_one(&redis, "refused", 10, 1).await.is_ok());
-    assert!(redis.connections().opened > 1, "the connection to a replica was left");
+    assert!(redis.connections().opened > 1, "the connection to a replica was closed");
 }
 
 #[tokio::test]
-async fn no_room_for_another_connection_is_named_and_disturbs_nobody() {
+async fn maxclients_is_named_and_open_connections_continue() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     ask_one(&redis, "room", 100_000, 1).await.expect("Redis is well");
     let clients: String = server.run(&["CLIENT", "LIST"]);
-    // This test's own connection takes one more place.
+    // One more for this test's own connection.
     let most = (clients.lines().count() + 1).to_string();
     let _last = server.connection();
     server.run::<()>(&["CONFIG", "SET", "maxclients", &most]);
-    let stranger = Redis::connect_lazily(server.options());
-    assert_eq!(ask_with_short_deadline(&stranger, "room").await, Err(StoreError::NotExecuted("maxclients")));
-    // Many at once are worth further lanes, which find no room.
+    let other = Redis::connect_lazily(server.options());
+    assert_eq!(ask_with_short_deadline(&other, "room").await, Err(StoreError::NotExecuted("maxclients")));
+    // Many requests at once make the store open further lanes, whose connections Redis refuses.
     let tasks: Vec<_> = (0..200)
         .map(|_| {
             let redis = redis.clone();
@@ -325,12 +325,12 @@ async fn no_room_for_another_connection_is_named_and_disturbs_nobody() {
         })
         .collect();
     for task in tasks {
-        assert!(task.await.expect("no panic").is_ok(), "the lanes that have a link go on");
+        assert!(task.await.expect("no panic").is_ok(), "lanes with a connection continue");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_redis_is_an_error_and_no_answer() {
+async fn a_server_that_is_not_redis_is_a_protocol_error() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it listens").port();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What is seen of Redis beside the requests: figures and advice in metrics and log, and health where it is asked to follow.
+//! The monitor of Redis servers: its metrics, its advice in metrics and log, and health that follows Redis where that is set.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,14 +16,14 @@ use weir::store::redis::{Login, Options};
 use crate::support::wait::eventually_async;
 use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
 
-/// Everything that requests use, in the order of deploy/operations.md.
+/// The commands that requests use, in the order of deploy/operations.md.
 const RIGHTS: [&str; 14] =
     ["multi", "exec", "time", "incrby", "expire", "get", "mget", "set", "getrange", "setrange", "strlen", "pexpire", "eval", "evalsha"];
 
-/// What the slow look asks on top.
-const LOOKS: [&str; 2] = ["info", "config|get"];
+/// The commands that the monitor uses beyond those.
+const MONITOR_RIGHTS: [&str; 2] = ["info", "config|get"];
 
-/// A second, and what a busy machine adds.
+/// One second, plus extra time for a busy machine.
 const A_SECOND: Duration = Duration::from_millis(2_500);
 
 /// `name{redis="main",server="..."}` with further labels.
@@ -53,13 +53,13 @@ async fn is_serving(weir: &Weir) -> bool {
 }
 
 #[tokio::test]
-async fn figures_are_shown_and_advice_comes_and_goes() {
+async fn metrics_show_the_server_and_advice_follows_its_settings() {
     let redis = RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let url = redis.url();
     let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
     wait_for(&weir, &advice(&url, "eviction_policy"), |value| value == Some(1.0)).await;
     let line = weir.wait_for_log("allkeys-lru").await;
-    assert!(line.contains("noeviction") && line.contains("\"warn\""), "what to do: {line}");
+    assert!(line.contains("noeviction") && line.contains("\"warn\""), "the line names the remedy: {line}");
     let metric = |name: &str| weir.metric(&series(name, &url, ""));
     assert_eq!((metric("weir_redis_up"), metric("weir_redis_breaker_state")), (Some(1.0), Some(0.0)));
     assert_eq!((metric("weir_redis_keys"), metric("weir_redis_evicted_keys_total")), (Some(0.0), Some(0.0)), "a look writes nothing");
@@ -86,8 +86,8 @@ async fn figures_are_shown_and_advice_comes_and_goes() {
     wait_for(&weir, &advice(&url, "eviction_policy"), |value| value.is_none()).await;
     weir.wait_for_log("this advice has been followed").await;
     assert_eq!(metric("weir_redis_keys"), Some(1.0));
-    let said = weir.logs().iter().filter(|line| line.contains("allkeys-lru")).count();
-    assert_eq!(said, 1, "it is said once");
+    let reports = weir.logs().iter().filter(|line| line.contains("allkeys-lru")).count();
+    assert_eq!(reports, 1, "it is reported once");
 }
 
 #[tokio::test]
@@ -95,8 +95,8 @@ async fn advice_about_persistence_and_replicas() {
     let replica = RedisServer::start();
     let redis = RedisServer::start_with(&["--save", "3600 1"]);
     replica.run::<()>(&["REPLICAOF", "127.0.0.1", &redis.port().to_string()]);
-    let is_there = || redis.run::<String>(&["INFO", "replication"]).contains("connected_slaves:1").then_some(());
-    eventually_async(is_there).await.expect("it replicates");
+    let is_replicating = || redis.run::<String>(&["INFO", "replication"]).contains("connected_slaves:1").then_some(());
+    eventually_async(is_replicating).await.expect("it replicates");
     let url = redis.url();
     let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
     for name in ["persistence", "replicas"] {
@@ -109,7 +109,7 @@ async fn advice_about_persistence_and_replicas() {
     }
 }
 
-/// Makes the user `weir` anew, with these commands.
+/// Replaces the user `weir` by one that may run these commands.
 fn grant(redis: &RedisServer, commands: &[&str]) {
     let grants: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
     let mut rights = vec!["ACL", "SETUSER", "weir", "reset", "on", ">s3cret", "~w1*", "resetchannels", "-@all"];
@@ -117,8 +117,8 @@ fn grant(redis: &RedisServer, commands: &[&str]) {
     redis.run::<()>(&rights);
 }
 
-const WHOLE: &str = "
-domain: whole
+const ALL_OR_NONE: &str = "
+domain: all-or-none
 commit: all_or_none
 descriptors:
   - key: login
@@ -128,18 +128,18 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn the_rights_of_the_page_do_for_every_algorithm() {
+async fn the_rights_of_the_page_suffice_for_every_algorithm() {
     let granted = RIGHTS.map(|name| format!("+{name}")).join(" ");
     assert!(tools::file("deploy/operations.md").contains(&format!("-@all {granted}\n")), "deploy/operations.md grants {granted}");
     let redis = RedisServer::start();
-    grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
+    grant(&redis, &[&RIGHTS[..], &MONITOR_RIGHTS].concat());
     let url = redis.url();
-    let limits = [("algorithms.yaml", include_str!("../../../config/algorithms.yaml")), ("whole.yaml", WHOLE)];
+    let limits = [("algorithms.yaml", include_str!("../../../config/algorithms.yaml")), ("all_or_none.yaml", ALL_OR_NONE)];
     let weir = Weir::start(&limits, &[("REDIS_URL", &url), ("REDIS_AUTH", "weir:s3cret")]);
     let mut client = weir.client().await;
     for (domain, keys) in [
         ("algorithms", &["customer", "login", "remote_address", "tenant", "user", "model_tokens", "upstream"][..]),
-        ("whole", &["login", "user"]),
+        ("all-or-none", &["login", "user"]),
     ] {
         for key in keys {
             for hits in [1, 1, 3, 0, -2, 1, 1, 1, 1, 0, -20, 1] {
@@ -162,15 +162,15 @@ async fn the_rights_of_the_page_do_for_every_algorithm() {
 async fn every_right_that_is_missing_is_noticed() {
     let redis = RedisServer::start();
     for missing in RIGHTS {
-        let rest: Vec<&str> = RIGHTS.iter().chain(&LOOKS).copied().filter(|name| *name != missing).collect();
+        let rest: Vec<&str> = RIGHTS.iter().chain(&MONITOR_RIGHTS).copied().filter(|name| *name != missing).collect();
         grant(&redis, &rest);
         let options = Options { login: Login::new(Some("weir"), "s3cret"), ..redis.options() };
         let store = Redis::connect_lazily(options);
         let is_noticed = || store.deployment().servers()[0].status.diagnostics.iter().any(|advice| advice.name == "rights").then_some(());
-        eventually_async(is_noticed).await.unwrap_or_else(|| panic!("nobody noticed that {missing} is missing"));
+        eventually_async(is_noticed).await.unwrap_or_else(|| panic!("the missing right {missing} is not reported"));
     }
-    // Keys too; and what is granted is noticed.
-    grant(&redis, &[&RIGHTS[..], &LOOKS].concat());
+    // Rights on keys are checked too, and advice ends when they are granted.
+    grant(&redis, &[&RIGHTS[..], &MONITOR_RIGHTS].concat());
     redis.run::<()>(&["ACL", "SETUSER", "weir", "resetkeys", "~other*"]);
     let url = redis.url();
     let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url), ("REDIS_AUTH", "weir:s3cret")]);
@@ -179,11 +179,11 @@ async fn every_right_that_is_missing_is_noticed() {
     grant(&redis, &RIGHTS);
     wait_for(&weir, &advice(&url, "rights"), |value| value.is_none()).await;
     assert!(weir.logs().iter().all(|line| !line.contains("s3cret")), "no password in the log");
-    // Nobody may ask INFO any more, and nothing breaks.
+    // INFO is no longer permitted, and Redis is still up.
     assert_eq!(weir.metric(&series("weir_redis_up", &url, "")), Some(1.0));
 }
 
-/// Speaks as much of the protocol as a proxy that shards by key: one command, one reply.
+/// Answers like a proxy that shards by key: one reply for each command, and no transactions.
 fn answer_as_a_proxy(stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
     let mut writer = stream;
@@ -234,7 +234,7 @@ async fn a_proxy_without_transactions_and_an_old_version_are_named() {
     assert!(line.contains("MULTI, EXEC, EVAL, EVALSHA"), "{line}");
     assert_eq!(weir.metric(&series("weir_redis_server_info", &url, ",version=\"6.0.16\"")), Some(1.0));
     assert_eq!(asks(&mut weir.client().await).await, Err(Code::Unavailable));
-    assert!(weir.logs().iter().all(|line| !line.contains("s3cret")), "what a server says is not repeated");
+    assert!(weir.logs().iter().all(|line| !line.contains("s3cret")), "the text of a server's error is not logged");
 }
 
 #[tokio::test]
@@ -248,9 +248,9 @@ async fn health_follows_redis_only_when_asked() {
         let is_so = eventually_async(|| (following.get("/healthcheck").0 == status).then_some(())).await;
         assert!(is_so.is_some() && began.elapsed() < A_SECOND, "{status} after {:?}", began.elapsed());
         assert_eq!(is_serving(&following).await, status == 200, "gRPC says the same");
-        assert!(steady.get("/healthcheck").0 == 200 && is_serving(&steady).await, "health does not depend on Redis");
+        assert!(steady.get("/healthcheck").0 == 200 && is_serving(&steady).await, "health does not depend on Redis by default");
     };
-    // Absent: both listeners are open, and nobody waits for an answer.
+    // Redis does not run: both listeners are open, and answers come at once.
     becomes(500).await;
     let (mut client, mut other) = (following.client().await, steady.client().await);
     let began = Instant::now();
@@ -271,7 +271,7 @@ async fn health_follows_redis_only_when_asked() {
     let mut good = 0;
     while good < 20 {
         good = if asks(&mut client).await.is_ok() { good + 1 } else { 0 };
-        assert!(began.elapsed() < A_SECOND, "not healed after {:?}", began.elapsed());
+        assert!(began.elapsed() < A_SECOND, "not recovered after {:?}", began.elapsed());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     becomes(200).await;
@@ -281,7 +281,7 @@ async fn health_follows_redis_only_when_asked() {
     assert_eq!(changes(",to=\"ramp\",reason=\"probe\""), Some(1.0));
     wait_for(&following, &series("weir_redis_breaker_transitions_total", &url, ",to=\"closed\",reason=\"ramp\""), |v| v == Some(1.0)).await;
 
-    // Killed, with and without requests: nobody asks `following` any more.
+    // From here on `following` gets no requests; its health must follow Redis without them.
     redis.kill();
     becomes(500).await;
     assert_eq!(asks(&mut other).await, Err(Code::Unavailable));
@@ -290,7 +290,7 @@ async fn health_follows_redis_only_when_asked() {
 }
 
 #[tokio::test]
-async fn with_counters_in_memory_the_setting_changes_nothing() {
+async fn with_the_memory_store_the_setting_has_no_effect() {
     let weir = Weir::start(support::DEMO, &[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")]);
     assert_eq!(weir.get("/healthcheck").0, 200);
 }

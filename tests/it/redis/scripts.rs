@@ -1,4 +1,4 @@
-//! What the script promises beside its arithmetic: keys that cannot be read, groups, lost scripts, late calls, and many clients at once.
+//! The script beyond its arithmetic: unreadable keys, `all_or_none`, lost scripts, late calls, and many clients at once.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use weir::verdict::Wait;
 use super::*;
 use crate::support::redis::RedisServer;
 
-/// Each algorithm with so many hits per hour, which nothing gives back before a test is over.
+/// A limit of each algorithm, per year, so that no hit is regained during a test.
 fn each_algorithm(limit: u32) -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Year, unit_multiplier: 1 };
     let make = |&(name, kind): &(&'static str, AlgorithmKind)| {
-        // A shaper admits its whole limit at once only to who can wait.
+        // A leaky bucket admits its whole limit at once only to a caller that waits.
         let max_delay =
             (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs(u64::from(limit - 1) * 365 * 86_400 / u64::from(limit) + 60));
         let options = algorithm::Options { kind, max_delay, count_denied: Some(false), ..Default::default() };
@@ -43,7 +43,7 @@ fn used(answers: &Answers) -> Vec<Result<(bool, u64), StoreError>> {
     answers.checks.iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))).collect()
 }
 
-/// The key of a check as it stands in Redis.
+/// The name in Redis of a check's key.
 fn stored_as(key: &str, algorithm: &Algorithm, answers: &Answers) -> String {
     match algorithm {
         Algorithm::FixedWindow(fixed) => format!("{key}:{}", fixed.number(answers.now)),
@@ -52,14 +52,14 @@ fn stored_as(key: &str, algorithm: &Algorithm, answers: &Answers) -> String {
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
+async fn an_unreadable_key_fails_only_its_own_check() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let now = decide(&redis, checks_of(&[("now", check(1, 0))])).await;
-    let mut spoilt = 0;
+    let mut round = 0;
     for (name, algorithm) in each_algorithm(10) {
         let bad = stored_as(&format!("{name}-bad"), &algorithm, &now);
-        let spoil: [&[&str]; 14] = [
+        let make_unreadable: [&[&str]; 14] = [
             &["LPUSH", &bad, "x"],
             &["HSET", &bad, "a", "1"],
             &["ZADD", &bad, "1", "a"],
@@ -72,46 +72,46 @@ async fn a_key_that_cannot_be_read_spoils_only_its_own_check() {
             &["SET", &bad, "1 2 3 4"],
             &["SET", &bad, "99999999999999999999 99999999999999999999"],
             &["SET", &bad, "99999999999999999999 1 1"],
-            // As long as the header of a log, but it is none; and one whose cells are missing.
+            // A value as long as the header of a log, and a header without its cells.
             &["SET", &bad, "0123456789012345678901234567890123456789012345678901234567890123456789"],
             &["SET", &bad, "\u{1}\0\0\0\0\0\0\0\u{1}\0\0\0\u{2}\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"],
         ];
-        for command in spoil {
-            for place in 0..3 {
+        for command in make_unreadable {
+            for position in 0..3 {
                 server.run::<()>(&["DEL", &bad]);
                 server.run::<Value>(command);
                 for hits in [1, 0, -1] {
                     let mut checks: Vec<(String, Check)> =
-                        (0..2).map(|index| (format!("{name}-{spoilt}-{place}-{hits}-{index}"), check_of(algorithm, 1))).collect();
-                    checks.insert(place, (format!("{name}-bad"), check_of(algorithm, hits)));
+                        (0..2).map(|index| (format!("{name}-{round}-{position}-{hits}-{index}"), check_of(algorithm, 1))).collect();
+                    checks.insert(position, (format!("{name}-bad"), check_of(algorithm, hits)));
                     let checks: Vec<_> = checks.iter().map(|(key, check)| (key.as_str(), check.clone())).collect();
                     let answers = decide(&redis, checks_of(&checks)).await;
                     for (index, answer) in used(&answers).into_iter().enumerate() {
-                        if index == place {
+                        if index == position {
                             let wrong = matches!(answer, Err(StoreError::Data("wrongtype" | "not_an_integer")));
                             assert!(wrong, "{name}, {command:?}: {answer:?}");
                         } else {
-                            assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {place}");
+                            assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {position}");
                         }
                     }
                     let answers = decide(&redis, all_or_none(&checks)).await;
                     assert!(answers.checks.iter().all(|answer| matches!(answer, Err(StoreError::Data(_)))), "{name}: {answers:?}");
-                    // Nothing of the group was written.
-                    let (key, check) = &checks[(place + 1) % 3];
+                    // `all_or_none` wrote nothing.
+                    let (key, check) = &checks[(position + 1) % 3];
                     let look = decide(&redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
                     assert_eq!(used(&look), [Ok((true, 1))], "{name}");
                 }
             }
-            spoilt += 1;
+            round += 1;
         }
         server.run::<()>(&["DEL", &bad]);
     }
-    assert_eq!(redis.connections().opened, 1, "no reason to drop a connection");
+    assert_eq!(redis.connections().opened, 1, "the connection is kept");
     server.assert_every_key_expires();
 }
 
 #[tokio::test]
-async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
+async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     for (name, algorithm) in each_algorithm(4) {
@@ -121,7 +121,7 @@ async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
         server.flush();
         let group = decide(&redis, all_or_none(&hits)).await;
         let refused = |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
-        assert_eq!(used(&group), expected.iter().map(refused).collect::<Vec<_>>(), "{name}: nothing counts, and all have what they had");
+        assert_eq!(used(&group), expected.iter().map(refused).collect::<Vec<_>>(), "{name}: nothing is counted");
         assert_eq!(server.keys(), Vec::<String>::new(), "{name}");
         let group = decide(&redis, all_or_none(&hits[..2])).await;
         assert_eq!(used(&group), [Ok((true, 2)), Ok((true, 3))], "{name}");
@@ -131,7 +131,7 @@ async fn a_second_check_on_a_key_sees_the_first_one_s_step() {
 }
 
 #[tokio::test]
-async fn a_group_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
+async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let (enforced, quota, shadow) = (Modes::default(), Modes { quota: true, shadow: false }, Modes { quota: false, shadow: true });
@@ -169,7 +169,7 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
         let limits = each_algorithm(10);
         let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, check_of(*algorithm, 1))).collect();
-        // One that takes the transaction parts the calls.
+        // A check that runs by transaction splits the checks into two script calls.
         checks.insert(3, ("counted", check(10, 1)));
         let answers = decide(&redis, checks_of(&checks)).await;
         assert_eq!(used(&answers), vec![Ok((true, round)); 7], "round {round}");
@@ -261,7 +261,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
 }
 
 #[tokio::test]
-async fn waits_are_true_on_redis_s_own_clock() {
+async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let rate = Rate { requests_per_unit: 5, unit: Unit::Second, unit_multiplier: 1 };
@@ -282,9 +282,9 @@ async fn waits_are_true_on_redis_s_own_clock() {
     server.assert_every_key_expires();
 }
 
-/// Bytes of a log's event, against a sorted set with a member for each.
+/// Compares the memory of a log with that of a sorted set that has a member for each event.
 #[tokio::test]
-async fn a_long_log_takes_little_room() {
+async fn a_long_log_takes_less_than_a_third_of_a_sorted_set() {
     const EVENTS: u64 = 10_000;
     let server = RedisServer::start();
     let rate = Rate { requests_per_unit: 100_000, unit: Unit::Hour, unit_multiplier: 1 };
@@ -306,7 +306,7 @@ async fn a_long_log_takes_little_room() {
 }
 
 #[tokio::test]
-async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
+async fn requests_in_one_call_see_each_other_and_fail_separately() {
     let server = RedisServer::start();
     let now = Micros(1_800_000_000_000_000);
     for (name, algorithm) in each_algorithm(4) {
@@ -334,7 +334,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         let expected = [
             Ok((true, 1)),
             wrong,
-            // Refused: what was asked for counts nowhere, what the request before it counted stays.
+            // Refused: its own hits are not counted, and those of the request before it stay.
             Ok((true, 1)),
             Ok((false, 2)),
             Ok((true, 0)),
@@ -346,7 +346,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
             Ok((true, 2)),
         ];
         assert_eq!(seen, expected, "{name}");
-        // What a refused request took back was written all the same, because another had changed it before.
+        // The keys of the refused request are written all the same, because an earlier request changed them.
         assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
         let look = checks_of(&[(name, check_of(algorithm, 0)), ("other", check_of(algorithm, 0))]);
         let look = call([(&look, when(0))]);
@@ -355,7 +355,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
         look.read(&reply, &mut answers).expect("a good reply");
         assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(2), Ok(2)], "{name}");
         server.flush();
-        // Two requests, of which the second changes nothing in the end: the first one's change has to survive it.
+        // Two requests. The second one changes nothing, and must not undo the change of the first.
         let pair = call(requests[..2].iter().map(|checks| (checks, when(0))));
         let reply = pair.command(ScriptRef::ByText).query::<Value>(&mut server.connection());
         assert!(reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 3)), "{name}");
@@ -368,7 +368,7 @@ async fn many_requests_in_one_call_see_each_other_and_fail_alone() {
 }
 
 #[tokio::test]
-async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
+async fn a_key_lives_until_its_state_has_recovered_and_its_ttl_is_set_ahead() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     for kind in [
@@ -387,14 +387,14 @@ async fn a_key_lives_until_its_state_has_recovered_and_is_told_so_in_advance() {
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);
             if hit == 0 && matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket) {
-                // Recovered after 600 ms; the grace, and ten seconds in advance.
-                assert!(lives_for_ms < 16_000, "{kind:?}: {lives_for_ms} ms for who comes once");
+                // Recovered after 600 ms; five seconds of grace and ten seconds ahead.
+                assert!(lives_for_ms < 16_000, "{kind:?}: {lives_for_ms} ms after a single hit");
             }
-            // Some of the grace of five seconds has passed.
+            // Some of the five seconds of grace has passed.
             assert!(lives_for_ms > verdict.reset_after.micros() / 1_000 + 2_000, "{kind:?}: {lives_for_ms} ms, {verdict:?}");
         }
         if matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::SlidingWindowCounter | AlgorithmKind::LeakyBucket) {
-            // One of them looks whether Weir may.
+            // One of these calls is Weir's check of its own rights.
             assert!(server.calls("set") <= 3, "{kind:?}: {} expiries for 60 hits", server.calls("set"));
         }
         server.flush();

@@ -1,5 +1,5 @@
-//! Logins and TLS against a real redis-server: who is trusted, who is refused and by what name, what heals without a restart, and that no
-//! password shows up anywhere.
+//! Logins and TLS with a real redis-server: which servers are trusted, the names of the errors, recovery without a restart, and no password in
+//! any output.
 
 mod secrets;
 mod tls;
@@ -14,7 +14,7 @@ use crate::redis::ask_one;
 use crate::support::certificates::{Authority, Files};
 use crate::support::{RedisServer, ports};
 
-/// A redis-server that speaks TLS beside its plain port.
+/// A redis-server with a TLS port and a plaintext port.
 struct Secured {
     server: RedisServer,
     tls_port: u16,
@@ -23,7 +23,7 @@ struct Secured {
 }
 
 impl Secured {
-    /// With a certificate for localhost and 127.0.0.1, and further arguments.
+    /// Starts a server with a certificate for localhost and 127.0.0.1, and with these arguments.
     fn start(arguments: &[&str]) -> Self {
         let (authority, files, tls_port) = (Authority::new("first"), Files::new(), ports::free().port());
         files.write("ca.crt", &authority.pem());
@@ -39,13 +39,13 @@ impl Secured {
         Self { server, tls_port, files, authority }
     }
 
-    /// Makes it use `name.crt` and `name.key` from now on, and forget whom it knew.
+    /// Makes the server use `name.crt` and `name.key` from now on.
     fn use_certificate(&self, name: &str) {
         let (certificate, key) = (self.files.text(&format!("{name}.crt")), self.files.text(&format!("{name}.key")));
         self.server.run::<()>(&["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
     }
 
-    /// Trusts its authority.
+    /// Options that trust the server's authority.
     fn trusting(&self) -> TlsFiles {
         TlsFiles { ca_cert: Some(self.files.path("ca.crt")), ..TlsFiles::default() }
     }
@@ -59,7 +59,7 @@ impl Secured {
     }
 }
 
-/// Patient: a handshake may take long on a busy machine.
+/// Options with a long connect timeout, because a handshake may take long on a busy machine.
 fn options(url: &str, files: &TlsFiles) -> Options {
     let options = Options::parse(&RawOptions { url, ..RawOptions::default() }, files).expect("good settings");
     Options { connect_timeout: Duration::from_secs(2), ..options }
@@ -69,11 +69,11 @@ async fn hit(redis: &Redis) -> Result<i64, StoreError> {
     ask_one(redis, "key", 1_000_000, 1).await.map(|verdict| i64::try_from(verdict.used).unwrap_or(i64::MAX))
 }
 
-/// Asks until there is an answer; how long it took.
+/// Asks until an answer is no error. Returns how long that took.
 async fn recovery_time(redis: &Redis) -> Duration {
     let began = Instant::now();
     while let Err(error) = hit(redis).await {
-        // After a mistake in the configuration the next attempt is up to six seconds away, and its handshake may meet a busy machine.
+        // After a configuration error the next attempt comes after up to six seconds, and its handshake may be slow on a busy machine.
         assert!(began.elapsed() < Duration::from_secs(40), "still {error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -85,7 +85,7 @@ fn skipping(files: TlsFiles) -> TlsFiles {
 }
 
 #[tokio::test]
-async fn a_rotated_password_in_a_file_heals() {
+async fn a_rotated_password_in_a_file_is_used_without_a_restart() {
     let server = RedisServer::start();
     for user in ["old", "new"] {
         server.run::<()>(&["ACL", "SETUSER", user, "on", &format!(">{user}s3cret"), "~*", "+@all"]);
@@ -98,27 +98,31 @@ async fn a_rotated_password_in_a_file_heals() {
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     files.write("password", "olds3cret\n");
     recovery_time(&redis).await;
-    // A new password, which also ends the sessions of those who had the old one.
+    // A new password; Redis closes the connections that used the old one.
     server.run::<()>(&["ACL", "SETUSER", "old", "resetpass", ">rotated"]);
     server.run::<()>(&["CLIENT", "KILL", "USER", "old"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     std::fs::remove_file(&path).expect("there");
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")), "no file, no connection, and no end of the service");
+    assert_eq!(
+        hit(&redis).await,
+        Err(StoreError::NotExecuted("auth")),
+        "without the file there is no connection, and the service continues"
+    );
     files.write("password", "rotated");
     recovery_time(&redis).await;
     assert!(!format!("{redis:?}").contains("s3cret"));
 }
 
 #[tokio::test]
-async fn a_user_of_the_access_lists_logs_in_over_tls() {
+async fn an_acl_user_logs_in_over_tls() {
     let secured = Secured::start(&[]);
     secured.server.run::<()>(&["ACL", "SETUSER", "weir", "on", ">p%:@s3cret", "~*", "+@all"]);
     secured.server.run::<()>(&["ACL", "SETUSER", "default", "resetpass"]);
     let url = format!("rediss://weir:p%25%3A%40s3cret@localhost:{}/2", secured.tls_port);
     let redis = Redis::connect_lazily(options(&url, &secured.trusting()));
     assert_eq!(hit(&redis).await, Ok(1));
-    let nobody = secured.redis("localhost", &secured.trusting());
-    assert_eq!(hit(&nobody).await, Err(StoreError::NotExecuted("auth")));
+    let without_login = secured.redis("localhost", &secured.trusting());
+    assert_eq!(hit(&without_login).await, Err(StoreError::NotExecuted("auth")));
 }

@@ -1,4 +1,4 @@
-//! Calls frame by frame, by a client that does what no ordinary one does: pieces, halves, small windows, resets, and too much.
+//! Calls sent frame by frame by a low-level HTTP/2 client: split messages, incomplete messages, small windows, resets, and too many calls.
 
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::support::wait::eventually_async;
 
 pub(super) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A connection with such windows for each stream, and for all together.
+/// A connection whose streams have an initial window of this size.
 pub(super) async fn connect(server: &Server, window_bytes: u32) -> SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(server.address).await.expect("a connection");
     stream.set_nodelay(true).expect("a socket");
@@ -64,12 +64,12 @@ pub(super) async fn read(answer: ResponseFuture) -> (HeaderMap, Vec<u8>, Code) {
     (head.headers, read, code)
 }
 
-/// Sends these pieces, each in a frame of its own, and reads what comes.
+/// Sends each of these pieces in its own frame, and reads the answer.
 pub(super) async fn call(client: &mut SendRequest<Bytes>, head: Request<()>, pieces: &[&[u8]]) -> (HeaderMap, Vec<u8>, Code) {
     let (answer, mut stream) = begin(client, head, pieces.is_empty()).await;
     for (index, piece) in pieces.iter().enumerate() {
         stream.send_data(Bytes::copy_from_slice(piece), index + 1 == pieces.len()).expect("an open stream");
-        // So that it leaves before the next one.
+        // So that it is sent before the next one.
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
     read(answer).await
@@ -84,7 +84,7 @@ async fn an_answer_waits_for_the_clients_window() {
         let (waits, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
         stream.send_data(message.clone(), true).expect("an open stream");
         if window_bytes < 10 {
-            // One that is not read holds up no other.
+            // An answer that is not read does not block others.
             let (_, body, code) = call(&mut client, head(METHOD, &[]), &[&message]).await;
             assert_eq!((body.len(), code), (5 + length, Code::Ok));
         }
@@ -94,7 +94,7 @@ async fn an_answer_waits_for_the_clients_window() {
 }
 
 #[tokio::test]
-async fn a_message_may_come_in_pieces() {
+async fn a_message_may_arrive_in_pieces() {
     let server = Server::start(Options::default());
     let mut client = connect(&server, 65_535).await;
     let whole = framed(b"long 9");
@@ -104,19 +104,19 @@ async fn a_message_may_come_in_pieces() {
         let (_, body, code) = call(&mut client, head(METHOD, &[]), &pieces).await;
         assert_eq!((&body[..], code), (&framed(&[7; 9])[..], Code::Ok), "{} pieces", pieces.len());
     }
-    // Ended by trailers.
+    // The stream ends with trailers.
     let (answer, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
     stream.send_data(whole.clone(), false).expect("an open stream");
     stream.send_trailers(HeaderMap::new()).expect("an open stream");
     assert_eq!(read(answer).await.2, Code::Ok);
-    // Two in one body: the first is answered, as in every unary call of the library behind it.
+    // Two messages in one body: the first is answered, as tonic does in unary calls.
     let twice = [&whole[..], &framed(b"x")].concat();
     let (_, body, code) = call(&mut client, head(METHOD, &[]), &[&twice]).await;
     assert_eq!((body.len(), code), (5 + 9, Code::Ok));
 }
 
 #[tokio::test]
-async fn what_is_no_call_is_refused_and_costs_nobody_else() {
+async fn an_invalid_call_is_refused_and_does_not_affect_others() {
     let server = Server::start(Options::default());
     let mut client = connect(&server, 65_535).await;
     let whole = framed(b"long 9");
@@ -130,8 +130,8 @@ async fn what_is_no_call_is_refused_and_costs_nobody_else() {
         ("half a prefix", vec![&whole[..3]], Code::Internal),
         ("half a message", vec![&whole[..8]], Code::Internal),
         ("half a message in halves", vec![&whole[..4], &whole[4..8]], Code::Internal),
-        ("compressed by nobody knows what", vec![&compressed[..]], Code::Internal),
-        ("a flag of the future", vec![&unknown[..]], Code::Internal),
+        ("compressed without an encoding", vec![&compressed[..]], Code::Internal),
+        ("an unknown flag", vec![&unknown[..]], Code::Internal),
     ] {
         let (_, body, code) = call(&mut client, head(METHOD, &[]), &pieces).await;
         assert_eq!((body.len(), code), (0, expected), "{what}");
@@ -143,7 +143,7 @@ async fn what_is_no_call_is_refused_and_costs_nobody_else() {
     for path in ["/", "/x/y", "/envoy.service.ratelimit.v3.RateLimitService/Other"] {
         assert_eq!(call(&mut client, head(path, &[]), &[&whole]).await.2, Code::Unimplemented, "{path}");
     }
-    assert_eq!(call(&mut client, head(METHOD, &[]), &[&whole]).await.2, Code::Ok, "the connection goes on");
+    assert_eq!(call(&mut client, head(METHOD, &[]), &[&whole]).await.2, Code::Ok, "the connection is still usable");
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn hundreds_of_calls_share_a_connection() {
     let mut client = connect(&server, 65_535).await;
     let mut answers = Vec::new();
     for index in 0..300 {
-        // Some wait, and hold nobody up.
+        // Some of them wait, and must not block the others.
         let text = if index % 10 == 0 { format!("wait long {index}") } else { format!("long {index}") };
         let (answer, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
         stream.send_data(framed(text.as_bytes()), true).expect("an open stream");
@@ -164,9 +164,9 @@ async fn hundreds_of_calls_share_a_connection() {
     }
 }
 
-/// Who waits for nobody any more gives its place back.
+/// A call whose client resets the stream or disconnects is dropped.
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_calls_along() {
+async fn calls_of_a_client_that_disconnects_are_dropped() {
     let server = Server::start(Options::default());
     let held = || server.held.load(Ordering::Relaxed);
     let hold = async |client: &mut SendRequest<Bytes>| {
@@ -181,7 +181,7 @@ async fn a_client_that_leaves_takes_its_calls_along() {
     reset.send_reset(h2::Reason::CANCEL);
     eventually_async(|| (held() == 1).then_some(())).await.expect("one was reset");
 
-    // In the middle of a message, and then altogether.
+    // A call in the middle of its message; then the whole connection ends.
     let (half, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
     stream.send_data(framed(b"hold").slice(..7), false).expect("an open stream");
     drop((client, stream, half, first, reset, second, open));
@@ -189,17 +189,17 @@ async fn a_client_that_leaves_takes_its_calls_along() {
     server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
 }
 
-/// Sends a whole message, and leaves its answer to be read.
+/// Sends a whole message, and returns the answer to be read later.
 async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture {
     let (answer, mut stream) = begin(client, head(METHOD, &[]), false).await;
     stream.send_data(framed(message), true).expect("an open stream");
     answer
 }
 
-/// Longer than any machine takes to refuse a call.
+/// Longer than a refusal takes on any machine.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Of the calls that wait, so many have a place; who needs none is answered all the same.
+/// The number of waiting calls is limited. Calls that need not wait are answered all the same.
 #[tokio::test]
 async fn too_many_waiting_calls_are_refused_at_once() {
     let server = Server::start(Options { max_waiting_calls: 3, ..Options::default() });
@@ -209,29 +209,29 @@ async fn too_many_waiting_calls_are_refused_at_once() {
     let first = send(&mut one, b"hold").await;
     let second = send(&mut other, b"hold").await;
     eventually_async(|| (held() == 2).then_some(())).await.expect("two are held");
-    // A call whose message is not there yet has a place as well.
+    // A call whose message has not arrived takes a permit too.
     let (half, mut rest) = begin(&mut other, head(METHOD, &[]), false).await;
     let message = framed(b"long 5");
     rest.send_data(message.slice(..4), false).expect("an open stream");
-    // What comes behind it on its connection comes later.
+    // Later frames of the same connection are read after it.
     let refusal = timeout(LONG, read(send(&mut other, b"hold").await)).await.expect("it is refused and does not wait");
     assert_eq!(refusal.2, Code::ResourceExhausted);
     for client in [&mut one, &mut other] {
         assert_eq!(read(send(client, b"hold").await).await.2, Code::ResourceExhausted);
         let (_, body, code) = read(send(client, b"long 9").await).await;
-        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "who need not wait is answered");
+        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "a call that need not wait is answered");
         let check = "/grpc.health.v1.Health/Check";
         assert_eq!(call(client, head(check, &[]), &[&framed(b"")]).await.2, Code::Ok, "health is answered");
         let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
         assert_eq!(call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")]).await.2, Code::Ok, "and reflection");
     }
-    assert_eq!((refused(), held()), (Some(3.0), 2), "the others are not disturbed");
+    assert_eq!((refused(), held()), (Some(3.0), 2), "the other calls are not affected");
 
     rest.send_data(message.slice(4..), true).expect("an open stream");
     assert_eq!(read(half).await.2, Code::Ok);
     drop(first);
-    eventually_async(|| (held() == 1).then_some(())).await.expect("one has left");
+    eventually_async(|| (held() == 1).then_some(())).await.expect("one was dropped");
     let (third, fourth) = (send(&mut one, b"hold").await, send(&mut other, b"hold").await);
-    eventually_async(|| (held() == 3).then_some(())).await.expect("new ones take the places");
+    eventually_async(|| (held() == 3).then_some(())).await.expect("new calls take the permits");
     drop((second, third, fourth));
 }

@@ -1,4 +1,4 @@
-//! A worker that cannot keep up: who has waited too long is refused in passing, all others are served, and every connection goes on.
+//! A worker under overload: calls that have waited too long are refused, all others are served, and connections stay usable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,14 +17,14 @@ const CONNECTIONS: usize = 4;
 /// Calls of one connection at a time. The worker needs 160 ms for a round of all callers.
 const AT_A_TIME: usize = 40;
 
-/// No overload here lasts for longer.
+/// The longest time that a test keeps up the overload.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What Envoy says with each call, and what somebody says who has time.
-const ENVOYS: &str = "20m";
-const PATIENT: &str = "10S";
+/// The `grpc-timeout` of Envoy's calls, and a long one.
+const ENVOYS_TIMEOUT: &str = "20m";
+const LONG_TIMEOUT: &str = "10S";
 
-/// What became of calls.
+/// Counts of answered and refused calls.
 #[derive(Debug, Default)]
 struct Tally {
     served: AtomicU64,
@@ -33,12 +33,12 @@ struct Tally {
 }
 
 impl Tally {
-    /// Calls again and again, each for a millisecond of the worker's time. Some end a call with its message, as Envoy does, and some after it,
-    /// as tonic does.
-    async fn call(self: Arc<Self>, mut client: SendRequest<Bytes>, patience: &'static str, ends_after: bool) {
+    /// Sends calls one after the other; each takes a millisecond of the worker's time. The stream ends with the message, as Envoy ends it, or with
+    /// an empty frame after it, as tonic does.
+    async fn call(self: Arc<Self>, mut client: SendRequest<Bytes>, timeout: &'static str, ends_after: bool) {
         let message = framed(&ask("work").encode_to_vec());
         while !self.stop.load(Ordering::Relaxed) {
-            let (answer, mut stream) = begin(&mut client, head(METHOD, &[("grpc-timeout", patience)]), false).await;
+            let (answer, mut stream) = begin(&mut client, head(METHOD, &[("grpc-timeout", timeout)]), false).await;
             stream.send_data(message.clone(), !ends_after).expect("an open stream");
             if ends_after {
                 stream.send_data(Bytes::new(), true).expect("an open stream");
@@ -60,10 +60,10 @@ impl Tally {
     }
 }
 
-/// Many callers on a few connections, until `enough` has seen enough of what became of their calls. The connections go on.
+/// Sends calls from many callers on a few connections until `enough` returns true. Returns the counts and the connections.
 async fn overload(
     server: &Server,
-    patience: &'static str,
+    timeout: &'static str,
     enough: impl AsyncFn(&mut SendRequest<Bytes>, u64, u64) -> bool,
 ) -> (u64, u64, Vec<SendRequest<Bytes>>) {
     let tally = Arc::<Tally>::default();
@@ -71,7 +71,7 @@ async fn overload(
     for _ in 0..CONNECTIONS {
         let client = connect(server, 65_535).await;
         for index in 0..AT_A_TIME {
-            callers.spawn(Arc::clone(&tally).call(client.clone(), patience, index % 2 == 0));
+            callers.spawn(Arc::clone(&tally).call(client.clone(), timeout, index % 2 == 0));
         }
         clients.push(client);
     }
@@ -86,42 +86,43 @@ async fn overload(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waited_too_long_is_refused_and_all_connections_go_on() {
+async fn calls_that_waited_too_long_are_refused_and_connections_stay_usable() {
     let server = Server::start(Options::default());
-    let (served, refused, mut clients) = overload(&server, ENVOYS, async |_, served, refused| served > 500 && refused > 2_000).await;
+    let (served, refused, mut clients) =
+        overload(&server, ENVOYS_TIMEOUT, async |_, served, refused| served > 500 && refused > 2_000).await;
     assert!(served > 500 && refused > 2_000, "{served} were served and {refused} refused");
     assert_eq!(server.metric("weir_calls_refused_total"), Some(refused as f64), "each refusal is counted");
 
-    // In better times nobody is refused.
+    // After the overload no call is refused.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let message = framed(&ask("x").encode_to_vec());
     for client in &mut clients {
         for _ in 0..30 {
-            let (_, _, code) = call(client, head(METHOD, &[("grpc-timeout", ENVOYS)]), &[&message]).await;
+            let (_, _, code) = call(client, head(METHOD, &[("grpc-timeout", ENVOYS_TIMEOUT)]), &[&message]).await;
             assert_eq!(code, Code::Ok, "it keeps up");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_time_is_answered() {
+async fn calls_with_a_long_timeout_are_answered() {
     let server = Server::start(Options::default());
-    let (served, refused, _) = overload(&server, PATIENT, async |_, served, _| served > 1_000).await;
+    let (served, refused, _) = overload(&server, LONG_TIMEOUT, async |_, served, _| served > 1_000).await;
     assert!(served > 1_000);
     assert_eq!(refused, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_it_is_off_nobody_is_refused() {
+async fn without_load_shedding_no_call_is_refused() {
     let server = Server::start(Options { sheds_load: false, ..Options::default() });
-    let (served, refused, _) = overload(&server, ENVOYS, async |_, served, _| served > 1_000).await;
+    let (served, refused, _) = overload(&server, ENVOYS_TIMEOUT, async |_, served, _| served > 1_000).await;
     assert!(served > 1_000);
     assert_eq!(refused, 0);
 }
 
-/// On a connection whose calls are refused.
+/// Health checks share the connection with calls that are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_is_answered_meanwhile() {
+async fn health_checks_are_answered_under_overload() {
     let server = Server::start(Options::default());
     let answered = AtomicU64::new(0);
     let health = async |client: &mut SendRequest<Bytes>, _: u64, refused: u64| {
@@ -129,6 +130,6 @@ async fn health_is_answered_meanwhile() {
         assert_eq!(code, Code::Ok);
         refused > 0 && answered.fetch_add(1, Ordering::Relaxed) > 10
     };
-    let (_, refused, _) = overload(&server, ENVOYS, health).await;
+    let (_, refused, _) = overload(&server, ENVOYS_TIMEOUT, health).await;
     assert!(refused > 0 && answered.load(Ordering::Relaxed) > 10, "{answered:?} beside {refused}");
 }

@@ -1,23 +1,23 @@
-//! Random limits, times and checks, with everything in them that may go wrong.
+//! Random limits, times and checks, including the edge cases: huge hits, window edges, clocks that go back, limits that change.
 
 use super::*;
 
-/// Makes the checks.
-pub struct Source {
+/// Makes random plans and times.
+pub struct Generator {
     pub random: fastrand::Rng,
     kinds: Vec<AlgorithmKind>,
     scene: usize,
     limits: Vec<Algorithm>,
-    /// In small steps and with few hits at once, so that much comes together under a key.
+    /// Small steps of time and few hits per check, so that many hits collect under one key.
     is_steady: bool,
     now: u64,
-    /// What the last refused check was told to wait.
+    /// The wait of the last refused check, in microseconds.
     pub last_wait: u64,
 }
 
-impl Source {
+impl Generator {
     pub fn new(kinds: &[AlgorithmKind], seed: u64) -> Self {
-        let mut source = Self {
+        let mut generator = Self {
             random: fastrand::Rng::with_seed(seed),
             kinds: kinds.to_vec(),
             scene: 0,
@@ -26,8 +26,8 @@ impl Source {
             now: START,
             last_wait: 0,
         };
-        source.next_scene();
-        source
+        generator.next_scene();
+        generator
     }
 
     pub fn next_scene(&mut self) {
@@ -37,7 +37,7 @@ impl Source {
         self.limits = (0..if self.is_steady { 1 } else { 4 }).map(|_| self.limit(None)).collect();
     }
 
-    /// A limit, or the same one with another amount.
+    /// A random limit; with `like`, one of this rate.
     fn limit(&mut self, like: Option<Rate>) -> Algorithm {
         loop {
             let random = &mut self.random;
@@ -51,7 +51,7 @@ impl Source {
                 _ => random.u32(1..30),
             };
             let (unit, unit_multiplier) = match random.u8(..8) {
-                // With longer ones the waits after a clock went back by a whole window are more microseconds than Lua counts.
+                // With longer windows, waits after the clock has gone back by a window would exceed 2^53 microseconds.
                 0 => (Unit::Year, random.u32(1..51)),
                 1 => (Unit::Day, random.u32(1..40)),
                 _ => (Unit::Second, random.u32(1..100)),
@@ -94,11 +94,11 @@ impl Source {
             8..14 => now + random.u64(..=tick),
             14..18 => now + random.u64(..=window / 8 + 1),
             18 => now + random.u64(..=3 * window),
-            // Edges of windows, of buckets, and of waits.
+            // The edges of windows and buckets, and the ends of waits.
             19..22 => near((now / window + 1) * window, random),
             22 => near(now + window, random),
             23..27 => near(now + self.last_wait.min(END), random),
-            // Back by less than a window, by about one, by any time, and a jump ahead.
+            // Back by less than a window, by about one window, to any time, and a jump ahead.
             27..29 => now.saturating_sub(random.u64(..=window)),
             29 => near(now.saturating_sub(window), random),
             30 => random.u64(..=END),
@@ -144,7 +144,7 @@ impl Source {
         checks
     }
 
-    /// What a reload does: the same key, but another amount.
+    /// The limit after a reload that changed its amount: the key stays the same.
     fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
         let window = stored_state::window(&limit) / 1_000_000;
         let unit_multiplier = u32::try_from(window).unwrap_or(u32::MAX);

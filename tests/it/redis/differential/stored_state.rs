@@ -1,18 +1,18 @@
-//! What stands in Redis under a key, as something to compare.
+//! The states stored in Redis, decoded so that they can be compared.
 
 use weir::algorithm::{Algorithm, State};
 use weir::plan::{Check, Checks};
 use weir::time::Micros;
 
-/// A state without what a store may keep as it likes.
+/// A state in the form that both sides share.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stored {
     Text(String),
-    /// Numbers behind the expiry.
+    /// The numbers after the expiry.
     Packed(Vec<i64>),
     /// The newest tick or bucket, and the hits of each tick or bucket that has any.
     Log(Option<u64>, Vec<(u64, u64)>),
-    Nothing(Vec<u8>),
+    Unreadable(Vec<u8>),
 }
 
 /// The window in microseconds.
@@ -28,7 +28,7 @@ pub fn window(limit: &Algorithm) -> u64 {
     }
 }
 
-/// What tells the keys of two limits apart.
+/// The part of a key that differs between algorithms and windows.
 pub fn tag(limit: &Algorithm) -> String {
     let name = match limit {
         Algorithm::FixedWindow(_) => "fw".to_owned(),
@@ -41,7 +41,7 @@ pub fn tag(limit: &Algorithm) -> String {
     format!("{name}.{}.{}", window(limit), limit.tick().micros())
 }
 
-/// The key as it stands in Redis.
+/// The key's name in Redis.
 pub fn key(checks: &Checks, check: &Check, now: Micros) -> Vec<u8> {
     let mut key = checks.key(check).to_vec();
     if let Algorithm::FixedWindow(fixed) = &check.algorithm {
@@ -75,16 +75,16 @@ pub fn of_state(state: &State) -> Stored {
     }
 }
 
-/// Reads what is stored; `like` says what it should be.
+/// Decodes a stored value as the variant of `like`.
 pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
     match (std::str::from_utf8(text), like) {
-        (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Nothing(text.to_vec())),
+        (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Unreadable(text.to_vec())),
         (_, Some(Stored::Packed(_))) if text.len().is_multiple_of(8) => {
             let number = |eight: &[u8; 8]| f64::from_le_bytes(*eight) as i64;
             Stored::Packed(text.as_chunks().0.iter().skip(1).map(number).collect())
         }
         (Ok(text), _) => Stored::Text(text.to_owned()),
-        _ => Stored::Nothing(text.to_vec()),
+        _ => Stored::Unreadable(text.to_vec()),
     }
 }
 
@@ -92,13 +92,13 @@ pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
 fn of_log(text: &[u8]) -> Option<Stored> {
     let number =
         |start: usize, size: usize| Some(text.get(start..start + size)?.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)));
-    let (first, last, room) = (number(1, 4)?, number(5, 4)?, number(9, 4)?);
+    let (first, last, capacity) = (number(1, 4)?, number(5, 4)?, number(9, 4)?);
     let (newest, tip, base, total) = (number(13, 7)?, number(20, 7)?, number(27, 6)?, number(33, 6)?);
     let cells = text.len().checked_sub(39)? as u64;
-    // A cell of buckets counts to 2^48, one of a log to 2^24.
-    let size = if room > 0 { cells / room } else { 0 };
+    // Totals are modulo 2^48 in cells of buckets, and modulo 2^24 in cells of a log.
+    let size = if capacity > 0 { cells / capacity } else { 0 };
     let modulus = if size == 13 { 1 << 48 } else { 1 << 24 };
-    if text.first() != Some(&1) || size * room != cells || !matches!(size, 10 | 13) || first > last || last > room {
+    if text.first() != Some(&1) || size * capacity != cells || !matches!(size, 10 | 13) || first > last || last > capacity {
         return None;
     }
     let mut entries = Vec::new();

@@ -1,28 +1,28 @@
-//! What a person sees when a login or TLS fails: a cause and a hint, and never the password.
+//! The messages when a login or TLS fails: they have a cause and a hint, and no password.
 
 use super::*;
 use crate::support::{DEMO, Weir, descriptor, http_client, request};
 
 const PASSWORD: &str = "hunter2-s3cret";
 
-/// Everything that one service says to whom it may concern, after a request over gRPC and one over HTTP.
-async fn all_it_says(environment: &[(&str, &str)], hint: &str) -> String {
+/// All output of a service: the answers to a request over gRPC and over HTTP, its HTTP pages and its log. Returns once the log has `hint`.
+async fn all_output(environment: &[(&str, &str)], hint: &str) -> String {
     let weir = Weir::start(DEMO, &[environment, &[("LOG_LEVEL", "trace"), ("STORE_TIMEOUT", "2s")]].concat());
-    let mut said = String::new();
+    let mut output = String::new();
     let answer = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await;
-    said += &format!("{answer:?}");
+    output += &format!("{answer:?}");
     let json = r#"{"domain":"demo","descriptors":[{"entries":[{"key":"year","value":"x"}]}]}"#;
     let response = http_client::post(weir.http_addr(), "/json", json.as_bytes());
-    said += &format!("{response:?}");
+    output += &format!("{response:?}");
     for page in ["/healthcheck", "/metrics", "/"] {
-        said += &format!("{:?}", weir.get(page));
+        output += &format!("{:?}", weir.get(page));
     }
     weir.wait_for_log(hint).await;
-    said + &weir.logs().join("\n")
+    output + &weir.logs().join("\n")
 }
 
 #[tokio::test]
-async fn no_password_is_shown_whatever_goes_wrong() {
+async fn no_error_shows_a_password() {
     let secured = Secured::start(&["--requirepass", PASSWORD]);
     let files = &secured.files;
     let (plain, tls) = (format!("127.0.0.1:{}", secured.server.port()), format!("localhost:{}", secured.tls_port));
@@ -49,21 +49,21 @@ async fn no_password_is_shown_whatever_goes_wrong() {
         (&[("REDIS_URL", &tls), ("REDIS_AUTH", PASSWORD)], "set REDIS_TLS=true, or write rediss://"),
     ];
     for (environment, hint) in cases {
-        let said = all_it_says(environment, hint).await;
-        assert!(!said.contains(PASSWORD) && !said.contains("hunter2"), "{environment:?}:\n{said}");
-        assert!(said.contains("weir_redis_errors_total") == (*hint != "counters are kept in Redis"), "{environment:?}:\n{said}");
+        let output = all_output(environment, hint).await;
+        assert!(!output.contains(PASSWORD) && !output.contains("hunter2"), "{environment:?}:\n{output}");
+        assert!(output.contains("weir_redis_errors_total") == (*hint != "counters are kept in Redis"), "{environment:?}:\n{output}");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_told_with_both_names() {
+async fn a_certificate_for_another_name_is_reported_with_both_names() {
     let secured = Secured::start(&[]);
     secured.files.write_issued("elsewhere", &secured.authority.issue(&["elsewhere.example"]));
     secured.use_certificate("elsewhere");
     let (url, ca) = (format!("localhost:{}", secured.tls_port), secured.files.text("ca.crt"));
     let environment = [("REDIS_URL", url.as_str()), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", ca.as_str())];
-    let said = all_it_says(&environment, "for another name than REDIS_URL").await;
-    assert!(said.contains("localhost") && said.contains("elsewhere.example"), "{said}");
+    let output = all_output(&environment, "for another name than REDIS_URL").await;
+    assert!(output.contains("localhost") && output.contains("elsewhere.example"), "{output}");
     let unchecked = [&environment[..], &[("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")]].concat();
-    assert!(!all_it_says(&unchecked, "counters are kept in Redis").await.contains("weir_redis_errors_total"));
+    assert!(!all_output(&unchecked, "counters are kept in Redis").await.contains("weir_redis_errors_total"));
 }

@@ -1,4 +1,4 @@
-//! TLS: who is trusted, and what the others are called.
+//! TLS: which certificates are trusted, and the names of the errors.
 
 use super::*;
 use crate::redis::{ask, check};
@@ -6,14 +6,14 @@ use crate::redis::{ask, check};
 const CERTIFICATE: Result<i64, StoreError> = Err(StoreError::NotExecuted("tls_certificate"));
 
 #[tokio::test]
-async fn who_is_trusted_is_used_and_kept() {
+async fn a_connection_with_a_trusted_certificate_is_reused() {
     for versions in ["TLSv1.2", "TLSv1.3", "TLSv1.2 TLSv1.3"] {
         let secured = Secured::start(&["--tls-protocols", versions]);
         for host in ["localhost", "127.0.0.1"] {
             let redis = secured.redis(host, &secured.trusting());
             for _ in 0..5 {
                 hit(&redis).await.unwrap_or_else(|error| panic!("{versions}, {host}: {error}"));
-                // What TLS sends on its own account comes in meanwhile, and is no reason to give the connection up.
+                // TLS messages such as session tickets arrive meanwhile; the connection is kept all the same.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             assert_eq!((redis.connections().opened, redis.error_counts()), (1, Vec::new()), "{versions}, {host}");
@@ -22,9 +22,9 @@ async fn who_is_trusted_is_used_and_kept() {
     }
 }
 
-/// More than TLS takes at once, in both directions.
+/// More bytes than one TLS record holds, in both directions.
 #[tokio::test]
-async fn what_is_large_arrives_whole() {
+async fn large_batches_arrive_whole() {
     let secured = Secured::start(&[]);
     let redis = secured.redis("localhost", &secured.trusting());
     let keys: Vec<_> = (0..1_000).map(|number| format!("{number}{}", "x".repeat(200))).collect();
@@ -36,7 +36,7 @@ async fn what_is_large_arrives_whole() {
 }
 
 #[tokio::test]
-async fn many_at_once_count_exactly() {
+async fn concurrent_requests_count_exactly() {
     let secured = Secured::start(&[]);
     let redis = secured.redis("localhost", &secured.trusting());
     let tasks: Vec<_> = (0..50)
@@ -57,7 +57,7 @@ async fn many_at_once_count_exactly() {
 }
 
 #[tokio::test]
-async fn who_is_not_trusted_is_named() {
+async fn an_untrusted_certificate_is_a_named_error() {
     let secured = Secured::start(&[]);
     let stranger = Authority::new("stranger");
     let files = &secured.files;
@@ -80,7 +80,7 @@ async fn who_is_not_trusted_is_named() {
 }
 
 #[tokio::test]
-async fn redis_may_want_a_certificate_too() {
+async fn redis_may_require_a_client_certificate() {
     for versions in ["TLSv1.2", "TLSv1.3"] {
         let secured = Secured::start(&["--tls-auth-clients", "yes", "--tls-protocols", versions]);
         let files = &secured.files;
@@ -97,7 +97,7 @@ async fn redis_may_want_a_certificate_too() {
             let named = matches!(answer, Err(StoreError::NotExecuted("tls_certificate" | "tls")));
             assert!(named, "{versions}, {what}: {answer:?}");
         }
-        // Replaced by one that Redis takes, without a restart.
+        // Replaced by a certificate that Redis accepts, without a restart.
         let redis = secured.redis("localhost", &showing("rotated", &Authority::new("stranger")));
         assert!(hit(&redis).await.is_err(), "{versions}");
         files.write_issued("rotated", &secured.authority.issue(&["weir"]));
@@ -115,8 +115,8 @@ async fn a_new_authority_is_trusted_without_a_restart() {
     secured.use_certificate("next");
     secured.server.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(hit(&redis).await, CERTIFICATE, "it is not known yet");
-    // Half of a rotation is no reason to lose what works.
+    assert_eq!(hit(&redis).await, CERTIFICATE, "the new authority is not trusted yet");
+    // An empty file in the middle of a rotation must not replace the authorities in use.
     secured.files.write("ca.crt", "");
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     assert_eq!(hit(&redis).await, CERTIFICATE);
@@ -125,7 +125,7 @@ async fn a_new_authority_is_trusted_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_restart_under_idle_connections_goes_unnoticed() {
+async fn a_restart_under_idle_connections_causes_no_error() {
     let mut secured = Secured::start(&[]);
     let redis = secured.redis("localhost", &secured.trusting());
     assert_eq!(hit(&redis).await, Ok(1));
@@ -137,7 +137,7 @@ async fn a_restart_under_idle_connections_goes_unnoticed() {
 }
 
 #[tokio::test]
-async fn a_hang_is_unknown_over_tls_too() {
+async fn a_hang_is_an_unknown_outcome_over_tls_too() {
     let secured = Secured::start(&[]);
     let redis = secured.redis("localhost", &secured.trusting());
     assert_eq!(hit(&redis).await, Ok(1));
@@ -150,10 +150,10 @@ async fn a_hang_is_unknown_over_tls_too() {
     recovery_time(&redis).await;
 }
 
-/// One side speaks TLS, the other does not: an error by the end of `connect_timeout`, and not one that waits for a person when it could as
-/// well be a server that hangs.
+/// When only one side speaks TLS, the error comes by the end of `connect_timeout`. It is no configuration error where it could also be a server
+/// that hangs.
 #[tokio::test]
-async fn plaintext_and_tls_do_not_meet() {
+async fn plaintext_on_one_side_and_tls_on_the_other_is_an_error() {
     let secured = Secured::start(&[]);
     let short = |options: Options| Options { connect_timeout: Duration::from_millis(250), ..options };
     let began = Instant::now();
