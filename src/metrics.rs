@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 use tonic::Code;
 
 pub use cells::Core;
-pub use exposition::Sample;
+pub use families::Sample;
 pub use tallies::Tallies;
 
 use crate::rules::Rules;

@@ -26,8 +26,9 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 pub use body::Budget;
+pub use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
-pub use worker::{NewConnection, Workers};
+pub use worker::Workers;
 
 /// Limits of the listener, each with its reason.
 #[derive(Clone, Copy, Debug)]

@@ -10,16 +10,7 @@ use std::rc::Rc;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::families::Family;
-
-/// One value of one series, made by [`Family::sample`] or [`Family::count`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    pub(super) family: &'static Family,
-    /// The values of the family's labels, in their order.
-    pub(super) labels: Vec<String>,
-    pub(super) value: f64,
-}
+use super::families::{Family, Sample};
 
 /// The observations of one histogram.
 #[derive(Debug)]

@@ -5,8 +5,6 @@
 
 use std::fmt;
 
-use super::Sample;
-
 /// The type of a family, in Prometheus's words. Source: Prometheus, "Metric types".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricType {
@@ -42,6 +40,15 @@ pub struct Family {
     pub(super) metric_type: MetricType,
     pub(super) labels: &'static [&'static str],
     pub(super) help: &'static str,
+}
+
+/// One value of one series, made by [`Family::sample`] or [`Family::count`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    pub(super) family: &'static Family,
+    /// The values of the family's labels, in their order.
+    pub(super) labels: Vec<String>,
+    pub(super) value: f64,
 }
 
 impl Family {

@@ -11,19 +11,28 @@ use h2::{Ping, PingPong, RecvStream};
 use http::Request;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::backlog::{Backlog, Intake};
 use super::call::{Calls, begin};
 use super::socket::Socket;
-use super::{NewConnection, Options, Services};
+use super::{Options, Services};
 use crate::rls::ShouldRateLimit;
 
 type Http2 = server::Connection<Socket, Bytes>;
 
 type Call = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// An accepted connection on its way to a worker.
+#[derive(Debug)]
+pub struct NewConnection {
+    /// The accepted socket, non-blocking.
+    pub stream: std::net::TcpStream,
+    /// Its permit among all open connections, released when it closes.
+    pub permit: OwnedSemaphorePermit,
+}
 
 /// The phase of the process, which every connection follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,26 +7,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
 use super::backlog::Backlog;
-use super::connection::{self, Phase, WorkerState};
+use super::connection::{self, NewConnection, Phase, WorkerState};
 use super::dispatch::Services;
 use crate::rls::ShouldRateLimit;
 
 /// Accepted connections that wait for their worker at most.
 const MAX_WAITING_CONNECTIONS: usize = 1_024;
-
-/// An accepted connection on its way to a worker.
-#[derive(Debug)]
-pub struct NewConnection {
-    /// The accepted socket, non-blocking.
-    pub stream: std::net::TcpStream,
-    /// Its permit among all open connections, released when it closes.
-    pub permit: OwnedSemaphorePermit,
-}
 
 /// The worker threads and their queues of new connections.
 #[derive(Debug)]
