@@ -27,15 +27,14 @@ pub use self::connection::options::{
     Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions, Secret, Tls, TlsError, TlsFiles, Topology,
 };
 use self::lanes::Lanes;
-pub use self::monitor::diagnostics::{Diagnostic, Report};
-pub use self::monitor::inspection::ServerStatus;
 pub use self::monitor::supervisor::supervise;
 pub use self::topology::counters::Counts;
 pub use self::topology::deployment::{ConnectionCounts, Deployment, Server};
 use self::topology::node::Node;
+pub use self::topology::status::{Diagnostic, Report, ServerStatus};
 use self::wire::batch::{Reply, Work};
 pub use self::wire::call::{Call, CallRequest, ScriptRef};
-use self::wire::hash_slot::Redirect;
+use self::wire::hash_slot::{Redirect, Slot};
 use super::{Budget, Store};
 use crate::plan::{CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
@@ -75,10 +74,24 @@ type NodeGroup = (Arc<Node>, bool, CheckIndices);
 /// Where a check has to go.
 #[derive(Clone, Debug)]
 enum Route {
-    /// To whoever has its key.
+    /// To the owner of its key, by the map.
     ByKey,
-    /// Elsewhere than the map said.
-    Redirected(Redirect),
+    /// The slot has moved to this address.
+    Moved { slot: Slot, to: Address },
+    /// The slot is on its way to this address, which takes the key only behind ASKING.
+    Ask { to: Address },
+}
+
+impl Route {
+    /// Where a node sends a check. An empty host means the host of that node.
+    fn new(redirect: &Redirect, node: Option<&Address>) -> Self {
+        let host = match node {
+            Some(Address::Tcp { host, .. }) if redirect.host.is_empty() => host,
+            _ => &redirect.host,
+        };
+        let to = Address::Tcp { host: host.clone(), port: redirect.port };
+        if redirect.is_ask { Self::Ask { to } } else { Self::Moved { slot: redirect.slot, to } }
+    }
 }
 
 impl Redis {
@@ -147,8 +160,8 @@ impl WorkerLanes {
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
         for (index, route) in picked {
             let (node, is_asking) = match route {
-                Route::Redirected(redirect) if redirect.is_ask => (self.deployment.node_at(&redirect.to), true),
-                Route::Redirected(redirect) => (self.deployment.moved(redirect.slot, &redirect.to), false),
+                Route::Ask { to } => (self.deployment.node_at(to), true),
+                Route::Moved { slot, to } => (self.deployment.moved(*slot, to), false),
                 Route::ByKey => match map.owner(request.key(*index)) {
                     Ok(node) => (Arc::clone(node), false),
                     Err(name) => {
@@ -199,7 +212,7 @@ impl PickedChecks<'_> {
 
 impl PendingReply {
     /// Waits for the answers. Returns what may be asked once more.
-    async fn end(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(CheckIndex, Route); 4]> {
+    async fn wait(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(CheckIndex, Route); 4]> {
         let Self { node, began, picked, receiver } = self;
         let reply = match timeout_at(request.budget.deadline, receiver).await {
             Ok(Ok(reply)) => reply,
@@ -214,9 +227,9 @@ impl PendingReply {
         for (&index, answer) in picked.iter().zip(&reply.answers) {
             answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_worth_another_try) {
-                let redirect = reply.redirects.iter().find(|(redirected, _)| *redirected == index).map(|(_, redirect)| redirect.clone());
+                let redirect = reply.redirects.iter().find(|(redirected, _)| *redirected == index).map(|(_, redirect)| redirect);
                 let here = node.location().map(|location| location.address.clone());
-                again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::Redirected(redirect.seen_from(here.as_ref())))));
+                again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::new(redirect, here.as_ref()))));
             }
         }
         again
@@ -237,7 +250,7 @@ impl Redis {
             }
             picked.clear();
             for reply in pending {
-                picked.extend(reply.end(request, answers).await);
+                picked.extend(reply.wait(request, answers).await);
             }
             if picked.is_empty() || attempt > 0 {
                 return;

@@ -3,6 +3,6 @@
 //!
 //! No request waits for anything here, and no request is decided here.
 
-pub(crate) mod diagnostics;
-pub(crate) mod inspection;
+mod diagnostics;
+mod inspection;
 pub(crate) mod supervisor;

@@ -13,7 +13,7 @@ mod faults;
 mod server;
 mod wire;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Once};
@@ -25,8 +25,8 @@ use tokio::time::{Duration, Instant, sleep};
 
 use self::callers::{Callers, HARDLY, Outcome, Tally};
 use self::faults::{Event, Forecast, Weather};
-pub(super) use self::server::Server;
-pub(super) use self::wire::Wire;
+use self::server::Server;
+use super::connection::simulated::connect_by;
 use super::monitor::supervisor;
 use super::{Address, Deployment, Login, Options, Redis};
 use crate::breaker::State;
@@ -54,13 +54,7 @@ const ANSWERED: f64 = 0.9;
 const MOST_REQUESTS: usize = 300;
 
 thread_local! {
-    static SERVER: RefCell<Option<Arc<Server>>> = const { RefCell::new(None) };
     static PANICS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The fake that takes the connections of this thread, if there is one.
-pub(super) fn server() -> Option<Arc<Server>> {
-    SERVER.with_borrow(Clone::clone)
 }
 
 fn setting(name: &str) -> Option<u64> {
@@ -74,7 +68,7 @@ struct Seed(u64);
 
 impl Drop for Seed {
     fn drop(&mut self) {
-        SERVER.set(None);
+        connect_by(None);
         if std::thread::panicking() {
             println!("seed {0}: repeat it with WEIR_SIMULATION_SEEDS=1 WEIR_SIMULATION_SEED={0}", self.0);
         }
@@ -135,7 +129,8 @@ impl Stage {
     fn new(forecast: &Forecast, random: &mut Rng, most_links: u32) -> Self {
         let password = random.bool().then_some("open sesame");
         let server = Server::new(random.fork(), forecast, password);
-        SERVER.set(Some(Arc::clone(&server)));
+        let simulated = Arc::clone(&server);
+        connect_by(Some(Arc::new(move || Box::pin(Arc::clone(&simulated).connect()))));
         let pool_size = random.u32(1..=most_links);
         let options = Options {
             login: password.map_or_else(Login::default, |password| Login::new(None, password)),

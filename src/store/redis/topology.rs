@@ -8,3 +8,5 @@ pub(crate) mod counters;
 pub(crate) mod deployment;
 pub(crate) mod node;
 pub(crate) mod sentinel;
+pub(crate) mod slot_map;
+pub(crate) mod status;

@@ -4,7 +4,9 @@
 
 pub(crate) mod batch;
 pub(crate) mod call;
+pub(crate) mod commands;
 pub(crate) mod hash_slot;
 pub(crate) mod known_ttls;
 pub(crate) mod replies;
 pub(crate) mod script;
+pub(crate) mod values;

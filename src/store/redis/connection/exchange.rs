@@ -5,22 +5,18 @@
 
 use std::io;
 
-use bb8_redis::redis::{self, Cmd, ToRedisArgs, Value, parse_redis_value};
+use bb8_redis::redis::{self, Value, parse_redis_value};
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::options::{Address, Login, Options, Password};
-use super::socket::{self, Socket};
-use crate::store::redis::error::{self, ConnectError};
+use super::socket::Socket;
+use crate::store::redis::error;
+use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer};
-use crate::time::Micros;
 use crate::verdict::StoreError;
 
 /// A connection is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
 const LIFETIME: Duration = Duration::from_secs(60);
-
-/// Buffers that grew beyond this for one large request are given back.
-const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -46,109 +42,8 @@ enum State {
     Broken,
 }
 
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Counting; the server has to know transactions.
-    Count,
-    /// The same, on a server that has to say that it is a primary.
-    CountOnPrimary,
-    /// Asking a node of a cluster who the others are.
-    QueryCluster,
-    /// Asking a Sentinel, which has passwords of its own.
-    QuerySentinel,
-    /// Looking at a server that may not be able to count at all; logs in and no more.
-    Inspect,
-}
-
-impl Purpose {
-    fn is_to_count(self) -> bool {
-        matches!(self, Self::Count | Self::CountOnPrimary)
-    }
-
-    fn login(self, options: &Options) -> &Login {
-        if self == Self::QuerySentinel { &options.sentinel_login } else { &options.login }
-    }
-}
-
-/// A new connection, and the time that the server's clock showed; 0 when it was not asked.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) connection: Connection,
-    pub(crate) time: Micros,
-}
-
 impl Connection {
-    /// Connects, logs in, and learns what it has to know about the server, in one round trip.
-    pub(crate) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, ConnectError> {
-        let deadline = Instant::now() + options.connect_timeout;
-        let error = match timeout_at(deadline, Self::handshake(address, options, purpose, deadline)).await {
-            Ok(Ok(opened)) => return Ok(opened),
-            Ok(Err(error)) => error,
-            Err(_) => ConnectError { name: error::CONNECT_TIMEOUT, cause: None },
-        };
-        // Certificates may have been replaced; the next attempt has the new ones.
-        if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name) {
-            tls.read_again();
-        }
-        Err(error)
-    }
-
-    async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, ConnectError> {
-        let login = purpose.login(options);
-        let who = login.read().await.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
-        let mut connection = Self::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
-        let mut steps = Vec::new();
-        let out = connection.outgoing();
-        if let Some((username, password)) = who {
-            let command = out.command("AUTH");
-            if let Some(username) = username {
-                command.arg(username);
-            }
-            command.arg(password.expose());
-            out.end();
-            steps.push(error::AUTH);
-        }
-        if options.database != 0 && matches!(purpose, Purpose::Count | Purpose::CountOnPrimary | Purpose::Inspect) {
-            out.command("SELECT").arg(options.database);
-            out.end();
-            steps.push(error::DATABASE);
-        }
-        if purpose == Purpose::CountOnPrimary {
-            out.command("ROLE");
-            out.end();
-            steps.push(ROLE);
-        }
-        let commands: &[&str] = match purpose {
-            Purpose::Count | Purpose::CountOnPrimary => &["MULTI", "TIME", "EXEC"],
-            Purpose::QueryCluster | Purpose::QuerySentinel => &["PING"],
-            Purpose::Inspect => &[],
-        };
-        for name in commands {
-            out.command(name);
-            out.end();
-            steps.push(error::UNSUPPORTED);
-        }
-        // The timeout around all of this is shorter.
-        if let Err(error) = connection.query(deadline + options.connect_timeout).await {
-            // Some say why, and hang up.
-            let said = steps.iter().zip(&connection.replies).find_map(|(&step, reply)| refused(step, reply));
-            return Err(said.map_or_else(|| connection.why_closed(error::name(error), options), |name| ConnectError { name, cause: None }));
-        }
-        if let Some(name) = steps.iter().zip(&connection.replies).find_map(|(&step, reply)| refused(step, reply)) {
-            let cause = (name == error::AUTH).then(|| sent(login).to_owned());
-            return Err(ConnectError { name, cause });
-        }
-        let time = match connection.replies.last() {
-            Some(Value::Array(values)) => values.first().and_then(time),
-            _ if !purpose.is_to_count() => Some(Micros::default()),
-            _ => None,
-        };
-        let time = time.ok_or(ConnectError { name: error::PROTOCOL, cause: None })?;
-        Ok(Opened { connection, time })
-    }
-
-    fn new(socket: Socket) -> Self {
+    pub(super) fn new(socket: Socket) -> Self {
         Self {
             socket,
             out: CommandBuffer::default(),
@@ -163,25 +58,19 @@ impl Connection {
         }
     }
 
-    /// What ended the login, with a hint where one side may speak TLS and the other one not.
-    fn why_closed(&mut self, name: &'static str, options: &Options) -> ConnectError {
-        match (name, self.cause.take()) {
-            (error::PROTOCOL, _) if self.received.bytes().starts_with(&socket::TLS_ALERT) => {
-                ConnectError { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
-            }
-            (error::IO, cause) => {
-                let told = cause.map_or(ConnectError { name, cause: None }, |cause| socket::connect_error(name, &cause));
-                let hint = if options.tls.is_some() { socket::MAY_WANT_A_CERTIFICATE } else { socket::MAY_SPEAK_TLS };
-                match told {
-                    ConnectError { name: error::IO, cause } => {
-                        let cause = cause.unwrap_or_else(|| "closed by the other side".to_owned());
-                        ConnectError { name, cause: Some(format!("{cause}, during the login; {hint}")) }
-                    }
-                    about_tls => about_tls,
-                }
-            }
-            (name, cause) => ConnectError { name, cause: cause.map(|cause| cause.to_string()) },
-        }
+    /// The replies to the last query, of those that came.
+    pub(super) fn replies(&self) -> &[Value] {
+        &self.replies
+    }
+
+    /// All bytes that came in during the last exchange.
+    pub(super) fn received(&self) -> &[u8] {
+        self.received.bytes()
+    }
+
+    /// What the system said when the connection broke.
+    pub(super) fn take_cause(&mut self) -> Option<io::Error> {
+        self.cause.take()
     }
 
     /// Where the next batch is packed; empty.
@@ -233,13 +122,13 @@ impl Connection {
         let exchanged = self.exchange(deadline).await.map(drop);
         // Also those that came before it broke.
         let (mut parser, mut bytes) = (redis::Parser::new(), self.received.tokens().bytes());
-        while self.replies.len() < self.out.commands
+        while self.replies.len() < self.out.commands()
             && let Ok(value) = parser.parse_value(&mut bytes)
         {
             self.replies.push(value);
         }
         exchanged?;
-        if self.replies.len() < self.out.commands {
+        if self.replies.len() < self.out.commands() {
             self.state = State::Broken;
             return Err(StoreError::Unknown(error::PROTOCOL));
         }
@@ -247,8 +136,8 @@ impl Connection {
     }
 
     async fn round_trip(&mut self) -> Result<(), &'static str> {
-        while self.written < self.out.bytes.len() {
-            match self.socket.write(&self.out.bytes[self.written..]).await {
+        while self.written < self.out.bytes().len() {
+            match self.socket.write(&self.out.bytes()[self.written..]).await {
                 Ok(count) if count > 0 => self.written += count,
                 Ok(_) => return Err(error::IO),
                 Err(cause) => {
@@ -260,7 +149,7 @@ impl Connection {
             }
         }
         self.socket.flush().await.map_err(|cause| self.broke(cause))?;
-        for _ in 0..self.out.commands {
+        for _ in 0..self.out.commands() {
             self.receive().await?;
         }
         if self.received.has_unparsed() { Err(error::PROTOCOL) } else { Ok(()) }
@@ -324,104 +213,4 @@ impl Connection {
 
 fn strange(_: ProtocolError) -> &'static str {
     error::PROTOCOL
-}
-
-/// What a person should know about a refused login, and nothing more.
-fn sent(login: &Login) -> &'static str {
-    match (&login.password, &login.username) {
-        (None, _) => "no password was sent",
-        (Some(Password::Text(_)), None) => "a password was sent, no user name",
-        (Some(Password::Text(_)), Some(_)) => "a user name and a password were sent",
-        (Some(Password::File(_)), None) => "a password out of a file was sent, no user name",
-        (Some(Password::File(_)), Some(_)) => "a user name, and a password out of a file, were sent",
-    }
-}
-
-/// The step of the handshake that asks for the server's role.
-const ROLE: &str = "role";
-
-/// The error of a reply to one step of the handshake.
-fn refused(step: &'static str, reply: &Value) -> Option<&'static str> {
-    if step == ROLE {
-        // Who may not ask cannot know; a replica refuses the first write.
-        let Value::Array(role) = reply else { return None };
-        let is_primary = matches!(role.first(), Some(Value::BulkString(name)) if name == b"master");
-        return (!is_primary).then_some(error::READONLY);
-    }
-    let Value::ServerError(error) = reply else { return None };
-    let kind = error::classify(error);
-    // An error of no known kind is named by the step that it answers.
-    Some(if matches!(kind.error(), StoreError::Unknown(_)) { step } else { kind.name })
-}
-
-/// The reply to TIME.
-pub(crate) fn time(reply: &Value) -> Option<Micros> {
-    let Value::Array(parts) = reply else { return None };
-    let [seconds, micros, ..] = parts.as_slice() else { return None };
-    let (seconds, micros) = (u64::try_from(whole(seconds)?).ok()?, u64::try_from(whole(micros)?).ok()?);
-    seconds.checked_mul(1_000_000)?.checked_add(micros).map(Micros)
-}
-
-/// A whole number, sent as such or as text.
-pub(crate) fn whole(reply: &Value) -> Option<i64> {
-    match reply {
-        Value::Int(number) => Some(*number),
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        _ => None,
-    }
-}
-
-/// Commands on their way out, packed into one run of bytes.
-#[derive(Debug, Default)]
-pub(crate) struct CommandBuffer {
-    bytes: Vec<u8>,
-    commands: usize,
-    command: Cmd,
-}
-
-impl CommandBuffer {
-    /// Begins a command; arguments may follow, then [`CommandBuffer::end`].
-    pub(crate) fn command<T: ToRedisArgs>(&mut self, name: T) -> &mut Cmd {
-        self.begin().arg(name)
-    }
-
-    /// Begins a command whose name is to follow.
-    pub(crate) fn begin(&mut self) -> &mut Cmd {
-        self.command.clear();
-        &mut self.command
-    }
-
-    /// Packs the command that was begun last.
-    pub(crate) fn end(&mut self) {
-        self.command.write_packed_command(&mut self.bytes);
-        self.commands += 1;
-    }
-
-    /// Packs a whole command.
-    pub(crate) fn push<const N: usize>(&mut self, arguments: [&[u8]; N]) {
-        self.size(b'*', N);
-        for argument in arguments {
-            self.size(b'$', argument.len());
-            self.bytes.extend_from_slice(argument);
-            self.bytes.extend_from_slice(b"\r\n");
-        }
-        self.commands += 1;
-    }
-
-    fn size(&mut self, kind: u8, size: usize) {
-        self.bytes.push(kind);
-        self.bytes.extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-
-    #[cfg(test)]
-    pub(crate) const fn commands(&self) -> usize {
-        self.commands
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES);
-        self.commands = 0;
-    }
 }

@@ -44,7 +44,7 @@ pub(crate) enum Socket {
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
     #[cfg(test)]
-    Simulated(crate::store::redis::simulation::Wire),
+    Simulated(super::simulated::SimulatedStream),
 }
 
 impl Socket {
@@ -52,8 +52,8 @@ impl Socket {
     /// so long.
     pub(crate) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, ConnectError> {
         #[cfg(test)]
-        if let Some(server) = crate::store::redis::simulation::server() {
-            return server.connect().await.map(Self::Simulated).map_err(|cause| connect_error(error::CONNECT, &cause));
+        if let Some(connecting) = super::simulated::connect() {
+            return connecting.await.map(Self::Simulated).map_err(|cause| connect_error(error::CONNECT, &cause));
         }
         let (host, stream) = match address {
             Address::Unix(path) => {

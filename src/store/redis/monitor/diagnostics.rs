@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use crate::store::redis::topology::status::{Diagnostic, Report, Urgency};
+
 /// The oldest version that Weir is made for.
 const OLDEST: (u32, u32) = (6, 2);
 
@@ -14,86 +16,6 @@ const ROOM_AGAIN_PERCENT: u64 = 75;
 
 /// Clocks that differ by more are worth a word.
 const CLOCK_OFFSET_MICROS: u64 = 1_000_000;
-
-/// A word of a server that is passed on has at most this many characters.
-const LONGEST_WORD: usize = 32;
-
-/// Something that could be better about a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Diagnostic {
-    /// Stays the same over versions.
-    pub name: &'static str,
-    /// Whether it is only for information.
-    pub(crate) urgency: Urgency,
-    /// What it means, and what to do.
-    pub(crate) text: Cow<'static, str>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// Counts may be lost or limits go unanswered.
-    Warning,
-    /// Good to know.
-    Information,
-}
-
-/// What a server says of itself; `None` where it says nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Of Redis, or of what takes its place.
-    pub version: Option<String>,
-    /// In the database that Weir uses.
-    pub keys: Option<u64>,
-    /// What its data takes.
-    pub used_memory_bytes: Option<u64>,
-    /// What it may take; 0 for as much as there is.
-    pub max_memory_bytes: Option<u64>,
-    /// Keys that it dropped because it was full, since it started.
-    pub evicted_keys: Option<u64>,
-    pub(crate) policy: Option<String>,
-    pub(crate) replicas: Option<u64>,
-    needs_replicas: bool,
-    has_append_only_file: Option<bool>,
-    last_snapshot_failed: bool,
-    is_of_a_cluster: bool,
-}
-
-impl Report {
-    /// Reads the reply to INFO.
-    pub(crate) fn read(info: &str, database: u32) -> Self {
-        let mut report = Self::default();
-        let database = format!("db{database}");
-        for (name, value) in info.lines().filter_map(|probe| probe.trim().split_once(':')) {
-            match name {
-                "redis_version" => report.version = report.version.or_else(|| word(value)),
-                "valkey_version" => report.version = word(value),
-                "used_memory" => report.used_memory_bytes = value.parse().ok(),
-                "maxmemory" => report.max_memory_bytes = value.parse().ok(),
-                "maxmemory_policy" => report.policy = word(value),
-                "evicted_keys" => report.evicted_keys = value.parse().ok(),
-                "connected_slaves" => report.replicas = value.parse().ok(),
-                // Only there when replicas are required.
-                "min_slaves_good_slaves" => report.needs_replicas = true,
-                "aof_enabled" => report.has_append_only_file = Some(value == "1"),
-                "rdb_last_bgsave_status" => report.last_snapshot_failed = value == "err",
-                "cluster_enabled" => report.is_of_a_cluster = value == "1",
-                name if name == database => report.keys = value.split(',').find_map(|part| part.strip_prefix("keys=")?.parse().ok()),
-                _ => {}
-            }
-        }
-        if report.version.is_some() {
-            // A database without keys is not listed.
-            report.keys = report.keys.or(Some(0));
-        }
-        report
-    }
-}
-
-/// A word that cannot be anything else.
-fn word(text: &str) -> Option<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    (!text.is_empty() && text.len() <= LONGEST_WORD && text.chars().all(is_plain)).then(|| text.to_owned())
-}
 
 /// What CONFIG GET says; `None` where it may not be asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,17 +7,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use arc_swap::ArcSwap;
 use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::diagnostics::{self, Config, Diagnostic, Facts, Lacks, Report, Urgency};
-use crate::store::redis::connection::exchange::{CommandBuffer, Connection, Purpose, time};
+use super::diagnostics::{self, Config, Facts, Lacks};
+use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
-use crate::store::redis::topology::deployment::{Deployment, SlotMap};
+use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::{Location, Node};
+use crate::store::redis::topology::slot_map::SlotMap;
+use crate::store::redis::topology::status::{Report, ServerStatus, Urgency};
+use crate::store::redis::wire::commands::CommandBuffer;
+use crate::store::redis::wire::values::time;
 use crate::verdict::StoreError;
 
 /// Between two looks at a server that is well. Figures of this age are what a scrape shows anyway.
@@ -37,35 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// So many times in a row the connection may break over what is asked beside the time; then nothing else is asked there.
 const MOST_BROKEN: u32 = 3;
-
-/// What a server looked like last.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ServerStatus {
-    /// Whether it answered; not before the first look.
-    pub is_up: bool,
-    /// From sending MULTI, TIME and EXEC to their replies.
-    pub round_trip: Option<Duration>,
-    /// How far its clock is ahead of this machine's, in microseconds.
-    pub clock_ahead_micros: Option<i64>,
-    /// What it says of itself.
-    pub report: Report,
-    /// What could be better.
-    pub diagnostics: Vec<Diagnostic>,
-}
-
-/// The last sight of a server, for whoever shows it.
-#[derive(Debug, Default)]
-pub(crate) struct LatestStatus(ArcSwap<ServerStatus>);
-
-impl LatestStatus {
-    pub(crate) fn load(&self) -> Arc<ServerStatus> {
-        self.0.load_full()
-    }
-
-    fn store(&self, status: ServerStatus) {
-        self.0.store(Arc::new(status));
-    }
-}
 
 /// Looks at all servers of a deployment; never ends.
 pub(crate) async fn inspect_all(deployment: &Deployment) {
@@ -251,7 +226,7 @@ impl Inspector {
             self.probe.take().and_then(|mut probe| (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe));
         let mut probe = match usable {
             Some(probe) => probe,
-            None => match Connection::open(&self.location.address, node.options(), Purpose::Inspect).await {
+            None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect).await {
                 Ok(opened) => ProbeConnection { connection: opened.connection, refused: Vec::new(), tried_rights: false },
                 // It answers, but not to this user: only SELECT can be refused like this.
                 Err(error) if error.name == error::NO_PERMISSION => {

@@ -12,14 +12,15 @@ use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use super::counters::{Counters, Session};
 use super::faults::{Event, Forecast, Mishap, Weather};
-use super::wire::{self, Command, Reply, Wire};
+use super::wire::{self, Command, Reply};
+use crate::store::redis::connection::simulated::SimulatedStream;
 use crate::time::Micros;
 
 /// About now, in the middle of an hour.
 const START: Micros = Micros(1_800_001_000_000_000);
 
 #[derive(Debug)]
-pub(in super::super) struct Server {
+pub(super) struct Server {
     state: Mutex<State>,
     /// Told to all connections that they end.
     hang_up: Notify,
@@ -105,7 +106,7 @@ impl Server {
 
     /// What `Socket::connect` gets in place of a socket.
     #[expect(clippy::disallowed_methods, reason = "a connection of the fake ends when the other side does")]
-    pub(in super::super) async fn connect(self: Arc<Self>) -> io::Result<Wire> {
+    pub(super) async fn connect(self: Arc<Self>) -> io::Result<SimulatedStream> {
         // Even the fastest network lets somebody else run first.
         yield_now().await;
         let weather = self.state().weather;
@@ -122,7 +123,7 @@ impl Server {
             self.serve(peer).await;
             self.state().open -= 1;
         });
-        Ok(Wire::new(theirs))
+        Ok(SimulatedStream::new(theirs))
     }
 
     async fn serve(&self, mut peer: Peer) {

@@ -1,39 +1,4 @@
-//! Bytes between Weir and the fake: a socket that is none, commands as they come in, replies as they go out.
-
-use std::io;
-use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
-
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
-
-/// Weir's end of a connection.
-#[derive(Debug)]
-pub(in super::super) struct Wire(Mutex<DuplexStream>);
-
-impl Wire {
-    pub(super) fn new(stream: DuplexStream) -> Self {
-        Self(Mutex::new(stream))
-    }
-
-    pub(in super::super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).write(bytes).await
-    }
-
-    pub(in super::super) async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes).await
-    }
-
-    /// Reads if there is anything, without waiting.
-    pub(in super::super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut read = ReadBuf::new(bytes);
-        match Pin::new(&mut *stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut read) {
-            Poll::Ready(result) => result.map(|()| read.filled().len()),
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-}
+//! Bytes between Weir and the fake server: commands as they come in, replies as they go out.
 
 /// A command: its name and arguments.
 pub(super) type Command = Vec<Vec<u8>>;

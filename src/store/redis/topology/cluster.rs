@@ -10,10 +10,11 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
 use crate::breaker::State;
-use crate::store::redis::connection::exchange::{Connection, Purpose, whole};
+use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, ConnectError};
 use crate::store::redis::wire::hash_slot::Slot;
+use crate::store::redis::wire::values::whole;
 
 /// How old the map may get while nothing speaks against it.
 const FRESH: Duration = Duration::from_secs(30);
@@ -103,7 +104,7 @@ fn slots(ranges: &Ranges) -> usize {
 
 async fn ask(deployment: &Deployment, address: &Address) -> Result<Ranges, ConnectError> {
     let options = deployment.options();
-    let mut connection = Connection::open(address, options, Purpose::QueryCluster).await?.connection;
+    let mut connection = handshake::open(address, options, Purpose::QueryCluster).await?.connection;
     let out = connection.outgoing();
     out.command("CLUSTER").arg("SLOTS");
     out.end();

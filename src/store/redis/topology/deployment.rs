@@ -11,13 +11,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::counters::Counts;
 use super::node::Node;
+use super::slot_map::{NodeIndex, SlotMap};
+use super::status::ServerStatus;
 use crate::breaker::{State, Transitions};
-use crate::store::redis::connection::exchange::Purpose;
+use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
-use crate::store::redis::error::{self, ErrorCounters};
-use crate::store::redis::monitor::inspection::ServerStatus;
+use crate::store::redis::error::ErrorCounters;
 use crate::store::redis::wire::batch::BatchOptions;
-use crate::store::redis::wire::hash_slot::{self, SLOTS, Slot};
+use crate::store::redis::wire::hash_slot::Slot;
 
 /// What all runtimes of a process share of one deployment.
 pub struct Deployment {
@@ -40,17 +41,6 @@ struct RequestCounters {
     unknown_outcomes: AtomicU64,
     retries: AtomicU64,
 }
-
-/// Which server has what.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SlotMap {
-    pub(crate) nodes: Vec<Arc<Node>>,
-    /// By slot the place in `nodes`, or [`UNASSIGNED`]; without it the first node has all.
-    owners: Option<Box<[u16]>>,
-}
-
-/// No node has the slot.
-const UNASSIGNED: u16 = u16::MAX;
 
 /// Connections of all runtimes, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +78,7 @@ impl Deployment {
             Topology::Cluster(_) => Vec::new(),
         };
         Arc::new(Self {
-            map: ArcSwap::from_pointee(SlotMap { nodes, owners: None }),
+            map: ArcSwap::from_pointee(SlotMap::without_slots(nodes)),
             options,
             error_counters,
             discovered: Notify::new(),
@@ -202,101 +192,60 @@ impl Deployment {
     /// A new map of a cluster: who has which slots. What is known of servers that stay is kept.
     pub(crate) fn update_slots(&self, ranges: &[(std::ops::RangeInclusive<Slot>, Address)]) {
         let old = self.map();
-        let mut map = SlotMap { nodes: Vec::new(), owners: Some(vec![UNASSIGNED; SLOTS].into_boxed_slice()) };
+        let mut map = SlotMap::of_cluster();
         for (slots, address) in ranges {
-            let index = self.place_in(&mut map, &old, address);
-            if let Some(owners) =
-                map.owners.as_mut().and_then(|owners| owners.get_mut(usize::from(*slots.start())..=usize::from(*slots.end())))
-            {
-                owners.fill(index);
-            }
+            let owner = self.index_in(&mut map, &old, address);
+            map.assign(slots.clone(), owner);
         }
-        self.put(map);
+        self.map.store(Arc::new(map));
+        self.finish_discovery();
     }
 
     /// A single slot has moved. Returns its new server.
     pub(crate) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
         self.is_stale.notify_one();
-        let map = self.map();
-        let owner = map.owners.as_ref().and_then(|owners| map.nodes.get(usize::from(*owners.get(usize::from(slot))?)));
-        if let Some(owner) = owner.filter(|owner| is_at(owner, address)) {
+        if let Some(owner) = self.map.load().slot_owner(slot).filter(|owner| owner.has_address(address)) {
             return Arc::clone(owner);
         }
         self.change(|map, old| {
-            let index = self.place_in(map, old, address);
-            if let Some(owner) = map.owners.as_mut().and_then(|owners| owners.get_mut(usize::from(slot))) {
-                *owner = index;
-            }
-            index
+            let owner = self.index_in(map, old, address);
+            map.assign(slot..=slot, owner);
+            owner
         })
     }
 
     /// The server at an address. One that is new has no slot yet.
     pub(crate) fn node_at(&self, address: &Address) -> Arc<Node> {
-        let known = self.map.load().nodes.iter().find(|node| is_at(node, address)).map(Arc::clone);
-        known.unwrap_or_else(|| self.change(|map, old| self.place_in(map, old, address)))
+        let map = self.map.load();
+        match map.find(address) {
+            Some(index) => Arc::clone(map.node(index)),
+            None => self.change(|map, old| self.index_in(map, old, address)),
+        }
     }
 
-    /// Puts a changed copy in the map's place, unless somebody else was faster; then changes that one. Returns the server at the place that
-    /// the change names.
-    fn change(&self, change: impl Fn(&mut SlotMap, &SlotMap) -> u16) -> Arc<Node> {
+    /// Replaces the map by a changed copy; repeats the change if another thread replaced the map first. Returns the node that the change names.
+    fn change(&self, change: impl Fn(&mut SlotMap, &SlotMap) -> NodeIndex) -> Arc<Node> {
         loop {
             let old = self.map();
             let mut map = SlotMap::clone(&old);
             let index = change(&mut map, &old);
-            let node = Arc::clone(&map.nodes[usize::from(index)]);
+            let node = Arc::clone(map.node(index));
             if Arc::ptr_eq(&self.map.compare_and_swap(&old, Arc::new(map)), &old) {
                 return node;
             }
         }
     }
 
-    /// The place of the server at an address, which is put there if it is new.
-    fn place_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> u16 {
-        let index = map.nodes.iter().position(|node| is_at(node, address)).unwrap_or_else(|| {
-            let known = old.nodes.iter().find(|node| is_at(node, address));
-            map.nodes.push(known.map_or_else(|| self.node(address), Arc::clone));
-            map.nodes.len() - 1
-        });
-        // A cluster has at most as many servers as slots.
-        u16::try_from(index).unwrap_or(UNASSIGNED)
+    /// The index in `map` of the server at an address, which is added if it is new.
+    fn index_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> NodeIndex {
+        map.find(address).unwrap_or_else(|| {
+            let known = old.find(address).map(|index| Arc::clone(old.node(index)));
+            map.push(known.unwrap_or_else(|| self.node(address)))
+        })
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
         Node::new(Some(address.clone()), &self.options, Purpose::Count, &self.error_counters, &self.opened_circuit)
-    }
-
-    fn put(&self, map: SlotMap) {
-        self.map.store(Arc::new(map));
-        self.finish_discovery();
-    }
-}
-
-fn is_at(node: &Node, address: &Address) -> bool {
-    node.location().is_some_and(|location| location.address == *address)
-}
-
-impl SlotMap {
-    /// Who has a key.
-    ///
-    /// # Errors
-    /// The name of the reason why nobody has.
-    pub(crate) fn owner(&self, key: &[u8]) -> Result<&Arc<Node>, &'static str> {
-        let node = match &self.owners {
-            None => self.nodes.first().ok_or(error::NO_PRIMARY)?,
-            Some(owners) => self.nodes.get(usize::from(owners[usize::from(hash_slot::of(key))])).ok_or(error::CLUSTER_DOWN)?,
-        };
-        Ok(node)
-    }
-
-    /// How many slots have an owner.
-    pub(crate) fn slots(&self) -> usize {
-        self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != UNASSIGNED).count())
-    }
-
-    /// A key of those that a node has, of this form: what a probe writes.
-    pub(crate) fn key_of(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
-        (0..SLOTS as u32).map(key).find(|key| self.owner(key).is_ok_and(|owner| owner.id == node.id))
     }
 }
 

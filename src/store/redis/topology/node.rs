@@ -9,12 +9,13 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::clock::Clock;
 use super::counters::Counters;
+use super::status::LatestStatus;
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Budget;
-use crate::store::redis::connection::exchange::{Connection, Purpose};
+use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ConnectError, ErrorCounters};
-use crate::store::redis::monitor::inspection::LatestStatus;
 use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::batch::Reply;
 use crate::time::Micros;
@@ -164,6 +165,11 @@ impl Node {
         self.found.notify_waiters();
     }
 
+    /// Whether its address is this one.
+    pub(crate) fn has_address(&self, address: &Address) -> bool {
+        self.location.load().as_ref().is_some_and(|location| location.address == *address)
+    }
+
     /// Whether the server is still where this says.
     pub(crate) fn is_at(&self, location: &Arc<Location>) -> bool {
         self.location.load().as_ref().is_some_and(|now| now.generation == location.generation)
@@ -172,7 +178,7 @@ impl Node {
     /// A new connection, and the place that it leads to.
     pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
         let location = self.find().await.ok_or(ConnectError { name: error::NO_PRIMARY, cause: None })?;
-        let opened = Connection::open(&location.address, &self.options, self.purpose).await?;
+        let opened = handshake::open(&location.address, &self.options, self.purpose).await?;
         if !self.is_at(&location) {
             // It moved while we connected to where it was.
             return Err(ConnectError { name: error::READONLY, cause: None });

@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
-use crate::store::redis::connection::exchange::{Connection, Purpose};
+use crate::store::redis::connection::exchange::Connection;
+use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, ConnectError};
 
@@ -63,7 +64,7 @@ async fn listen(deployment: &Deployment, master: &str, sentinel: &Address, seat:
 
 /// Until the Sentinel is gone.
 async fn hear_out(deployment: &Deployment, master: &str, sentinel: &Address, seat: SentinelVoice<'_>) -> Result<(), ConnectError> {
-    let open = async || Connection::open(sentinel, deployment.options(), Purpose::QuerySentinel).await.map(|opened| opened.connection);
+    let open = async || handshake::open(sentinel, deployment.options(), Purpose::QuerySentinel).await.map(|opened| opened.connection);
     let (mut asking, mut listening) = (open().await?, open().await?);
     let out = listening.outgoing();
     out.command("SUBSCRIBE").arg("+switch-master");

@@ -13,13 +13,13 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::call::{Call, CallRequest, ScriptRef, longest_jitter, write_key};
+use super::commands::CommandBuffer;
 use super::hash_slot::{self, Redirect, Slot};
 use super::known_ttls::{CounterKey, KnownTtls};
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::store::Budget;
-use crate::store::redis::connection::exchange::CommandBuffer;
 use crate::store::redis::error;
 use crate::time::{Micros, Span};
 use crate::verdict::{StoreError, Verdict};

@@ -2,8 +2,6 @@
 
 use crc::{CRC_16_XMODEM, Crc};
 
-use crate::store::redis::connection::options::Address;
-
 /// The number of a slot.
 pub(crate) type Slot = u16;
 
@@ -26,8 +24,9 @@ pub(crate) fn of(key: &[u8]) -> Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: Slot,
-    /// An empty host means the host of the node that says so.
-    pub(crate) to: Address,
+    /// Empty: the host of the node that says so.
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// The slot is on its way there: only this once, and announced by ASKING.
     pub(crate) is_ask: bool,
 }
@@ -45,17 +44,7 @@ impl Redirect {
         let slot = slot.parse().ok().filter(|&slot| usize::from(slot) < SLOTS)?;
         let (host, port) = place.trim().rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Some(Self { slot, to: Address::Tcp { host, port: port.parse().ok()? }, is_ask })
-    }
-
-    /// With the host of the node that says so in place of an empty one.
-    pub(crate) fn seen_from(mut self, node: Option<&Address>) -> Self {
-        if let (Address::Tcp { host, .. }, Some(Address::Tcp { host: own, .. })) = (&mut self.to, node)
-            && host.is_empty()
-        {
-            host.clone_from(own);
-        }
-        self
+        Some(Self { slot, host, port: port.parse().ok()?, is_ask })
     }
 }
 
@@ -76,10 +65,10 @@ mod tests {
     #[test]
     fn redirects_are_read_and_nothing_else_is_one() {
         let read = |line: &str| Redirect::read(line.as_bytes());
-        let to = |host: &str, port| Address::Tcp { host: host.to_owned(), port };
-        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), Some(Redirect { slot: 3_999, to: to("127.0.0.1", 6_381), is_ask: false }));
-        assert_eq!(read("ASK 1 [::1]:7000"), Some(Redirect { slot: 1, to: to("::1", 7_000), is_ask: true }));
-        assert_eq!(read("MOVED 7 :6381"), Some(Redirect { slot: 7, to: to("", 6_381), is_ask: false }));
+        let to = |slot, host: &str, port, is_ask| Some(Redirect { slot, host: host.to_owned(), port, is_ask });
+        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381, false));
+        assert_eq!(read("ASK 1 [::1]:7000"), to(1, "::1", 7_000, true));
+        assert_eq!(read("MOVED 7 :6381"), to(7, "", 6_381, false));
         for line in ["MOVED", "MOVED 3999", "MOVED x h:1", "MOVED 16384 h:1", "MOVED 1 h", "MOVED 1 h:99999", "ERR MOVED 1 h:1"] {
             assert_eq!(read(line), None, "{line}");
         }

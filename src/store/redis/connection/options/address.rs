@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use bb8_redis::redis::{ConnectionAddr, IntoConnectionInfo};
 
-use super::{OptionsError, Secret};
+use super::error::OptionsError;
+use super::login::Secret;
 
 /// The port of a `redis://` address that names none.
 const PORT: u16 = 6379;

@@ -1,0 +1,55 @@
+//! What stands in for a socket in the simulation: a stream in memory, and who makes it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
+
+/// Makes a stream for each connection.
+pub(crate) type Connect = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<SimulatedStream>> + Send>>>;
+
+thread_local! {
+    static CONNECT: RefCell<Option<Connect>> = const { RefCell::new(None) };
+}
+
+/// From now on all connections of this thread are made by `connect`; `None`: by the system.
+pub(crate) fn connect_by(connect: Option<Connect>) {
+    CONNECT.set(connect);
+}
+
+/// The connection that is being made, if this thread simulates them.
+pub(super) fn connect() -> Option<impl Future<Output = io::Result<SimulatedStream>> + Send> {
+    CONNECT.with_borrow(|connect| connect.as_ref().map(|connect| connect()))
+}
+
+/// Weir's end of a connection.
+#[derive(Debug)]
+pub(crate) struct SimulatedStream(Mutex<DuplexStream>);
+
+impl SimulatedStream {
+    pub(crate) fn new(stream: DuplexStream) -> Self {
+        Self(Mutex::new(stream))
+    }
+
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).write(bytes).await
+    }
+
+    pub(super) async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes).await
+    }
+
+    /// Reads if there is anything, without waiting.
+    pub(super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = ReadBuf::new(bytes);
+        match Pin::new(&mut *stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut read) {
+            Poll::Ready(result) => result.map(|()| read.filled().len()),
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}

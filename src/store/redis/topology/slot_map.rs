@@ -1,0 +1,93 @@
+//! Which node owns which hash slot, and with it every key of the slot. Without a cluster the first node owns all keys.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::node::Node;
+use crate::store::redis::connection::options::Address;
+use crate::store::redis::error;
+use crate::store::redis::wire::hash_slot::{self, SLOTS, Slot};
+
+/// The index of a node in a [`SlotMap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeIndex(u16);
+
+impl NodeIndex {
+    /// Stands for "no node owns the slot".
+    const NONE: Self = Self(u16::MAX);
+
+    fn new(index: usize) -> Self {
+        // A cluster has at most as many nodes as slots.
+        u16::try_from(index).map_or(Self::NONE, Self)
+    }
+}
+
+/// The nodes of a deployment, and the owners of its slots.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlotMap {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    /// By slot; `None` without a cluster.
+    owners: Option<Box<[NodeIndex]>>,
+}
+
+impl SlotMap {
+    /// The first node owns all keys.
+    pub(crate) fn without_slots(nodes: Vec<Arc<Node>>) -> Self {
+        Self { nodes, owners: None }
+    }
+
+    /// A cluster whose slots have no owners yet.
+    pub(crate) fn of_cluster() -> Self {
+        Self { nodes: Vec::new(), owners: Some(vec![NodeIndex::NONE; SLOTS].into_boxed_slice()) }
+    }
+
+    /// The owner of a key.
+    ///
+    /// # Errors
+    /// The name of the reason why the key has no owner.
+    pub(crate) fn owner(&self, key: &[u8]) -> Result<&Arc<Node>, &'static str> {
+        match self.owners {
+            None => self.nodes.first().ok_or(error::NO_PRIMARY),
+            Some(_) => self.slot_owner(hash_slot::of(key)).ok_or(error::CLUSTER_DOWN),
+        }
+    }
+
+    /// The owner of a slot of a cluster.
+    pub(crate) fn slot_owner(&self, slot: Slot) -> Option<&Arc<Node>> {
+        let owner = self.owners.as_ref()?.get(usize::from(slot))?;
+        self.nodes.get(usize::from(owner.0))
+    }
+
+    /// Makes a node the owner of some slots of a cluster.
+    pub(crate) fn assign(&mut self, slots: RangeInclusive<Slot>, owner: NodeIndex) {
+        let range = usize::from(*slots.start())..=usize::from(*slots.end());
+        if let Some(owners) = self.owners.as_mut().and_then(|owners| owners.get_mut(range)) {
+            owners.fill(owner);
+        }
+    }
+
+    /// How many slots have an owner.
+    pub(crate) fn slots(&self) -> usize {
+        self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != NodeIndex::NONE).count())
+    }
+
+    /// The node at an address.
+    pub(crate) fn find(&self, address: &Address) -> Option<NodeIndex> {
+        self.nodes.iter().position(|node| node.has_address(address)).map(NodeIndex::new)
+    }
+
+    pub(crate) fn node(&self, index: NodeIndex) -> &Arc<Node> {
+        &self.nodes[usize::from(index.0)]
+    }
+
+    /// Adds a node, which owns no slot yet.
+    pub(crate) fn push(&mut self, node: Arc<Node>) -> NodeIndex {
+        self.nodes.push(node);
+        NodeIndex::new(self.nodes.len() - 1)
+    }
+
+    /// A key that a node owns, of this form: what a probe writes.
+    pub(crate) fn key_of(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
+        (0..SLOTS as u32).map(key).find(|key| self.owner(key).is_ok_and(|owner| owner.id == node.id))
+    }
+}
