@@ -1,8 +1,8 @@
 //! Compiles `proto/` and declares the gRPC service.
 //!
-//! A pure-Rust protobuf compiler does it, so that a fresh machine needs only cargo. Three things come out: the original descriptors (for
-//! reflection and JSON), Rust messages with a client (for `weir hit` and the tests), and the server, declared by hand so that its codec and
-//! its request type are ours.
+//! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the published descriptors (for reflection and
+//! JSON), Rust messages with a client (for `weir hit` and the tests), and the server's trait, which is declared by hand because it has a
+//! codec and a request type of our own.
 
 use std::env;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    #[expect(clippy::disallowed_methods, reason = "cargo tells where its output goes in the environment")]
+    #[expect(clippy::disallowed_methods, reason = "cargo passes the output folder in the environment")]
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
     let original = protox::compile([SERVICE], ["proto"])?;
@@ -37,14 +37,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let service = tonic_build::manual::Service::builder()
         .name("RateLimitService")
         .package("envoy.service.ratelimit.v3")
-        .comment("What Envoy asks.")
+        .comment("The service that Envoy calls.")
         .method(decide)
         .build();
     tonic_build::manual::Builder::new().out_dir(&server).build_client(false).compile(&[service]);
     Ok(())
 }
 
-/// Text that is not UTF-8 must be limited like any other, and a `string` field would refuse it; `bytes` looks the same on the wire.
+/// Makes the strings of entries `bytes`, which are the same on the wire: text that is not UTF-8 must be limited too, and `string` refuses it.
+/// Source: Protocol Buffers, "Encoding", length-delimited records.
 fn entries_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut set.file {
         for message in &mut file.message_type {

@@ -1,7 +1,7 @@
-//! The process: build everything, run, drain, stop.
+//! The process: start-up, serving, draining and exit.
 //!
-//! One control thread accepts, serves HTTP, sweeps and hears signals; files have a thread of their own, and what takes long (a scrape, a large
-//! JSON) runs beside it. The workers answer.
+//! One control thread accepts connections, serves HTTP, sweeps the stores and receives signals. Limit files are read on a thread of their own, and
+//! long work (a scrape, a large JSON body) runs on blocking threads. The workers answer gRPC requests.
 
 mod health;
 mod redis;
@@ -33,10 +33,10 @@ use crate::telemetry;
 use health::Conditions;
 use stores::Stores;
 
-/// Time for what is in flight when the process ends.
-const LAST_REQUESTS: Duration = Duration::from_secs(10);
+/// Grace period for requests in flight when the process ends.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// Problems of the first files that are logged.
+/// Problems that are logged at most when the process starts without limits.
 const MAX_LOGGED: usize = 50;
 
 /// Why the process cannot start.
@@ -45,22 +45,22 @@ pub enum StartError {
     /// A listener cannot be opened.
     #[error("cannot listen on {address} for {listener}: {error}; {remedy}")]
     Listen {
-        /// What the listener is for.
+        /// The name of the listener: grpc or http.
         listener: &'static str,
-        /// Where.
+        /// Its address.
         address: SocketAddr,
         /// The operating system's reason.
         error: io::Error,
         /// What to do.
         remedy: &'static str,
     },
-    /// The limits cannot be used; nothing is served rather than nothing limited.
+    /// The limit files cannot be used. Without limits, Weir would allow every request.
     #[error("{}", lines(.0))]
     Limits(Vec<Problem>),
-    /// Logs cannot be started.
+    /// The log cannot be started.
     #[error("LOG_LEVEL")]
     Logs(#[from] telemetry::Error),
-    /// No thread or event queue is to be had.
+    /// The operating system gives no thread or no event queue.
     #[error("the operating system gives no thread or event queue")]
     System(#[from] io::Error),
 }
@@ -74,17 +74,17 @@ fn lines(problems: &[Problem]) -> String {
 /// # Errors
 /// [`StartError`]; once it serves, nothing ends it but a signal.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
-    // Held to the end: what was logged last is still written.
+    // Held to the end, so that the last log lines are written.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
-    // Its further threads put metrics together and read files.
+    // Its blocking threads serve scrapes and read JSON bodies, at a lower priority than the workers.
     let runtime = Builder::new_current_thread().enable_all().on_thread_start(background::step_back).build()?;
     let ended = runtime.block_on(run(settings, &logs));
-    // Nothing is waited for any more, whatever a thread is still at.
+    // Does not wait for blocking threads.
     runtime.shutdown_background();
     ended
 }
 
-#[expect(clippy::disallowed_methods, reason = "the control thread's own tasks, all of which end below")]
+#[expect(clippy::disallowed_methods, reason = "tasks of the control thread, all of which end below")]
 async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartError> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
     for warning in &settings.warnings {
@@ -131,26 +131,29 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     if conditions.may_change() {
         tokio::spawn(conditions.report(health.clone()));
     }
-    tokio::spawn(stores.keep());
+    tokio::spawn(stores.maintain());
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
 
-    until_told_to_stop(&settings, &health).await;
+    drain_on_signal(&settings, &health).await;
     stop.send_replace(true);
     publishing.abort();
     let drained = async {
-        end_watches(grpc_health).await;
-        let workers = tokio::task::spawn_blocking(move || workers.drain(LAST_REQUESTS));
-        let _ = tokio::join!(workers, tokio::time::timeout(LAST_REQUESTS, pages));
+        end_health_watches(grpc_health).await;
+        let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
+        let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
     };
     tokio::select! {
         () = drained => tracing::info!("weir stopped"),
-        () = told_to_stop() => tracing::warn!("told to stop again: requests in flight are cut off"),
+        _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
     }
     Ok(())
 }
 
-/// Loads the limits; warnings are logged, problems end the start unless the settings say otherwise.
+/// Loads the limits for the first time. Problems end the start, unless the settings allow a start without limits.
+///
+/// # Errors
+/// [`StartError::Limits`].
 fn first_load(settings: &Settings, live: &Arc<Live>) -> Result<files::Watched, StartError> {
     match files::load_once(live, &settings.files) {
         Ok(watched) => Ok(watched),
@@ -160,7 +163,7 @@ fn first_load(settings: &Settings, live: &Arc<Live>) -> Result<files::Watched, S
             }
             tracing::error!(
                 problems = problems.len(),
-                "there are no limits yet: every request is answered UNAVAILABLE until the files can be used"
+                "no limits are loaded: every request is answered with UNAVAILABLE until the files can be used"
             );
             Ok(watched)
         }
@@ -177,7 +180,7 @@ fn open(listener: &'static str, address: SocketAddr) -> Result<TcpListener, Star
         }
         Err(error) => {
             let remedy = match error.kind() {
-                io::ErrorKind::AddrInUse => "stop what uses the port, or choose another one",
+                io::ErrorKind::AddrInUse => "stop what uses the port, or choose another port",
                 io::ErrorKind::PermissionDenied => "choose a port above 1023",
                 _ => "choose an address of this machine",
             };
@@ -205,41 +208,38 @@ async fn publish_health(health: Health, grpc_health: GrpcHealth) {
 }
 
 /// Sends NOT_SERVING to every health watch and ends its stream, which does not end by itself: it ends when its service is cleared.
-async fn end_watches(mut grpc_health: GrpcHealth) {
+async fn end_health_watches(mut grpc_health: GrpcHealth) {
     for service in HEALTH_SERVICES {
         grpc_health.set_service_status(service, ServingStatus::NotServing).await;
         grpc_health.clear_service_status(service).await;
     }
 }
 
-/// After SIGTERM (and SIGHUP, as in envoyproxy/ratelimit) clients get time to notice; a person at a terminal (SIGINT) does not want to wait,
-/// nor does a second signal.
-async fn until_told_to_stop(settings: &Settings, health: &Health) {
-    let patient = told_to_stop_patiently().await;
+/// Waits for a signal, and after SIGTERM or SIGHUP also for `DRAIN_DELAY`, in which clients find other replicas. SIGINT, which a person sends
+/// from a terminal, and a second signal skip that time. SIGHUP ends the process as in envoyproxy/ratelimit.
+async fn drain_on_signal(settings: &Settings, health: &Health) {
+    let signal = shutdown_signal().await;
     health.drain();
-    if patient && !settings.drain_delay.is_zero() {
-        tracing::info!(delay_secs = settings.drain_delay.as_secs_f64(), "told to stop: unhealthy from now on, still serving");
+    if signal != SignalKind::interrupt() && !settings.drain_delay.is_zero() {
+        tracing::info!(delay_secs = settings.drain_delay.as_secs_f64(), "signal received: unhealthy from now on, still serving");
         tokio::select! {
             () = tokio::time::sleep(settings.drain_delay) => {}
-            () = told_to_stop() => {}
+            _ = shutdown_signal() => {}
         }
     }
     tracing::info!("draining");
 }
 
-async fn told_to_stop_patiently() -> bool {
+/// Waits for a signal that ends the process.
+async fn shutdown_signal() -> SignalKind {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
         tracing::error!("signals cannot be received; only SIGKILL ends this process");
         return std::future::pending().await;
     };
     tokio::select! {
-        _ = terminate.recv() => true,
-        _ = hang_up.recv() => true,
-        _ = interrupt.recv() => false,
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = hang_up.recv() => SignalKind::hangup(),
     }
-}
-
-async fn told_to_stop() {
-    told_to_stop_patiently().await;
 }

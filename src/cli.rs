@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand; without one, `weir` serves.
+//! The command line: one file per subcommand. Without a subcommand, `weir` serves.
 
 mod check;
 mod hit;
@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 /// A rate-limit service for Envoy
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, about, disable_help_subcommand = true)]
-#[command(after_help = "Without a command, weir serves: `weir --port 0` is `weir serve --port 0`.")]
+#[command(after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -22,34 +22,34 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer Envoy's requests (the default)
+    /// Serve rate-limit requests of Envoy (the default)
     Serve(Box<crate::settings::Flags>),
-    /// Check files of limits, and print every problem in them
+    /// Check limit files, and print every problem in them
     Check(check::Check),
-    /// Send one request to a running service, and print the verdicts
+    /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
 }
 
-/// Wrong use of the command line.
-const USAGE: u8 = 2;
+/// The exit code for invalid arguments.
+const USAGE_ERROR: u8 = 2;
 
-/// Runs what `arguments` (the program's name first) ask for.
+/// Runs the command in `arguments`, whose first one is the name of the program.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(with_default_command(arguments)) {
         Ok(cli) => cli,
-        Err(error) => return told(refuse(&error)),
+        Err(error) => return exit_code(help_or_error(&error)),
     };
-    told(match cli.command {
+    exit_code(match cli.command {
         Command::Serve(flags) => serve::run(*flags),
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
     })
 }
 
-/// An error as one line.
-fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
-    done.unwrap_or_else(|error| {
+/// The exit code of a command; an error is printed as one line.
+fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
         print::error(format_args!("weir: {error:#}"));
         ExitCode::FAILURE
     })
@@ -60,30 +60,30 @@ fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
     let help = ["-h", "--help", "-V", "--version"];
     let serves = arguments.get(1).is_none_or(|first| first.to_str().is_some_and(|first| first.starts_with('-') && !help.contains(&first)));
     if serves {
-        let place = arguments.len().min(1);
-        arguments.insert(place, "serve".into());
+        let after_name = arguments.len().min(1);
+        arguments.insert(after_name, "serve".into());
     }
     arguments
 }
 
-/// Help as it is; an error as one line.
-fn refuse(error: &clap::Error) -> anyhow::Result<ExitCode> {
+/// Prints help as it is, and an error of the arguments as one line.
+fn help_or_error(error: &clap::Error) -> anyhow::Result<ExitCode> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         print::out(error)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Up to the empty line, after which clap shows how the command is used. What is missing stands on lines of its own.
+    // clap prints the error (missing arguments on lines of their own), an empty line, and the usage.
     let text = error.to_string();
     let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let what = lines.join(" ");
-    let what = what.trim_start_matches("error: ");
-    let nearest = match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
+    let message = lines.join(" ");
+    let message = message.trim_start_matches("error: ");
+    let remedy = match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
         Some(ContextValue::String(nearest)) => format!("; did you mean `{nearest}`?"),
         Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => format!("; did you mean `{}`?", nearest.join("` or `")),
-        _ => "; `weir --help` and `weir COMMAND --help` tell what there is".to_owned(),
+        _ => "; see `weir --help` and `weir COMMAND --help`".to_owned(),
     };
-    print::error(format_args!("weir: {what}{nearest}"));
-    Ok(ExitCode::from(USAGE))
+    print::error(format_args!("weir: {message}{remedy}"));
+    Ok(ExitCode::from(USAGE_ERROR))
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_declaration_is_sound() {
+    fn the_declaration_is_valid() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }

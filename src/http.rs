@@ -1,7 +1,7 @@
 //! The HTTP listener: health, metrics and JSON, one function per page.
 //!
-//! It runs on the control thread and is not made for load: connections, bodies and times are bounded tightly. Nothing that a page shows may
-//! be a secret, because nobody has to say who they are.
+//! It runs on the control thread and is not made for load: connections, bodies and times have tight bounds. There is no authentication, so that
+//! no page may show a secret.
 
 mod json;
 
@@ -30,49 +30,50 @@ use tonic::{Code, Status};
 use crate::health::Health;
 use crate::metrics::Metrics;
 
-/// Open connections; for one more the oldest is closed, so that those who only hold one cannot keep a probe out.
+/// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out a health probe.
 const MAX_CONNECTIONS: usize = 512;
 
-/// JSON requests that are read at a time; each may need many times its own size.
-const MAX_READ_AT_A_TIME: usize = 2;
+/// JSON bodies that are parsed at a time; each may need many times its own size in memory.
+const MAX_PARSED_AT_A_TIME: usize = 2;
 
-/// The largest body, as for a message over gRPC.
+/// The largest body in bytes, as for a gRPC message.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// The largest head of a request.
+/// The largest head of a request in bytes: request line and headers.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
-/// Time for a request's head, and for what stays open between two requests.
+/// Time for the head of a request to arrive, which includes the idle time between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Time for a request's body.
+/// Time for the body of a request to arrive.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// After this a connection has to be made anew, so that a peer that reads nothing does not hold one for ever.
+/// The maximum age of a connection, so that a client that reads nothing does not hold it for ever.
 const CONNECTION_AGE: Duration = Duration::from_secs(600);
 
-/// Time for what is in flight when a connection has to end.
-const LAST_ANSWER: Duration = Duration::from_secs(5);
+/// Grace period for the request in flight when a connection has to end.
+const GRACE: Duration = Duration::from_secs(5);
 
-/// Before accepting again when it failed, as it does without free file descriptors.
-const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
+/// Pause after an error of accept: most often there are no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const INDEX: &str = "\
 Weir, a rate-limit service for Envoy
 
-/healthcheck   200 and OK, or 500 while it wants no traffic
+/healthcheck   200 if healthy, 500 if not
 /metrics       metrics for Prometheus
-/json          POST a RateLimitRequest as JSON; 200 is OK, 429 is OVER_LIMIT
+/json          POST a RateLimitRequest as JSON: 200 for OK, 429 for OVER_LIMIT
 ";
 
 type Answer = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 
-/// What pages show.
+/// The pages, and the sources of their content.
 pub struct Pages {
     metrics: Arc<Metrics>,
     health: Health,
+    /// Held by the one scrape that is encoded at a time.
     scrape: Mutex<()>,
-    reading: Semaphore,
+    parsing: Semaphore,
     decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
 }
 
@@ -83,7 +84,7 @@ impl std::fmt::Debug for Pages {
 }
 
 impl Pages {
-    /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the same path as gRPC.
+    /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the request path of gRPC.
     pub fn new<D, F>(metrics: Arc<Metrics>, health: Health, decide: D) -> Self
     where
         D: Fn(Bytes) -> F + Send + Sync + 'static,
@@ -93,7 +94,7 @@ impl Pages {
             metrics,
             health,
             scrape: Mutex::new(()),
-            reading: Semaphore::new(MAX_READ_AT_A_TIME),
+            parsing: Semaphore::new(MAX_PARSED_AT_A_TIME),
             decide: Box::new(move |request| Box::pin(decide(request))),
         }
     }
@@ -112,15 +113,15 @@ impl Pages {
         if self.health.is_ready() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
     }
 
-    /// With 10,000 limits the text has megabytes and takes tenths of a second: it is put together beside this thread, which also accepts
-    /// connections, and only once at a time.
+    /// With 10,000 limits the text has megabytes and takes tenths of a second. It is encoded on a blocking thread, one scrape at a time, because
+    /// the control thread also accepts connections.
     async fn metrics(&self, method: &Method) -> Response<Full<Bytes>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "metrics can only be read; use GET\n");
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
-        let _one = self.scrape.lock().await;
+        let _only = self.scrape.lock().await;
         let metrics = Arc::clone(&self.metrics);
         match tokio::task::spawn_blocking(move || metrics.encode()).await {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
@@ -135,12 +136,12 @@ impl Pages {
             Err(refused) => return refused,
         };
         let request = {
-            let _place = self.reading.acquire().await;
+            let _permit = self.parsing.acquire().await;
             tokio::task::spawn_blocking(move || json::request(&body)).await.unwrap_or_else(|error| Err(error.to_string()))
         };
         let request = match request {
             Ok(request) => request,
-            Err(error) => return failed(StatusCode::BAD_REQUEST, &format!("the body is no RateLimitRequest in JSON: {error}")),
+            Err(error) => return failed(StatusCode::BAD_REQUEST, &format!("the body is not a RateLimitRequest in JSON: {error}")),
         };
         let decided = match (self.decide)(request).await {
             Ok(decided) => decided,
@@ -174,7 +175,7 @@ fn status_code(code: Code) -> StatusCode {
     }
 }
 
-/// An error in one line, whatever the message quotes.
+/// An error as one line of text; control characters of the message become spaces.
 fn failed(status: StatusCode, message: &str) -> Response<Full<Bytes>> {
     let mut line: String = message.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     line.push('\n');
@@ -192,7 +193,7 @@ fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>
     response
 }
 
-/// Serves until `stop` is true (or its sender is gone), and then until what is in flight is answered.
+/// Serves until `stop` is true or its sender is dropped, and then until all requests in flight are answered.
 pub async fn serve(listener: TcpListener, pages: Pages, mut stop: watch::Receiver<bool>) {
     let pages = Arc::new(pages);
     let mut connections = JoinSet::new();
@@ -209,8 +210,8 @@ pub async fn serve(listener: TcpListener, pages: Pages, mut stop: watch::Receive
                     oldest_first.push_back(connections.spawn(connection(stream, Arc::clone(&pages), stop.clone())));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "an HTTP connection cannot be accepted");
-                    sleep(AFTER_ACCEPT_ERROR).await;
+                    tracing::warn!(%error, "cannot accept an HTTP connection");
+                    sleep(ACCEPT_PAUSE).await;
                 }
             },
             Some(_) = connections.join_next() => {}
@@ -222,12 +223,12 @@ pub async fn serve(listener: TcpListener, pages: Pages, mut stop: watch::Receive
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error means that nobody is left who could say stop.
+    // An error means that the sender was dropped, which stops too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
 async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Receiver<bool>) {
-    // Small answers wait for nothing; if it cannot be set they are only slower.
+    // Sends small answers at once; an error of the option only makes them slower.
     let _ = stream.set_nodelay(true);
     let pages = service_fn(move |request| {
         let pages = Arc::clone(&pages);
@@ -237,13 +238,13 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Recei
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD_BYTES);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), pages));
     tokio::select! {
-        // A peer that breaks off is not worth a line in the log.
+        // A client that breaks off its connection is not logged.
         _ = connection.as_mut() => return,
         () = stopped(&mut stop) => {}
         () = sleep(CONNECTION_AGE) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = timeout(LAST_ANSWER, connection).await;
+    let _ = timeout(GRACE, connection).await;
 }
 
 /// A panic costs one request and is counted.

@@ -1,24 +1,55 @@
 //! Weir: a rate-limit service for Envoy.
 //!
-//! Start at [`rls`]: it holds the whole request path, one verb a line. The words used everywhere:
+//! Start at [`rls`], which holds the whole request path: decode, match, decide, count, respond. `ARCHITECTURE.md` has the invariants and the
+//! decisions with their reasons.
+//!
+//! # Glossary
 //!
 //! | word | meaning |
 //! |---|---|
-//! | domain, descriptor, entry | Envoy's: a request names one domain and carries descriptors; a descriptor is a list of key/value entries |
-//! | hits | how much a descriptor asks for; 0 = look without counting; negative = give back |
-//! | limit | one compiled `rate_limit` of the configuration, with its algorithm |
-//! | rules | the immutable compiled configuration: all domains, all limits |
-//! | check | one thing to decide: a key, an algorithm with its numbers, the hits |
-//! | plan | the checks of one request, and which slot of the response each one answers |
-//! | verdict | the answer to one check: allowed, remaining, reset after, retry after |
-//! | store | who decides checks atomically: Redis or memory |
-//! | denial cache | keys known to be over their limit until an instant; such a check needs no store |
-//! | outage | the store cannot answer in time; the limit's `on_store_failure` answers instead |
-//! | decision | what became of one check, by the word of the store, the denial cache or the policy |
+//! | domain, descriptor, entry | Envoy's: a request names one domain and has descriptors; a descriptor is a list of entries, which are key and value |
+//! | ask | a decoded request: its domain, its descriptors and their hits ([`ask`]) |
+//! | hits | how much a descriptor asks for (`hits_addend`), 1 by default |
+//! | look | a descriptor with 0 hits: it reads the state of a limit and counts nothing |
+//! | give-back | a descriptor with negative hits (`is_negative_hits`): it takes hits back |
+//! | limit | one compiled `rate_limit` of the configuration, with its algorithm ([`rules::limit`]) |
+//! | rules | the compiled configuration, immutable: all domains and all limits ([`rules`]) |
+//! | tick | the unit of time in which an algorithm counts: 1 µs, or a power of ten of it; each limit has its own ([`algorithm`]) |
+//! | debt | hits that a limit counted beyond its amount, at most one full amount; only limits with `count_denied` have it |
+//! | shaper | a limit that delays requests to a constant rate instead of refusing them: `leaky_bucket` |
+//! | check | one thing to decide: a counter key, an algorithm with its numbers, and hits ([`plan`]) |
+//! | plan | the checks of one request, and which slot of the response each one fills ([`plan`]) |
+//! | store | keeps the counters and decides checks atomically: Redis or memory ([`store`]) |
+//! | verdict | a store's answer to one check: allowed or not, remaining, reset after, retry after ([`verdict`]) |
+//! | decision | the final answer to one check, by its source: the store, the denial cache, or the failure policy ([`verdict`]) |
+//! | denial cache | the keys that a store has refused lately; their checks are refused without the store ([`limiter`]) |
+//! | outage | a store cannot answer before the deadline of a request |
+//! | failure policy | what decides checks in an outage: `error`, `allow`, `deny` or `local` (`on_store_failure`) |
+//! | tally | the counters of one limit in the metrics: hits and outcomes ([`metrics`]) |
+//! | deployment | one Redis as a whole: a single server, a primary with its Sentinels, or a cluster ([`store::redis`]) |
+//! | lane | a connection to one Redis server in use by one thread: it sends what waits as one batch, and reads the replies |
+//! | room | a top-level module, of those below |
 //!
-//! A file imports only from files above it in this list; `tests/it/house.rs` holds every `use crate::` to it.
+//! # Layout
+//!
+//! A file imports only from rooms above its own in this list, and no files import in a circle; `tests/it/house.rs` holds every import to both.
+//!
+//! * [`time`], [`ask`], [`verdict`]: the types of instants and spans, of requests, and of answers.
+//! * [`algorithm`]: one pure `step` per algorithm; `lua/` has the same steps for Redis.
+//! * [`rules`]: the configuration, from YAML (`source`) by `compile` to the tree in which descriptors are matched.
+//! * [`plan`]: makes the checks of an ask, and their counter keys.
+//! * [`breaker`]: the circuit breaker of one Redis server, as a pure state machine.
+//! * [`proto`]: the generated protobuf messages and gRPC service.
+//! * [`metrics`], [`health`], [`telemetry`], [`background`]: the metric families and counters, the health status, the logs, and the priority of
+//!   background threads.
+//! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and Cluster.
+//! * [`limiter`]: one worker's way to its store: deadline, denial cache, failure policies, and the delay of shapers.
+//! * [`live`]: the rules in force, and their reload when files change.
+//! * [`rls`]: the request path.
+//! * [`http`], [`server`]: the HTTP listener (health, metrics, JSON) and the gRPC listener with its workers.
+//! * [`settings`], [`app`], [`cli`]: flags and variables, the process from start-up to exit, and the commands.
 
-// Core: plain data and pure functions. No tokio, tonic, redis, environment or clock in here.
+// Core: plain data and pure functions, without tokio, tonic, redis, environment and clock.
 pub mod time;
 pub mod ask;
 pub mod verdict;

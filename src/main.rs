@@ -1,4 +1,4 @@
-//! Parse, run the command, map its error to an exit code.
+//! The binary `weir`; all of it is in the library, so that tests can use it.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
-//! What `build.rs` made of `proto/`: messages, the client, the server's trait, and the descriptors.
+//! The code that `build.rs` generates from `proto/`: messages, the client, the server's trait, and the descriptors.
 //!
-//! The messages hold entry keys and values as bytes; the descriptors are the original ones, where they are text.
+//! The messages hold keys and values of entries as bytes; in the descriptors, which are the published ones, they are strings.
 
 #![allow(missing_docs, clippy::pedantic, clippy::nursery, clippy::all, reason = "generated")]
 
@@ -21,8 +21,8 @@ pub use server::rate_limit_service_server::{RateLimitService, RateLimitServiceSe
 /// The full name of the service.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// The path of its one method.
+/// The path of its only method.
 pub const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The original descriptors, with all that they import, as an encoded `FileDescriptorSet`.
+/// The published descriptors and all their imports, as an encoded `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rls.fds"));

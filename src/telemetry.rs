@@ -1,6 +1,6 @@
-//! Logs: where they go, how much of them, and what a line looks like.
+//! Logs: their level, format and writer.
 //!
-//! One event is one line on stderr, whatever its text holds: a client's bytes must not be able to forge a line or to drive a terminal.
+//! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or control a terminal.
 
 mod lines;
 
@@ -14,28 +14,28 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use lines::{Json, Text};
 
-/// What a line looks like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object a line, with the keys `@timestamp`, `level` and `@message`; fields stand beside them.
+    /// One JSON object per line, with the keys `@timestamp`, `level` and `@message`, and one key for each field.
     Json,
 }
 
-/// Logs cannot be started.
+/// Why logs cannot be started.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The level is none.
-    #[error("`{0}` is no log level; write error, warn, info, debug or trace, or targets such as `info,weir=debug`")]
+    /// The level is not one.
+    #[error("`{0}` is not a log level; write error, warn, info, debug or trace, or targets such as `info,weir=debug`")]
     Level(String),
-    /// Something in this process has started logs before.
+    /// Logs were already started in this process.
     #[error("logs were started twice")]
     Twice,
 }
 
-/// The logs of a process, written by a thread of their own: a reader of stderr that stalls must not stall a request. When it does not keep
-/// up, lines are dropped and counted. Dropping this writes what is left.
+/// The writer of the logs, a thread of its own: a stalled reader of stderr must not stall a request. When the reader does not keep up, lines are
+/// dropped and counted. Dropping this value writes the lines that are queued.
 #[derive(Debug)]
 pub struct Logs {
     _writer: WorkerGuard,
@@ -43,7 +43,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Lines that were dropped so far, for metrics.
+    /// Reads the number of lines that were dropped so far.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let dropped = self.dropped.clone();
         move || dropped.dropped_lines() as u64
@@ -51,7 +51,7 @@ impl Logs {
 }
 
 /// Lines that wait for the reader of stderr at most.
-const MAX_WAITING: usize = 8_192;
+const MAX_QUEUED_LINES: usize = 8_192;
 
 /// Starts the logs of the process. `level` is a level in any letter case (also envoyproxy/ratelimit's: warning, fatal, panic), or a list of
 /// targets with levels; empty means info.
@@ -60,9 +60,9 @@ const MAX_WAITING: usize = 8_192;
 /// [`Error`].
 pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     let filter = filter(level)?;
-    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_WAITING).finish(std::io::stderr());
+    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_QUEUED_LINES).finish(std::io::stderr());
     let logs_of_process = Logs { _writer: guard, dropped: writer.error_counter() };
-    // An error while writing would go to stderr again, and printing there panics when it is closed.
+    // An error of writing would be printed to stderr, which panics when stderr is closed.
     let lines = layer().with_writer(writer).log_internal_errors(false);
     let logs = tracing_subscriber::registry().with(filter);
     let started = match format {
@@ -72,9 +72,12 @@ pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 
-/// A bare level above info is Weir's own: what HTTP/2 and the runtime have to say at `debug` would bury it.
+/// The filter of a level. `debug` and `trace` alone apply to Weir's own events: those of HTTP/2 and of the runtime would bury them.
+///
+/// # Errors
+/// [`Error::Level`].
 fn filter(level: &str) -> Result<EnvFilter, Error> {
-    let wrong = || Error::Level(level.to_owned());
+    let invalid = || Error::Level(level.to_owned());
     let lower = level.trim().to_ascii_lowercase();
     let directives = match lower.as_str() {
         "" | "info" => "info",
@@ -83,11 +86,11 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
         "off" => "off",
         "debug" => "info,weir=debug",
         "trace" => "info,weir=trace",
-        // A single word would be taken for a target, and a misspelled level would turn all logs off.
+        // EnvFilter takes any other single word as a target, so that a misspelled level would turn off all logs.
         targets if targets.contains(['=', ',']) => level.trim(),
-        _ => return Err(wrong()),
+        _ => return Err(invalid()),
     };
-    EnvFilter::builder().with_regex(false).parse(directives).map_err(|_| wrong())
+    EnvFilter::builder().with_regex(false).parse(directives).map_err(|_| invalid())
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, deployment) in deployments {
         of_deployment(*name, deployment, &mut samples);
-        // A server that nobody has found yet has no name to be shown under.
+        // A server that was not found yet has no address, which is its label.
         for server in deployment.servers().iter().filter(|server| !server.address.is_empty()) {
             of_server(*name, server, &mut samples);
         }

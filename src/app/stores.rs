@@ -1,76 +1,77 @@
-//! Where the workers' stores come from, and what stands around them: what all share is made once, the connections on each worker.
+//! Builds the stores of the workers, and the denial cache and failure policies around them. Shared parts are built once, connections per worker.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::redis::{self as shown, DeploymentName};
+use super::redis::{self as redis_metrics, DeploymentName};
 use crate::limiter::{self, Denials, Limiter, Outage};
 use crate::metrics::{Metrics, Sample, families};
 use crate::settings::{Backend, Settings};
 use crate::store::{AnyStore, Memory, Redis, memory, redis};
 
-/// How long one sweep through the whole memory store takes. Nothing but memory depends on it.
+/// Time of one sweep through the whole memory store. It decides only how long recovered keys take up memory.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// What all stores of the process share.
+/// The parts that the stores of all workers share.
 #[derive(Clone)]
 pub(super) struct Stores {
-    shared: Shared,
-    /// Only in front of Redis: a look at memory is as cheap as one at a cache.
+    store: SharedStore,
+    /// Only in front of Redis: the memory store is as fast as a cache.
     denials: Option<Denials>,
     outage: Outage,
     limiter: limiter::Options,
 }
 
 #[derive(Clone)]
-enum Shared {
+enum SharedStore {
     Memory(Memory),
     Redis { main: Arc<redis::Deployment>, per_second: Option<Arc<redis::Deployment>> },
 }
 
 impl Stores {
-    /// Says where counters are, and shows the store and what stands around it in the metrics.
+    /// Logs where counters are kept, and registers the metrics of the store and the parts around it.
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
-        let shared = Shared::new(settings.backend.clone(), metrics);
+        let store = SharedStore::new(settings.backend.clone(), metrics);
         let outage = Outage::new(settings.outage);
-        let denials = match &shared {
-            Shared::Memory(_) => None,
-            Shared::Redis { .. } => Denials::new(settings.denials),
+        let denials = match &store {
+            SharedStore::Memory(_) => None,
+            SharedStore::Redis { .. } => Denials::new(settings.denials),
         };
-        if let Shared::Redis { .. } = &shared {
+        if let SharedStore::Redis { .. } = &store {
             let local = outage.local().clone();
             metrics.register(Box::new(move || local_samples(local.size())));
         }
-        if let Some(shown) = denials.clone() {
-            metrics.register(Box::new(move || denial_samples(&shown)));
+        if let Some(denials) = denials.clone() {
+            metrics.register(Box::new(move || denial_samples(&denials)));
         }
-        Self { shared, denials, outage, limiter: settings.limiter }
+        Self { store, denials, outage, limiter: settings.limiter }
     }
 
-    /// To be called in the runtime that will use the store.
+    /// The limiter of one worker; to be called inside its runtime, in which the connections are made.
     pub(super) fn limiter(&self) -> Limiter {
-        let store = match &self.shared {
-            Shared::Memory(memory) => AnyStore::Memory(memory.clone()),
-            Shared::Redis { main, per_second } => AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone())),
+        let store = match &self.store {
+            SharedStore::Memory(memory) => AnyStore::Memory(memory.clone()),
+            SharedStore::Redis { main, per_second } => AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone())),
         };
         Limiter::new(self.denials.clone(), store, self.outage.clone(), self.limiter)
     }
 
     /// The Redis deployments; none for the memory store.
-    pub(super) fn deployments(&self) -> shown::Deployments {
-        self.shared.deployments()
+    pub(super) fn deployments(&self) -> redis_metrics::Deployments {
+        self.store.deployments()
     }
 
-    /// What the stores need beside the requests; never ends. In Redis's case memory holds what was counted while it could not be reached.
-    pub(super) async fn keep(self) {
-        match self.shared {
-            Shared::Memory(memory) => sweep(&memory).await,
-            Shared::Redis { main, per_second } => {
+    /// Background work of the stores: sweeps, and the supervision of Redis; never ends. With Redis, the memory store holds the counters of
+    /// `on_store_failure: local`.
+    pub(super) async fn maintain(self) {
+        match self.store {
+            SharedStore::Memory(memory) => sweep(&memory).await,
+            SharedStore::Redis { main, per_second } => {
                 let per_second = async {
-                    if let Some(shared) = per_second {
-                        redis::supervise(shared).await;
+                    if let Some(deployment) = per_second {
+                        redis::supervise(deployment).await;
                     }
                 };
                 tokio::join!(sweep(self.outage.local()), redis::supervise(main), per_second);
@@ -79,47 +80,47 @@ impl Stores {
     }
 }
 
-impl Shared {
+impl SharedStore {
     fn new(backend: Backend, metrics: &Metrics) -> Self {
         match backend {
             Backend::Memory(options) => {
-                tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for one replica, until it restarts");
+                tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for this replica only, until it restarts");
                 let memory = Memory::new(options);
-                let shown = memory.clone();
-                metrics.register(Box::new(move || memory_samples(shown.size())));
+                let scraped = memory.clone();
+                metrics.register(Box::new(move || memory_samples(scraped.size())));
                 Self::Memory(memory)
             }
             Backend::Redis { main, per_second } => {
                 tracing::info!(redis = %main.topology, tls = main.tls.is_some(), "counters are kept in Redis");
                 if let Some(options) = &per_second {
-                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "those of limits per second in this one");
+                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "counters of limits per second are kept in a Redis of their own");
                 }
-                let shared = Self::Redis { main: redis::Deployment::new(main), per_second: per_second.map(redis::Deployment::new) };
-                let deployments = shared.deployments();
-                metrics.register(Box::new(move || shown::samples(&deployments)));
-                shared
+                let store = Self::Redis { main: redis::Deployment::new(main), per_second: per_second.map(redis::Deployment::new) };
+                let deployments = store.deployments();
+                metrics.register(Box::new(move || redis_metrics::samples(&deployments)));
+                store
             }
         }
     }
 
-    /// Those of Redis, and what they count.
-    fn deployments(&self) -> shown::Deployments {
+    /// The Redis deployments with their names; none for the memory store.
+    fn deployments(&self) -> redis_metrics::Deployments {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis { main, per_second } => {
-                let per_second = per_second.iter().map(|shared| (DeploymentName::PerSecond, Arc::clone(shared)));
+                let per_second = per_second.iter().map(|deployment| (DeploymentName::PerSecond, Arc::clone(deployment)));
                 std::iter::once((DeploymentName::Main, Arc::clone(main))).chain(per_second).collect()
             }
         }
     }
 }
 
-/// In so many turns at most: a store of very many shards does not wake the thread for each.
-const TURNS: usize = 4_096;
+/// Turns of a sweep at most, so that a store with very many shards does not wake the thread for each of them.
+const MAX_TURNS: usize = 4_096;
 
-/// Frees what has recovered, a shard at a time. Their number is a power of two, as that of the turns is.
+/// Frees recovered keys, a shard at a time. The numbers of shards and of turns are powers of two, so that one divides the other.
 async fn sweep(memory: &Memory) {
-    let turns = memory.shards().min(TURNS);
+    let turns = memory.shards().min(MAX_TURNS);
     let mut tick = tokio::time::interval(SWEEP / u32::try_from(turns).unwrap_or(u32::MAX));
     loop {
         tick.tick().await;

@@ -1,4 +1,4 @@
-//! `weir check`: files of limits without a service.
+//! `weir check`: checks limit files without a service.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,10 +12,10 @@ use crate::settings::ReadFlags;
 
 #[derive(Args, Debug)]
 pub(super) struct Check {
-    /// A folder of limits, or one file
+    /// Folder of limit files, or one file
     #[arg(default_value = "config")]
     path: PathBuf,
-    /// Take warnings for errors
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -42,7 +42,10 @@ pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     Ok(if summary.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Files are named from where the command was called, so that an editor finds them there.
+/// Compiles the files. Problems name files relative to the current folder, so that an editor finds them.
+///
+/// # Errors
+/// All problems of all files.
 fn compile(check: &Check) -> Result<Compiled, Vec<Problem>> {
     let options = check.read.options(check.path.clone(), check.strict);
     let mut read = files::read(&options).map_err(|mut problems| {
@@ -57,7 +60,7 @@ fn compile(check: &Check) -> Result<Compiled, Vec<Problem>> {
     compile::compile(&read.texts, &options.compile)
 }
 
-/// The name of a file in the folder `path`, or of the file `path` itself, or of what stands in the way of either.
+/// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
 fn from_here(path: &Path, name: &str) -> String {
     let is_in_folder = path.is_dir() && Path::new(name) != path;
     let named = if is_in_folder { path.join(name) } else { path.to_owned() };

@@ -1,4 +1,4 @@
-//! `weir hit`: one real request to a running service, and its verdicts in words.
+//! `weir hit`: sends requests to a running service, and prints its answers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -16,29 +16,29 @@ use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
 use crate::time::Unit;
 
-/// The exit code for "over the limit", so that scripts can tell it from failure.
+/// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
 const OVER_LIMIT: u8 = 3;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 allowed, 3 over the limit, 1 no answer.\n\n\
+#[command(after_help = "Exit codes: 0 allowed, 3 over the limit, 2 invalid arguments, 1 any other error.\n\n\
     Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1")]
 pub(super) struct Hit {
-    /// Entries of the descriptor, in order; a `,` on its own begins the next descriptor
+    /// Entries of the descriptor, in their order; a `,` between two entries begins the next descriptor
     #[arg(required = true, value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
-    /// The set of limits to ask
+    /// Domain of the request
     #[arg(long, short)]
     domain: String,
-    /// Where the service is
+    /// Address of the service's gRPC listener
     #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
     address: String,
-    /// Ask so many times, one after the other
+    /// Number of requests, sent one after the other; 1 or more
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Hits of each descriptor: 0 looks, -3 gives three back
+    /// Hits of each descriptor: 0 looks without counting, -3 gives three hits back [default: 1]
     #[arg(long, allow_negative_numbers = true)]
     hits: Option<i64>,
-    /// Wait so long for each answer
+    /// Longest wait for each answer, in milliseconds; 1 to 3600000
     #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
 }
@@ -59,7 +59,7 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let mut over = false;
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
-        let response = answer.map_err(|status| refusal(&hit.address, &status))?.into_inner();
+        let response = answer.map_err(|status| request_error(&hit.address, &status))?.into_inner();
         over = response.overall_code() == Code::OverLimit;
         if !print::out(describe(&request, &response))? {
             break;
@@ -78,13 +78,13 @@ fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// What the service says, or what is likely wrong when it is not the service that speaks.
-fn refusal(address: &str, status: &Status) -> anyhow::Error {
+/// The error of the service; or, for a failure of the transport, its likely cause.
+fn request_error(address: &str, status: &Status) -> anyhow::Error {
     let (code, message) = (status.code(), status.message().escape_debug());
-    // Only a failure of the transport has a source: an answer has travelled as a code and a message.
+    // Only a failure of the transport has a source: an answer is a code and a message.
     if std::error::Error::source(status).is_some() && code != tonic::Code::Cancelled && code != tonic::Code::DeadlineExceeded {
         return anyhow::anyhow!(
-            "what listens at {address} does not speak gRPC ({message}); give the gRPC port, 8081 unless GRPC_PORT says else"
+            "what listens at {address} does not speak gRPC ({message}); use the gRPC port, which is 8081 unless GRPC_PORT is set"
         );
     }
     anyhow::anyhow!("{code:?}: {message}")
@@ -99,7 +99,7 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
             continue;
         }
         let equals = bytes.iter().position(|&byte| byte == b'=');
-        let equals = equals.with_context(|| format!("`{}` is no entry; write key=value", text.to_string_lossy()))?;
+        let equals = equals.with_context(|| format!("`{}` is not an entry; write key=value", text.to_string_lossy()))?;
         if let Some(descriptor) = descriptors.last_mut() {
             descriptor.entries.push(Entry { key: bytes[..equals].to_vec(), value: bytes[equals + 1..].to_vec() });
         }
@@ -112,25 +112,25 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
     Ok(RateLimitRequest { domain: hit.domain.clone(), descriptors, hits_addend: 0 })
 }
 
-/// One line per descriptor; the overall code in front of a single one, or on a line of its own before several.
+/// One line per descriptor. The overall code stands before a single descriptor, and on a line of its own before several.
 fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String {
-    let overall = word(response.overall_code());
-    let lines: Vec<_> = request.descriptors.iter().zip(&response.statuses).map(|(asked, status)| line(asked, status)).collect();
+    let overall = code_name(response.overall_code());
+    let lines: Vec<_> = request.descriptors.iter().zip(&response.statuses).map(|(descriptor, status)| line(descriptor, status)).collect();
     match &lines[..] {
         [only] => format!("{overall:<10}  {}\n", only.1),
         _ => lines.iter().fold(format!("{overall}\n"), |text, (code, line)| text + &format!("  {code:<10}  {line}\n")),
     }
 }
 
-fn line(asked: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
-    let entries = asked.entries.iter().map(|entry| {
+fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
+    let entries = descriptor.entries.iter().map(|entry| {
         let text = format!("{}={}", String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
         text.escape_debug().to_string()
     });
     let entries = entries.collect::<Vec<_>>().join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
-        None => "no limit (no such domain, or no descriptor that matches)".to_owned(),
+        None => "no limit (unknown domain, or no limit matches)".to_owned(),
         Some(limit) => {
             let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
             let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));
@@ -139,10 +139,10 @@ fn line(asked: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str
             format!("{} of {} per {per} left{name}, reset in {reset} s", status.limit_remaining, limit.requests_per_unit)
         }
     };
-    (word(status.code()), format!("{entries}: {limit}"))
+    (code_name(status.code()), format!("{entries}: {limit}"))
 }
 
-fn word(code: Code) -> &'static str {
+fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",

@@ -1,14 +1,14 @@
-//! Writing to stdout and stderr, either of which may be closed, full, or read only for a line by `head`.
+//! Output to stdout and stderr, either of which may be closed, full, or a pipe whose reader has ended.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::Context;
 
-/// Writes `text` to stdout as it is; false: nobody reads any more, so that further words are for nothing.
+/// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further output is useless.
 ///
 /// # Errors
-/// It cannot be written, for another reason than that nobody reads it.
+/// Any other error of stdout.
 pub(super) fn out(text: impl Display) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -18,7 +18,7 @@ pub(super) fn out(text: impl Display) -> anyhow::Result<bool> {
     }
 }
 
-/// Writes a line to stderr. When that fails too, nobody is left to tell.
+/// Writes a line to stderr. An error is ignored: it could not be printed either.
 pub(super) fn error(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

@@ -9,12 +9,12 @@ use crate::settings::{Flags, Settings};
 pub(super) fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     match app::serve(Settings::try_new(flags)?) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // Problems of files stand on lines of their own, as a compiler prints them.
+        // One line per problem, in the format of compilers.
         Err(app::StartError::Limits(problems)) => {
             for problem in &problems {
                 print::error(problem);
             }
-            anyhow::bail!("the limits cannot be used; `weir check` checks them without starting")
+            anyhow::bail!("the limit files cannot be used; `weir check` checks them without a start")
         }
         Err(error) => Err(error.into()),
     }

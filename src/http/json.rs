@@ -1,7 +1,7 @@
-//! `POST /json`: protobuf's JSON to the bytes that Envoy would send, and back.
+//! `POST /json`: converts the JSON of a request to the bytes that Envoy would send, and the bytes of a response to JSON.
 //!
-//! It goes through the original descriptors, so that the decoder behind it is the one that gRPC uses: there is no second idea of what a
-//! request means. JSON is Unicode; keys and values that are not UTF-8 can only be sent over gRPC.
+//! The mapping is protobuf's (ProtoJSON), by the published descriptors; the bytes take the same decoder as gRPC's. Keys and values that are not
+//! UTF-8 can only be sent over gRPC.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 
-/// Requests and responses, as they were published.
+/// The published descriptors of request and response.
 struct Messages {
     request: MessageDescriptor,
     response: MessageDescriptor,
@@ -25,24 +25,24 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
     }
 });
 
-/// What a response says as a whole.
+/// The overall code of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overall {
     /// OK.
     Ok,
     /// OVER_LIMIT.
     OverLimit,
-    /// UNKNOWN, or a code of the future.
+    /// UNKNOWN, or a code that this version does not know.
     Unknown,
 }
 
-/// An encoded `RateLimitRequest` from its JSON.
+/// Encodes a `RateLimitRequest` from its JSON.
 ///
 /// # Errors
-/// What is wrong with the JSON and where, in one line.
+/// What is wrong with the JSON, and where, in one line.
 pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
     if objects(json) > MAX_OBJECTS {
-        return Err(format!("more than {MAX_OBJECTS} objects; a request has 256 descriptors of 64 entries at most"));
+        return Err(format!("more than {MAX_OBJECTS} objects; a request has at most 256 descriptors of 64 entries"));
     }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
@@ -51,28 +51,28 @@ pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
     Ok(message.encode_to_vec().into())
 }
 
-/// Every object of a request becomes a message with a map of fields, which needs a hundred times the room of its two brackets.
+/// JSON objects in a request at most. Each becomes a message with a map of fields, which needs a hundred times the memory of its two braces.
 const MAX_OBJECTS: usize = 256 * (64 + 4);
 
-/// Counts opening brackets outside of text.
+/// Counts opening braces outside of strings.
 fn objects(json: &[u8]) -> usize {
-    let (mut count, mut in_text, mut escaped) = (0, false, false);
+    let (mut count, mut in_string, mut escaped) = (0, false, false);
     for &byte in json {
         match byte {
             _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'{' if !in_text => count += 1,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' if !in_string => count += 1,
             _ => {}
         }
     }
     count
 }
 
-/// The JSON of an encoded `RateLimitResponse`, and what it says.
+/// The JSON of an encoded `RateLimitResponse`, and its overall code.
 ///
 /// # Errors
-/// It is no such message, which would be a defect of the service.
+/// The bytes are not such a message, which would be a defect of Weir.
 pub(super) fn response(encoded: Bytes) -> Result<(Overall, Vec<u8>), String> {
     let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded).map_err(|error| error.to_string())?;
     let overall = match message.get_field_by_name("overall_code").and_then(|code| code.as_enum_number()) {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_json_is_told() {
+    fn invalid_json_is_reported() {
         for (json, what) in [
             (&b""[..], "EOF"),
             (b"[]", "invalid type"),
@@ -124,7 +124,7 @@ mod tests {
         let many = format!(r#"{{"descriptors": [{}{{}}]}}"#, "{},".repeat(100_000));
         assert!(request(many.as_bytes()).unwrap_err().contains("objects"));
         let text = format!(r#"{{"domain": "{}\""}}"#, "{".repeat(100_000));
-        assert!(request(text.as_bytes()).is_ok(), "brackets in text are text");
+        assert!(request(text.as_bytes()).is_ok(), "braces in strings do not count");
         assert!(request(&b"[".repeat(100_000)).is_err());
         assert!(request(&br#"{"descriptors":"#.repeat(100_000)).is_err());
     }

@@ -106,7 +106,7 @@ async fn json_is_decided_and_errors_have_their_status() {
     assert!(metrics.encode().contains("weir_panics_total 1\n"));
     for body in ["", "{", "{\"domain\": \"d\", \"x\": 1}"] {
         let (status, _, message) = ask(address, "POST", "/json", body).await;
-        assert!(status == 400 && message.starts_with("the body is no RateLimitRequest") && message.lines().count() == 1, "{message}");
+        assert!(status == 400 && message.starts_with("the body is not a RateLimitRequest") && message.lines().count() == 1, "{message}");
     }
 }
 
@@ -149,7 +149,7 @@ async fn stopping_answers_what_is_in_flight_and_closes_what_is_idle() {
     sleep(Duration::from_millis(50)).await;
     stop.send_replace(true);
     assert_eq!(in_flight.await.unwrap().0, 200);
-    timeout(LAST_ANSWER / 2, served).await.expect("nothing is waited for").unwrap();
+    timeout(GRACE / 2, served).await.expect("nothing is waited for").unwrap();
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).await.unwrap();
     assert!(TcpStream::connect(address).await.is_err());

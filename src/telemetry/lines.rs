@@ -1,4 +1,4 @@
-//! What one line of the log looks like.
+//! The two formats of a log line.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -13,7 +13,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// `2026-01-31T12:00:00.000000Z  INFO message key=value`.
 pub(super) struct Text {
-    /// The level is coloured.
+    /// Whether the level is coloured.
     pub colours: bool,
 }
 
@@ -41,7 +41,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
         let mut fields = JsonFields::default();
         event.record(&mut fields);
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        // Written one after the other: the keys that every line has come first.
+        // Written field by field, so that the keys of every line come first.
         write!(line, "{{\"@timestamp\":{},\"level\":{}", Value::from(time), Value::from(level))?;
         write!(line, ",\"@message\":{}", Value::from(fields.message))?;
         for (name, value) in fields.others {
@@ -51,7 +51,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
     }
 }
 
-/// The SGR number of a level's colour.
+/// The colour of a level, as the parameter of ECMA-48's SGR.
 const fn colour(level: Level) -> Option<u8> {
     match level {
         Level::ERROR => Some(31),
@@ -94,7 +94,7 @@ impl Visit for TextFields {
     }
 }
 
-/// Control characters as escapes, and those that turn the direction of writing, which can make a line look like another one.
+/// Escapes control characters, and those that change the direction of text, which can make a line look like another one.
 fn printable(text: &str) -> Cow<'_, str> {
     let hidden = |char: char| char.is_control() || matches!(char, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(hidden) {
@@ -117,7 +117,7 @@ impl JsonFields {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
-            // The three keys of every line stay what they are.
+            // A field must not replace one of the three keys of every line.
             (name @ ("@timestamp" | "@message" | "level"), value) => self.others.push((format!("field.{name}"), value)),
             (name, value) => self.others.push((name.to_owned(), value)),
         }
@@ -142,7 +142,7 @@ impl Visit for JsonFields {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        // JSON has no infinity.
+        // JSON has neither infinity nor NaN.
         self.add(field, serde_json::Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number));
     }
 
