@@ -32,7 +32,7 @@ pub use self::topology::counters::Counts;
 pub use self::topology::deployment::{ConnectionCounts, Deployment, Server};
 use self::topology::node::Node;
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
-use self::wire::batch::{Reply, Work};
+use self::wire::batch::{Work, WorkReply};
 pub use self::wire::call::{Call, CallRequest, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};
 use super::{Budget, Store};
@@ -65,7 +65,7 @@ struct PendingReply {
     began: Instant,
     /// The checks that it is for.
     picked: CheckIndices,
-    receiver: oneshot::Receiver<Reply>,
+    receiver: oneshot::Receiver<WorkReply>,
 }
 
 /// The picked checks that go to the same server in the same way: whether it has to be told that we know that it gets the slot.
@@ -216,17 +216,17 @@ impl PendingReply {
         let Self { node, began, picked, receiver } = self;
         let reply = match timeout_at(request.budget.deadline, receiver).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => Reply::failed(picked.len(), StoreError::Unknown(error::IO)),
+            Ok(Err(_)) => WorkReply::failed(picked.len(), StoreError::Unknown(error::IO)),
             Err(_) => {
                 node.timed_out(began, request.budget);
-                Reply::failed(picked.len(), StoreError::Unknown(error::TIMEOUT))
+                WorkReply::failed(picked.len(), StoreError::Unknown(error::TIMEOUT))
             }
         };
         answers.now = answers.now.max(reply.now);
         let mut again = SmallVec::new();
         for (&index, answer) in picked.iter().zip(&reply.answers) {
             answers.checks[index.0] = *answer;
-            if answer.is_err_and(error::is_worth_another_try) {
+            if answer.is_err_and(error::is_retryable) {
                 let redirect = reply.redirects.iter().find(|(redirected, _)| *redirected == index).map(|(_, redirect)| redirect);
                 let here = node.location().map(|location| location.address.clone());
                 again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::new(redirect, here.as_ref()))));

@@ -235,23 +235,23 @@ pub(crate) fn breaks_connection(error: StoreError) -> bool {
 
 /// Whether the answer to a request speaks against the server as a whole, and in what way. Not if it is about one key or one command, is a
 /// matter of finding the right server, or is our own.
-pub(crate) fn blame(error: StoreError) -> Option<Why> {
+pub(crate) fn server_failure(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
         NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
         // A right that one algorithm needs says nothing about the others; the watch says what is missing.
         NotExecuted(NO_PERMISSION | UNSUPPORTED) | Unknown(NO_PERMISSION) => None,
-        NotExecuted(name) | Unknown(name) => Some(why(name)),
+        NotExecuted(name) | Unknown(name) => Some(failure_kind(name)),
     }
 }
 
 /// What it means that no connection can be had, by the name of the reason.
-pub(crate) fn why(name: &str) -> Why {
+pub(crate) fn failure_kind(name: &str) -> Why {
     if is_config(name) { Why::Config } else { Why::Outage }
 }
 
 /// Whether what failed like this did certainly not run, and may well do so when it is asked once more.
-pub(crate) fn is_worth_another_try(error: StoreError) -> bool {
+pub(crate) fn is_retryable(error: StoreError) -> bool {
     matches!(error, NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED))
 }
 

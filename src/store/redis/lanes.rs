@@ -16,7 +16,7 @@ use self::pool::Pool;
 use super::error;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{Node, Outcome};
-use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Reply, Work};
+use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
 use crate::verdict::StoreError;
 
 /// So many checks are worth a further lane, where a round rtt is long and many requests wait for it. Where it is short, only a full batch is.
@@ -61,7 +61,7 @@ struct Queue {
 struct QueuedWork {
     work: Work,
     since: Instant,
-    reply: oneshot::Sender<Reply>,
+    reply: oneshot::Sender<WorkReply>,
 }
 
 impl Lanes {
@@ -79,7 +79,7 @@ impl Lanes {
     /// # Errors
     /// `NotExecuted` when too much waits already: behind it, there would not be time enough.
     #[expect(clippy::disallowed_methods, reason = "a lane ends when nothing waits, or with its runtime")]
-    pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<Reply>, StoreError> {
+    pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<WorkReply>, StoreError> {
         let (reply, receiver) = oneshot::channel();
         let mut queue = self.0.queue();
         let (since, rtt) = (Instant::now(), &self.0.node.rtt);
@@ -247,7 +247,7 @@ impl Inner {
         }
     }
 
-    async fn send(&self, connection: &mut Connection, batch: &Batch<'_>, deadline: Instant, replies: &mut [Reply]) {
+    async fn send(&self, connection: &mut Connection, batch: &Batch<'_>, deadline: Instant, replies: &mut [WorkReply]) {
         let began = Instant::now();
         batch.write(connection.outgoing());
         match connection.exchange(deadline).await {
@@ -269,7 +269,7 @@ impl Inner {
 
     /// There is no connection for these.
     fn refuse(&self, jobs: impl Iterator<Item = QueuedWork>, name: &'static str) {
-        let tell = |job: QueuedWork| job.reply.send(Reply::failed(job.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
+        let tell = |job: QueuedWork| job.reply.send(WorkReply::failed(job.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
         let told = jobs.map(tell).filter(|&told| told).count();
         self.node.refused(u32::try_from(told).unwrap_or(u32::MAX), name);
     }

@@ -23,9 +23,9 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep};
 
-use self::callers::{Callers, HARDLY, Outcome, Tally};
-use self::faults::{Event, Forecast, Weather};
-use self::server::Server;
+use self::callers::{AnswerCounts, RequestGenerator, RequestOutcome, TIMER_TOLERANCE};
+use self::faults::{Condition, Scenario, ServerEvent};
+use self::server::FakeServer;
 use super::connection::simulated::connect_by;
 use super::monitor::supervisor;
 use super::{Address, Deployment, Login, Options, Redis};
@@ -33,25 +33,25 @@ use crate::breaker::State;
 use crate::verdict::StoreError;
 
 /// Seeds where nothing else is said; less than 20 seconds of one core together.
-const MIXED: u64 = 1_500;
-const OUTAGES: u64 = 1_000;
-const OVERLOADS: u64 = 20;
+const MIXED_SEEDS: u64 = 1_500;
+const OUTAGE_SEEDS: u64 = 1_000;
+const OVERLOAD_SEEDS: u64 = 20;
 
 /// A server that is back is asked again within this.
-const SOON: Duration = Duration::from_secs(1);
+const RECOVERY_LIMIT: Duration = Duration::from_secs(1);
 
 /// The same where somebody had to mend something: probes are rare then.
-const SOON_AFTER_A_MISTAKE: Duration = Duration::from_millis(7_500);
+const CONFIG_ERROR_RECOVERY_LIMIT: Duration = Duration::from_millis(7_500);
 
 /// A request that is sent while nobody answers is told so at once, from this long after the beginning of an outage.
-const NOTICED: Duration = Duration::from_millis(300);
+const DETECTION_LIMIT: Duration = Duration::from_millis(300);
 
 /// Of what a server counts that has too much to do, so much is still waited for; and of what it could count, if nothing else were asked of it.
 const USEFUL: f64 = 0.95;
 const ANSWERED: f64 = 0.9;
 
 /// In changing weather.
-const MOST_REQUESTS: usize = 300;
+const MAX_REQUESTS: usize = 300;
 
 thread_local! {
     static PANICS: Cell<u32> = const { Cell::new(0) };
@@ -78,15 +78,15 @@ impl Drop for Seed {
 /// What the simulations of all seeds came to.
 #[derive(Debug, Default)]
 struct Totals {
-    answers: Tally,
-    happened: BTreeMap<&'static str, u64>,
+    answers: AnswerCounts,
+    occurrences: BTreeMap<&'static str, u64>,
     slowest_recovery: Duration,
-    too_much: TooMuch,
+    overload: OverloadTotals,
 }
 
 /// Of servers that were asked for too much: requests that they could have counted, those that they did, and those that were answered.
 #[derive(Debug, Default)]
-struct TooMuch {
+struct OverloadTotals {
     could_do: usize,
     done: usize,
     answered: usize,
@@ -117,21 +117,21 @@ fn run(count: u64, play: &impl AsyncFn(u64, &mut Totals)) -> Totals {
 }
 
 /// A server, and a store that uses it.
-struct Stage {
-    server: Arc<Server>,
+struct Simulation {
+    server: Arc<FakeServer>,
     redis: Redis,
-    callers: Callers,
+    generator: RequestGenerator,
     pool_size: u32,
 }
 
-impl Stage {
+impl Simulation {
     #[expect(clippy::disallowed_methods, reason = "ends with the test's runtime")]
-    fn new(forecast: &Forecast, random: &mut Rng, most_links: u32) -> Self {
+    fn new(scenario: &Scenario, random: &mut Rng, max_connections: u32) -> Self {
         let password = random.bool().then_some("open sesame");
-        let server = Server::new(random.fork(), forecast, password);
+        let server = FakeServer::new(random.fork(), scenario, password);
         let simulated = Arc::clone(&server);
         connect_by(Some(Arc::new(move || Box::pin(Arc::clone(&simulated).connect()))));
-        let pool_size = random.u32(1..=most_links);
+        let pool_size = random.u32(1..=max_connections);
         let options = Options {
             login: password.map_or_else(Login::default, |password| Login::new(None, password)),
             database: random.u32(..2),
@@ -146,16 +146,16 @@ impl Stage {
             let deployment = Arc::clone(&deployment);
             async move { supervisor::probe_open_circuits(&deployment).await }
         });
-        Self { server, redis: Redis::new(deployment, None), callers: Callers::new(random.fork()), pool_size }
+        Self { server, redis: Redis::new(deployment, None), generator: RequestGenerator::new(random.fork()), pool_size }
     }
 
     /// Plays what is to happen, and then calms down.
-    async fn play(&self, forecast: &Forecast) {
-        for (wait, event) in &forecast.events {
+    async fn play(&self, scenario: &Scenario) {
+        for (wait, event) in &scenario.events {
             sleep(*wait).await;
             self.server.happen(*event);
         }
-        self.server.state().mishaps = 0;
+        self.server.state().fault_rate = 0;
     }
 
     fn is_closed(&self) -> bool {
@@ -163,12 +163,12 @@ impl Stage {
     }
 
     /// Asks until there is an answer, and until nothing is kept from the server any more. Returns how long the first took.
-    async fn recover(&mut self, within: Duration, outcomes: &mut Vec<Outcome>) -> Duration {
+    async fn wait_for_recovery(&mut self, within: Duration, outcomes: &mut Vec<RequestOutcome>) -> Duration {
         let began = Instant::now();
         let mut first = None;
         let mut last = None;
         loop {
-            let outcome = self.callers.plain(Instant::now(), Duration::from_millis(100)).run(self.redis.clone()).await;
+            let outcome = self.generator.simple_request(Instant::now(), Duration::from_millis(100)).run(self.redis.clone()).await;
             if outcome.is_answered() && first.is_none() {
                 first = Some(began.elapsed());
             }
@@ -177,7 +177,7 @@ impl Stage {
             if let (Some(first), true) = (first, self.is_closed()) {
                 return first;
             }
-            let limit = if first.is_some() { within + SOON } else { within };
+            let limit = if first.is_some() { within + RECOVERY_LIMIT } else { within };
             assert!(
                 began.elapsed() < limit,
                 "not back after {limit:?}: first {first:?}, last {last:?}, {:?}",
@@ -188,10 +188,10 @@ impl Stage {
     }
 
     /// Many at once, all of which have to be answered.
-    async fn ask_many(&mut self, outcomes: &mut Vec<Outcome>) {
+    async fn send_many(&mut self, outcomes: &mut Vec<RequestOutcome>) {
         let mut together = JoinSet::new();
         for _ in 0..20 {
-            let request = self.callers.plain(Instant::now(), Duration::from_millis(100));
+            let request = self.generator.simple_request(Instant::now(), Duration::from_millis(100));
             let redis = self.redis.clone();
             together.spawn(request.run(redis));
         }
@@ -202,7 +202,7 @@ impl Stage {
     }
 
     /// Nothing waits, nothing runs that should have ended, and nothing is open that nobody needs.
-    async fn leave_nothing_behind(self) {
+    async fn assert_no_leaks(self) {
         sleep(Duration::from_millis(300)).await;
         for lanes in self.redis.main.lanes.lock().expect("no panic").iter() {
             assert_eq!(lanes.load(), (0, 0, 0), "jobs, checks and lanes are left");
@@ -220,13 +220,13 @@ impl Stage {
         assert_eq!(server.state().open, 0, "the store is gone and its connections are not");
     }
 
-    fn judge(&self, outcomes: &[Outcome], clock_moves: bool, totals: &mut Totals) {
+    fn judge(&self, outcomes: &[RequestOutcome], clock_moves: bool, totals: &mut Totals) {
         let state = self.server.state();
         for outcome in outcomes {
             outcome.judge(&state.counters, clock_moves, &mut totals.answers);
         }
-        for (name, count) in &state.happened {
-            *totals.happened.entry(name).or_default() += count;
+        for (name, count) in &state.occurrences {
+            *totals.occurrences.entry(name).or_default() += count;
         }
     }
 }
@@ -234,65 +234,65 @@ impl Stage {
 /// Requests of every kind in changing weather.
 async fn mixed(seed: u64, totals: &mut Totals) {
     let mut random = Rng::with_seed(seed);
-    let forecast = Forecast::draw(&mut random);
-    let mut stage = Stage::new(&forecast, &mut random, 4);
+    let scenario = Scenario::draw(&mut random);
+    let mut simulation = Simulation::new(&scenario, &mut random, 4);
     let mut together = JoinSet::new();
-    let (mut at, end) = (Instant::now(), Instant::now() + forecast.length());
+    let (mut at, end) = (Instant::now(), Instant::now() + scenario.length());
     let longest_gap = random.u64(1_000..20_000);
-    while at < end && together.len() < MOST_REQUESTS {
+    while at < end && together.len() < MAX_REQUESTS {
         for _ in 0..[1, 1, 1, 2, 8][random.usize(..5)] {
-            together.spawn(stage.callers.any(at).run(stage.redis.clone()));
+            together.spawn(simulation.generator.any_request(at).run(simulation.redis.clone()));
         }
         at += Duration::from_micros(random.u64(..longest_gap));
     }
-    stage.play(&forecast).await;
+    simulation.play(&scenario).await;
     let mut outcomes = together.join_all().await;
-    let within = if forecast.with_mistakes { SOON_AFTER_A_MISTAKE } else { SOON };
-    let recovery = stage.recover(within, &mut outcomes).await;
-    stage.ask_many(&mut outcomes).await;
-    stage.judge(&outcomes, forecast.moves_the_clock(), totals);
-    if !forecast.with_mistakes {
+    let within = if scenario.with_config_errors { CONFIG_ERROR_RECOVERY_LIMIT } else { RECOVERY_LIMIT };
+    let recovery = simulation.wait_for_recovery(within, &mut outcomes).await;
+    simulation.send_many(&mut outcomes).await;
+    simulation.judge(&outcomes, scenario.moves_clock(), totals);
+    if !scenario.with_config_errors {
         totals.slowest_recovery = totals.slowest_recovery.max(recovery);
     }
-    stage.leave_nothing_behind().await;
+    simulation.assert_no_leaks().await;
 }
 
 /// A server that answers nobody for seconds, and callers that do not stop asking.
 async fn outage(seed: u64, totals: &mut Totals) {
     let mut random = Rng::with_seed(seed);
-    let weather = Weather::draw_outage(&mut random);
+    let condition = Condition::draw_outage(&mut random);
     let (before, lasts) = (Duration::from_millis(random.u64(20..100)), Duration::from_millis(random.u64(800..4_000)));
-    let mut events = vec![(before, Event::Weather(weather)), (lasts, Event::Weather(Weather::Calm))];
-    if matches!(weather, Weather::Refusing | Weather::Unreachable) {
-        events.insert(1, (Duration::ZERO, Event::HangUp));
+    let mut events = vec![(before, ServerEvent::Condition(condition)), (lasts, ServerEvent::Condition(Condition::Calm))];
+    if matches!(condition, Condition::Refusing | Condition::Unreachable) {
+        events.insert(1, (Duration::ZERO, ServerEvent::HangUp));
     }
-    let forecast = Forecast { events, mishaps: 0, with_mistakes: false };
-    let mut stage = Stage::new(&forecast, &mut random, 4);
+    let scenario = Scenario { events, fault_rate: 0, with_config_errors: false };
+    let mut simulation = Simulation::new(&scenario, &mut random, 4);
     let start = Instant::now();
-    let (noticed, end) = (start + before + NOTICED, start + before + lasts);
+    let (noticed, end) = (start + before + DETECTION_LIMIT, start + before + lasts);
     let mut together = JoinSet::new();
     let mut at = start;
     while at < end {
-        let patience = Duration::from_millis(random.u64(5..50));
-        together.spawn(stage.callers.plain(at, patience).run(stage.redis.clone()));
+        let timeout = Duration::from_millis(random.u64(5..50));
+        together.spawn(simulation.generator.simple_request(at, timeout).run(simulation.redis.clone()));
         at += Duration::from_micros(random.u64(..20_000));
     }
-    stage.play(&forecast).await;
+    simulation.play(&scenario).await;
     let mut outcomes = together.join_all().await;
     {
-        let state = stage.server.state();
+        let state = simulation.server.state();
         for outcome in outcomes.iter().filter(|outcome| outcome.began > noticed && outcome.ended < end) {
-            assert!(!outcome.was_heard(&state.counters), "sent to a server that is {weather:?}: {outcome:?}");
-            let is_quick = outcome.ended.saturating_duration_since(outcome.began) <= HARDLY;
+            assert!(!outcome.was_received(&state.counters), "sent to a server that is {condition:?}: {outcome:?}");
+            let is_quick = outcome.ended.saturating_duration_since(outcome.began) <= TIMER_TOLERANCE;
             let is_not_executed = outcome.errors().all(|error| matches!(error, StoreError::NotExecuted(_)));
-            assert!(is_quick && is_not_executed && !outcome.is_answered(), "it is known that nobody answers: {weather:?} {outcome:?}");
+            assert!(is_quick && is_not_executed && !outcome.is_answered(), "it is known that nobody answers: {condition:?} {outcome:?}");
         }
     }
-    let recovery = stage.recover(SOON, &mut outcomes).await;
+    let recovery = simulation.wait_for_recovery(RECOVERY_LIMIT, &mut outcomes).await;
     totals.slowest_recovery = totals.slowest_recovery.max(recovery);
-    stage.ask_many(&mut outcomes).await;
-    stage.judge(&outcomes, false, totals);
-    stage.leave_nothing_behind().await;
+    simulation.send_many(&mut outcomes).await;
+    simulation.judge(&outcomes, false, totals);
+    simulation.assert_no_leaks().await;
 }
 
 /// More requests than the server can do, all of which are waited for equally long.
@@ -303,36 +303,36 @@ async fn overload(seed: u64, totals: &mut Totals) {
     const BEGINS: Duration = Duration::from_millis(300);
     let can_do = (LASTS - BEGINS).div_duration_f64(3 * WORD) as usize;
     let mut random = Rng::with_seed(seed);
-    let events = vec![(Duration::ZERO, Event::Weather(Weather::Busy(WORD))), (LASTS, Event::Weather(Weather::Calm))];
-    let forecast = Forecast { events, mishaps: 0, with_mistakes: false };
-    let mut stage = Stage::new(&forecast, &mut random, 10);
-    let patience = Duration::from_millis(random.u64(30..=100));
+    let events = vec![(Duration::ZERO, ServerEvent::Condition(Condition::Busy(WORD))), (LASTS, ServerEvent::Condition(Condition::Calm))];
+    let scenario = Scenario { events, fault_rate: 0, with_config_errors: false };
+    let mut simulation = Simulation::new(&scenario, &mut random, 10);
+    let timeout = Duration::from_millis(random.u64(30..=100));
     let gap = Duration::from_micros(random.u64(15..40));
     let start = Instant::now();
     let mut together = JoinSet::new();
     let mut at = start;
     while at < start + LASTS {
-        together.spawn(stage.callers.plain(at, patience).run(stage.redis.clone()));
+        together.spawn(simulation.generator.simple_request(at, timeout).run(simulation.redis.clone()));
         at += gap;
     }
-    stage.play(&forecast).await;
+    simulation.play(&scenario).await;
     let mut outcomes = together.join_all().await;
     {
-        let state = stage.server.state();
+        let state = simulation.server.state();
         let counted = || outcomes.iter().filter(|outcome| outcome.began > start + BEGINS);
-        totals.too_much.could_do += can_do.min(counted().count());
-        totals.too_much.done += counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
-        totals.too_much.answered += counted().filter(|outcome| outcome.is_answered()).count();
+        totals.overload.could_do += can_do.min(counted().count());
+        totals.overload.done += counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
+        totals.overload.answered += counted().filter(|outcome| outcome.is_answered()).count();
     }
-    stage.recover(SOON, &mut outcomes).await;
-    stage.ask_many(&mut outcomes).await;
-    stage.judge(&outcomes, false, totals);
-    stage.leave_nothing_behind().await;
+    simulation.wait_for_recovery(RECOVERY_LIMIT, &mut outcomes).await;
+    simulation.send_many(&mut outcomes).await;
+    simulation.judge(&outcomes, false, totals);
+    simulation.assert_no_leaks().await;
 }
 
 #[test]
 fn a_server_that_has_too_much_to_do_works_for_those_who_still_wait() {
-    let TooMuch { could_do, done, answered } = run(OVERLOADS, &overload).too_much;
+    let OverloadTotals { could_do, done, answered } = run(OVERLOAD_SEEDS, &overload).overload;
     let in_time = answered as f64;
     assert!(
         in_time > USEFUL * done as f64 && in_time > ANSWERED * could_do as f64,
@@ -342,15 +342,15 @@ fn a_server_that_has_too_much_to_do_works_for_those_who_still_wait() {
 
 #[test]
 fn whatever_happens_each_request_counts_once_and_has_a_true_answer() {
-    let totals = run(MIXED, &mixed);
-    let Tally { allowed, refused, not_executed, unknown, counted_and_unknown, data, left } = totals.answers;
+    let totals = run(MIXED_SEEDS, &mixed);
+    let AnswerCounts { allowed, refused, not_executed, unknown, counted_and_unknown, data, left } = totals.answers;
     let answers = [allowed, refused, not_executed, unknown, counted_and_unknown, data, left];
     if setting("WEIR_SIMULATION_SEEDS").is_none() {
-        assert!(answers.iter().all(|&count| count > 100) && totals.happened.len() == 23, "the mix is no test: {totals:#?}");
+        assert!(answers.iter().all(|&count| count > 100) && totals.occurrences.len() == 23, "the mix is no test: {totals:#?}");
     }
 }
 
 #[test]
 fn a_server_that_does_not_answer_is_left_alone_and_found_again() {
-    run(OUTAGES, &outage);
+    run(OUTAGE_SEEDS, &outage);
 }

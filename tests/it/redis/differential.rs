@@ -162,7 +162,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
             assert_eq!(answer.map(comparable), Ok(comparable(*expected)), "check {index}; {}", shown());
         }
         if let Some(kept) = &batch.kept {
-            assert_eq!(&call.kept(reply), kept, "{}", shown());
+            assert_eq!(&call.keep_for(reply), kept, "{}", shown());
         }
         for (key, expected) in &batch.stored {
             let text = match replies.next().expect("one per command") {

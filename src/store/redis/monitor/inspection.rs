@@ -181,7 +181,7 @@ impl Inspector {
                 self.probe = None;
                 // There may be no room for another connection while those of requests are well.
                 status.is_up = node.counters.counts().batches > self.batches;
-                if error::blame(StoreError::NotExecuted(name)) == Some(crate::breaker::Why::Config) { CARE } else { SOON }
+                if error::server_failure(StoreError::NotExecuted(name)) == Some(crate::breaker::Why::Config) { CARE } else { SOON }
             }
         };
         self.batches = node.counters.counts().batches;

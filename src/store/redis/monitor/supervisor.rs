@@ -103,12 +103,12 @@ async fn probe(node: &Node, connection: Option<Connection>, key: &[u8], batch_op
         Some(connection) => connection,
         None => match node.connect().await {
             Ok((connection, _)) => connection,
-            Err(ConnectError { name, .. }) => return (None, Err((error::why(name), name))),
+            Err(ConnectError { name, .. }) => return (None, Err((error::failure_kind(name), name))),
         },
     };
     match count(node, &mut connection, key, batch_options).await {
         Ok(()) => (Some(connection), Ok(())),
-        Err(error) => (None, Err((error::why(error::name(error)), error::name(error)))),
+        Err(error) => (None, Err((error::failure_kind(error::name(error)), error::name(error)))),
     }
 }
 

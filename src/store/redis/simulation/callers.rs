@@ -7,7 +7,7 @@ use fastrand::Rng;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::super::Redis;
-use super::counters::{Counters, Ran, STRANGE};
+use super::counters::{Execution, FakeCounters, WRONG_TYPE_PREFIX};
 use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
 use crate::rules::Commit;
@@ -19,14 +19,14 @@ use crate::verdict::{Answers, StoreError, Verdict};
 const WINDOW: Span = Span::from_secs(3_600);
 
 /// The timer's grain, and what it takes to notice.
-pub(super) const HARDLY: Duration = Duration::from_millis(2);
+pub(super) const TIMER_TOLERANCE: Duration = Duration::from_millis(2);
 
 /// A script may come this much later than its deadline and still count.
 const SLACK: Duration = Duration::from_millis(6);
 
 /// One check of a request.
 #[derive(Clone, Debug)]
-struct Asked {
+struct RequestedCheck {
     name: String,
     algorithm: Algorithm,
     /// No other check of a simulation asks for as many, except looks.
@@ -36,25 +36,25 @@ struct Asked {
 /// One request.
 #[derive(Clone)]
 pub(super) struct Request {
-    asked: Vec<Asked>,
+    asked: Vec<RequestedCheck>,
     checks: Arc<Checks>,
     picked: CheckIndices,
     starts: Instant,
-    patience: Duration,
+    timeout: Duration,
     /// The caller leaves after this long.
-    leaves: Option<Duration>,
+    cancel_after: Option<Duration>,
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, picked, patience, leaves, checks, .. } = self;
-        write!(out, "{picked:?} of {asked:?}, {:?} within {patience:?}, leaves after {leaves:?}", checks.commit)
+        let Self { asked, picked, timeout, cancel_after, checks, .. } = self;
+        write!(out, "{picked:?} of {asked:?}, {:?} within {timeout:?}, cancel_after after {cancel_after:?}", checks.commit)
     }
 }
 
 /// What came of a request.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct RequestOutcome {
     pub(super) request: Request,
     pub(super) began: Instant,
     pub(super) ended: Instant,
@@ -64,7 +64,7 @@ pub(super) struct Outcome {
 
 /// How many answers there were of each kind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct AnswerCounts {
     pub(super) allowed: u64,
     pub(super) refused: u64,
     pub(super) not_executed: u64,
@@ -76,25 +76,25 @@ pub(super) struct Tally {
 
 /// Makes requests.
 #[derive(Debug)]
-pub(super) struct Callers {
+pub(super) struct RequestGenerator {
     random: Rng,
     hits: i64,
 }
 
-impl Callers {
+impl RequestGenerator {
     pub(super) fn new(random: Rng) -> Self {
         // A probe asks for 1.
         Self { random, hits: 1 }
     }
 
     /// A request of any kind.
-    pub(super) fn any(&mut self, starts: Instant) -> Request {
+    pub(super) fn any_request(&mut self, starts: Instant) -> Request {
         let is_group = self.random.u32(..8) == 0;
         let count = [1, 1, 1, 2, 2, 3, 4][self.random.usize(..7)];
-        let checks: Vec<Asked> = (0..count).map(|_| self.check(is_group)).collect();
-        let patience = Duration::from_millis(self.random.u64(5..=100));
-        let leaves = (self.random.u32(..8) == 0).then(|| patience.mul_f64(self.random.f64()));
-        let mut request = Request::new(checks, starts, patience);
+        let checks: Vec<RequestedCheck> = (0..count).map(|_| self.check(is_group)).collect();
+        let timeout = Duration::from_millis(self.random.u64(5..=100));
+        let cancel_after = (self.random.u32(..8) == 0).then(|| timeout.mul_f64(self.random.f64()));
+        let mut request = Request::new(checks, starts, timeout);
         if is_group {
             let checks = Arc::get_mut(&mut request.checks).expect("nobody else has it yet");
             checks.commit = Commit::AllOrNone;
@@ -102,14 +102,14 @@ impl Callers {
             let left_out = self.random.usize(..count);
             request.picked.remove(left_out);
         }
-        Request { leaves, ..request }
+        Request { cancel_after, ..request }
     }
 
     /// A hit that nothing but an outage keeps from being counted.
-    pub(super) fn plain(&mut self, starts: Instant, patience: Duration) -> Request {
+    pub(super) fn simple_request(&mut self, starts: Instant, timeout: Duration) -> Request {
         let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: WINDOW, count_denied: self.random.u32(..4) > 0 });
-        let asked = Asked { name: "{plain}".to_owned(), algorithm, hits: self.next() };
-        Request::new(vec![asked], starts, patience)
+        let asked = RequestedCheck { name: "{plain}".to_owned(), algorithm, hits: self.next() };
+        Request::new(vec![asked], starts, timeout)
     }
 
     fn next(&mut self) -> i64 {
@@ -117,7 +117,7 @@ impl Callers {
         self.hits
     }
 
-    fn check(&mut self, is_group: bool) -> Asked {
+    fn check(&mut self, is_group: bool) -> RequestedCheck {
         let next = self.next();
         // Above the largest number of hits that a simulation comes to, so that none is clamped.
         let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
@@ -131,37 +131,37 @@ impl Callers {
         };
         let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) { "bucket" } else { "window" };
         let name = match self.random.u32(..30) {
-            0 => format!("{STRANGE}{{{kind}}}"),
+            0 => format!("{WRONG_TYPE_PREFIX}{{{kind}}}"),
             number => format!("{{{kind}|{}}}", number % 4),
         };
-        Asked { name, algorithm, hits }
+        RequestedCheck { name, algorithm, hits }
     }
 }
 
 impl Request {
-    fn new(asked: Vec<Asked>, starts: Instant, patience: Duration) -> Self {
-        let of = |asked: &Asked| Check::new(asked.algorithm, asked.hits, Modes::default());
+    fn new(asked: Vec<RequestedCheck>, starts: Instant, timeout: Duration) -> Self {
+        let of = |asked: &RequestedCheck| Check::new(asked.algorithm, asked.hits, Modes::default());
         let checks = Checks::of(asked.iter().map(|asked| (asked.name.as_bytes(), of(asked))));
         let picked = checks.indices();
-        Self { asked, checks: Arc::new(checks), picked, starts, patience, leaves: None }
+        Self { asked, checks: Arc::new(checks), picked, starts, timeout, cancel_after: None }
     }
 
     /// Waits for its time, asks, and waits for the answers, or leaves.
-    pub(super) async fn run(self, redis: Redis) -> Outcome {
+    pub(super) async fn run(self, redis: Redis) -> RequestOutcome {
         sleep_until(self.starts).await;
         let began = Instant::now();
-        let decide = redis.decide(&self.checks, &self.picked, Budget::until(began + self.patience));
-        let answers = match self.leaves {
+        let decide = redis.decide(&self.checks, &self.picked, Budget::until(began + self.timeout));
+        let answers = match self.cancel_after {
             Some(after) => timeout(after, decide).await.ok(),
             None => Some(decide.await),
         };
-        Outcome { began, ended: Instant::now(), answers, request: self }
+        RequestOutcome { began, ended: Instant::now(), answers, request: self }
     }
 }
 
-impl Outcome {
+impl RequestOutcome {
     fn deadline(&self) -> Instant {
-        self.began + self.request.patience
+        self.began + self.request.timeout
     }
 
     /// Whether all is answered.
@@ -176,12 +176,12 @@ impl Outcome {
     }
 
     /// Whether the server ever got to hear of it.
-    pub(super) fn was_heard(&self, counters: &Counters) -> bool {
+    pub(super) fn was_received(&self, counters: &FakeCounters) -> bool {
         self.request.asked.iter().any(|asked| counters.heard.contains_key(&asked.hits))
     }
 
     /// Whether the server counted any of it.
-    pub(super) fn was_counted(&self, counters: &Counters) -> bool {
+    pub(super) fn was_counted(&self, counters: &FakeCounters) -> bool {
         self.request.asked.iter().any(|asked| counters.ran.contains_key(&asked.hits))
     }
 
@@ -190,9 +190,9 @@ impl Outcome {
     }
 
     /// Holds the answers to what the server did.
-    pub(super) fn judge(&self, counters: &Counters, clock_moves: bool, tally: &mut Tally) {
+    pub(super) fn judge(&self, counters: &FakeCounters, clock_moves: bool, tally: &mut AnswerCounts) {
         let late = self.ended.saturating_duration_since(self.deadline());
-        assert!(late <= HARDLY, "answered {late:?} after the deadline: {self:?}");
+        assert!(late <= TIMER_TOLERANCE, "answered {late:?} after the deadline: {self:?}");
         for (index, asked) in self.request.asked.iter().enumerate() {
             let ran = counters.ran.get(&asked.hits).map_or(&[][..], Vec::as_slice);
             assert!(ran.len() <= 1, "counted {} times: {asked:?}, {ran:?} {self:?}", ran.len());
@@ -232,7 +232,7 @@ impl Outcome {
                 Err(StoreError::Unknown(_)) => tally.counted_and_unknown += u64::from(ran.is_some()),
             }
             if let Err(StoreError::Data(_)) = answer {
-                let strange = |asked: &Asked| asked.name.starts_with(STRANGE);
+                let strange = |asked: &RequestedCheck| asked.name.starts_with(WRONG_TYPE_PREFIX);
                 let is_shared = self.request.checks.commit == Commit::AllOrNone && self.request.asked.iter().any(strange);
                 assert!(strange(asked) || is_shared, "nothing is wrong with this key: {}", shown());
             }
@@ -241,8 +241,8 @@ impl Outcome {
     }
 }
 
-impl Asked {
-    fn is_allowed(&self, ran: &Ran) -> bool {
+impl RequestedCheck {
+    fn is_allowed(&self, ran: &Execution) -> bool {
         match &self.algorithm {
             _ if self.hits < 0 => true,
             Algorithm::FixedWindow(fixed) => ran.allowed.unwrap_or(ran.used <= i64::from(fixed.limit)),
@@ -251,7 +251,7 @@ impl Asked {
     }
 }
 
-impl Tally {
+impl AnswerCounts {
     fn add(&mut self, answer: &Result<Verdict, StoreError>) {
         let count = match answer {
             Ok(verdict) if verdict.allowed => &mut self.allowed,
@@ -264,7 +264,7 @@ impl Tally {
     }
 }
 
-impl Counters {
+impl FakeCounters {
     /// Every count that a key of this name showed at any time between two instants.
     fn seen(&self, name: &[u8], from: Instant, until: Instant) -> Vec<i64> {
         let histories = self.history.iter().filter(|(key, _)| key.starts_with(name));

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::super::wire::script;
-use super::wire::{Command, Reply};
+use super::wire::{Command, RespReply};
 use crate::time::{MAX_SAFE_INTEGER, Micros};
 
 /// Keys with this in their name hold something that is no counter.
-pub(super) const STRANGE: &str = "strange";
+pub(super) const WRONG_TYPE_PREFIX: &str = "strange";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -22,7 +22,7 @@ const MOST: i64 = MAX_SAFE_INTEGER.cast_signed();
 
 /// A check that was decided.
 #[derive(Clone, Debug)]
-pub(super) struct Ran {
+pub(super) struct Execution {
     pub(super) key: Vec<u8>,
     /// What was answered as the count.
     pub(super) used: i64,
@@ -33,12 +33,12 @@ pub(super) struct Ran {
 
 /// The server's memory.
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(super) struct FakeCounters {
     values: BTreeMap<Vec<u8>, i64>,
     /// What each key held, since when.
     pub(super) history: BTreeMap<Vec<u8>, Vec<(Instant, i64)>>,
     /// By hits.
-    pub(super) ran: BTreeMap<i64, Vec<Ran>>,
+    pub(super) ran: BTreeMap<i64, Vec<Execution>>,
     /// Hits that came in, counted or not, and when the server read them.
     pub(super) heard: BTreeMap<i64, Instant>,
     pub(super) knows_script: bool,
@@ -53,11 +53,11 @@ pub(super) struct Counters {
 pub(super) struct Session {
     has_logged_in: bool,
     transaction: Option<Vec<Command>>,
-    is_spoiled: bool,
+    has_refused_command: bool,
 }
 
 /// A check as the script is told it.
-struct Told<'c> {
+struct ReceivedCheck<'c> {
     key: &'c [u8],
     code: u8,
     role: u8,
@@ -65,7 +65,7 @@ struct Told<'c> {
     numbers: Vec<i64>,
 }
 
-impl Counters {
+impl FakeCounters {
     pub(super) fn new(clock: Micros, password: Option<&'static str>) -> Self {
         Self {
             values: BTreeMap::new(),
@@ -100,54 +100,54 @@ impl Counters {
     }
 
     /// Runs a command, or refuses it with the line of an error.
-    pub(super) fn execute(&mut self, session: &mut Session, command: Command, refusal: Option<&str>) -> Reply {
+    pub(super) fn execute(&mut self, session: &mut Session, command: Command, refusal: Option<&str>) -> RespReply {
         let name = String::from_utf8_lossy(&command[0]).into_owned();
         let refuses_all = |line: &&str| line.starts_with("NOAUTH") || (line.starts_with("NOPERM") && name == "MULTI");
         if let Some(line) = refusal.filter(refuses_all) {
-            session.is_spoiled = true;
-            return Reply::Error(line.to_owned());
+            session.has_refused_command = true;
+            return RespReply::Error(line.to_owned());
         }
         if name == "AUTH" {
             session.has_logged_in = self.password.is_some_and(|password| command.last().is_some_and(|text| text == password.as_bytes()));
             return match session.has_logged_in {
-                true => Reply::Line("OK"),
-                false => Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned()),
+                true => RespReply::SimpleString("OK"),
+                false => RespReply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned()),
             };
         }
         if self.password.is_some() && !session.has_logged_in {
-            return Reply::Error("NOAUTH Authentication required.".to_owned());
+            return RespReply::Error("NOAUTH Authentication required.".to_owned());
         }
         match name.as_str() {
             "MULTI" => {
                 session.transaction = Some(Vec::new());
-                session.is_spoiled = false;
-                Reply::Line("OK")
+                session.has_refused_command = false;
+                RespReply::SimpleString("OK")
             }
             "EXEC" => {
-                let Some(commands) = session.transaction.take() else { return Reply::Error("ERR EXEC without MULTI".to_owned()) };
-                if session.is_spoiled {
-                    return Reply::Error("EXECABORT Transaction discarded because of previous errors.".to_owned());
+                let Some(commands) = session.transaction.take() else { return RespReply::Error("ERR EXEC without MULTI".to_owned()) };
+                if session.has_refused_command {
+                    return RespReply::Error("EXECABORT Transaction discarded because of previous errors.".to_owned());
                 }
                 // TIME alone, as in the handshake, is never refused.
                 if let (Some(line), true) = (refusal, commands.len() > 1) {
-                    return Reply::Error(format!("EXECABORT Transaction discarded because of: {line}"));
+                    return RespReply::Error(format!("EXECABORT Transaction discarded because of: {line}"));
                 }
                 check_expiries(&commands);
-                Reply::List(commands.iter().map(|command| self.run(command)).collect())
+                RespReply::Array(commands.iter().map(|command| self.run(command)).collect())
             }
             _ if refusal.is_some() && !matches!(name.as_str(), "TIME" | "ROLE" | "SELECT" | "PING") => {
-                session.is_spoiled = true;
-                Reply::Error(refusal.unwrap_or_default().to_owned())
+                session.has_refused_command = true;
+                RespReply::Error(refusal.unwrap_or_default().to_owned())
             }
             _ => match &mut session.transaction {
                 Some(commands) => {
                     commands.push(command);
-                    Reply::Line("QUEUED")
+                    RespReply::SimpleString("QUEUED")
                 }
                 None => {
                     // Behind a refused MULTI each command runs for itself, and the expiry is on its way.
-                    let is_plain = name == "INCRBY" && !session.is_spoiled;
-                    let is_bare = is_plain && !self.values.contains_key(&command[1]) && !is_strange(&command[1]);
+                    let is_plain = name == "INCRBY" && !session.has_refused_command;
+                    let is_bare = is_plain && !self.values.contains_key(&command[1]) && !has_wrong_type(&command[1]);
                     assert!(!is_bare, "a counter is made without an expiry: {command:?}");
                     self.run(&command)
                 }
@@ -155,47 +155,47 @@ impl Counters {
         }
     }
 
-    fn run(&mut self, command: &Command) -> Reply {
+    fn run(&mut self, command: &Command) -> RespReply {
         let name = String::from_utf8_lossy(&command[0]).into_owned();
         match name.as_str() {
             "TIME" => {
                 let now = self.now().0;
-                Reply::List(vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000))])
+                RespReply::Array(vec![RespReply::bulk_string(&(now / 1_000_000)), RespReply::bulk_string(&(now % 1_000_000))])
             }
-            "ROLE" => Reply::List(vec![Reply::text("master"), Reply::Number(0), Reply::List(Vec::new())]),
-            "SELECT" | "ASKING" => Reply::Line("OK"),
-            "PING" => Reply::Line("PONG"),
-            "EXPIRE" => Reply::Number(1),
-            "GET" | "INCRBY" if is_strange(&command[1]) => Reply::Error(WRONG_TYPE.to_owned()),
-            "GET" => self.values.get(&command[1]).map_or(Reply::Nothing, Reply::text),
+            "ROLE" => RespReply::Array(vec![RespReply::bulk_string("master"), RespReply::Integer(0), RespReply::Array(Vec::new())]),
+            "SELECT" | "ASKING" => RespReply::SimpleString("OK"),
+            "PING" => RespReply::SimpleString("PONG"),
+            "EXPIRE" => RespReply::Integer(1),
+            "GET" | "INCRBY" if has_wrong_type(&command[1]) => RespReply::Error(WRONG_TYPE.to_owned()),
+            "GET" => self.values.get(&command[1]).map_or(RespReply::Null, RespReply::bulk_string),
             "INCRBY" => {
                 let (key, hits) = (&command[1], whole(&command[2]));
                 let after = self.values.get(key).unwrap_or(&0) + hits;
                 self.count(hits, key, after, None);
                 self.put(key, after);
-                Reply::Number(after)
+                RespReply::Integer(after)
             }
             "EVALSHA" if !self.knows_script || command[1] != script::HASH.as_bytes() => {
-                Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned())
+                RespReply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned())
             }
             "EVAL" | "EVALSHA" => {
                 self.knows_script = true;
                 self.decide(command)
             }
-            _ => Reply::Error(format!("ERR unknown command '{name}'")),
+            _ => RespReply::Error(format!("ERR unknown command '{name}'")),
         }
     }
 
     /// The script.
-    fn decide(&mut self, command: &Command) -> Reply {
+    fn decide(&mut self, command: &Command) -> RespReply {
         let now = self.now().0;
-        let mut reply = Rows::default();
+        let mut reply = ScriptReply::default();
         for group in groups(command) {
             if now as i64 > group.deadline {
                 group.checks.iter().for_each(|_| reply.failed("LATE"));
                 continue;
             }
-            if group.is_whole {
+            if group.is_all_or_none {
                 self.decide_together(&group, &mut reply);
                 continue;
             }
@@ -216,7 +216,7 @@ impl Counters {
     }
 
     /// A group of which nothing counts when any is refused.
-    fn decide_together(&mut self, group: &Group<'_>, reply: &mut Rows) {
+    fn decide_together(&mut self, group: &ReceivedRequest<'_>, reply: &mut ScriptReply) {
         let before = self.values.clone();
         let results: Vec<_> = group
             .checks
@@ -230,7 +230,8 @@ impl Counters {
             })
             .collect();
         let error = results.iter().find_map(|result| result.err());
-        let refuses = |(told, result): (&Told<'_>, &Result<(bool, i64), _>)| told.role < 2 && result.is_ok_and(|(allowed, _)| !allowed);
+        let refuses =
+            |(told, result): (&ReceivedCheck<'_>, &Result<(bool, i64), _>)| told.role < 2 && result.is_ok_and(|(allowed, _)| !allowed);
         let is_refused = error.is_some() || group.checks.iter().zip(&results).any(refuses);
         let after = if is_refused { std::mem::replace(&mut self.values, before) } else { self.values.clone() };
         for (told, result) in group.checks.iter().zip(results) {
@@ -251,8 +252,8 @@ impl Counters {
     }
 
     /// Whether a check is allowed, and what its key holds then.
-    fn step(&self, told: &Told<'_>) -> Result<(bool, i64), &'static str> {
-        if is_strange(told.key) {
+    fn step(&self, told: &ReceivedCheck<'_>) -> Result<(bool, i64), &'static str> {
+        if has_wrong_type(told.key) {
             return Err(WRONG_TYPE);
         }
         if told.code != b'F' {
@@ -274,19 +275,19 @@ impl Counters {
 
     fn count(&mut self, hits: i64, key: &[u8], used: i64, allowed: Option<bool>) {
         if hits != 0 {
-            self.ran.entry(hits).or_default().push(Ran { key: key.to_vec(), used, allowed, at: Instant::now() });
+            self.ran.entry(hits).or_default().push(Execution { key: key.to_vec(), used, allowed, at: Instant::now() });
         }
     }
 }
 
-struct Group<'c> {
-    is_whole: bool,
+struct ReceivedRequest<'c> {
+    is_all_or_none: bool,
     deadline: i64,
-    checks: Vec<Told<'c>>,
+    checks: Vec<ReceivedCheck<'c>>,
 }
 
 /// The requests of a call, as `lua/frame.lua` describes them.
-fn groups(command: &Command) -> Vec<Group<'_>> {
+fn groups(command: &Command) -> Vec<ReceivedRequest<'_>> {
     let count = whole(&command[2]) as usize;
     let (mut keys, arguments) = command[3..].split_at(count);
     let ([given, uses, limits, runs, requests] | [given, uses, limits, runs, requests, _]) = arguments else {
@@ -305,9 +306,9 @@ fn groups(command: &Command) -> Vec<Group<'_>> {
             let (limit, role) = (short(check) / 4, check[0] % 4);
             let limit = &limits[57 * limit..][..57];
             assert!(uses.contains(&limit[0]), "the call says that it uses {}", limit[0]);
-            told.push(Told { key, code: limit[0], role, hits: numbers(&check[4..])[0], numbers: numbers(&limit[9..]) });
+            told.push(ReceivedCheck { key, code: limit[0], role, hits: numbers(&check[4..])[0], numbers: numbers(&limit[9..]) });
         }
-        groups.push(Group { is_whole: request[0] == 1, deadline: numbers(&request[5..])[0], checks: told });
+        groups.push(ReceivedRequest { is_all_or_none: request[0] == 1, deadline: numbers(&request[5..])[0], checks: told });
         keys = others;
     }
     assert!(keys.is_empty(), "every key belongs to a check");
@@ -325,12 +326,12 @@ fn check_expiries(commands: &[Command]) {
 
 /// What the script says of the checks.
 #[derive(Default)]
-struct Rows {
+struct ScriptReply {
     packed: Vec<u8>,
     lines: Vec<&'static str>,
 }
 
-impl Rows {
+impl ScriptReply {
     fn decided(&mut self, code: u8, (allowed, used): (bool, i64)) {
         match code {
             b'F' => self.row(used, if allowed { 0 } else { -1 }),
@@ -347,15 +348,19 @@ impl Rows {
         self.packed.extend([first, 0, retry].iter().flat_map(|&number| (number as f64).to_le_bytes()));
     }
 
-    fn of(self, now: u64) -> Reply {
-        let mut reply = vec![Reply::text(&(now / 1_000_000)), Reply::text(&(now % 1_000_000)), Reply::Text(self.packed)];
-        reply.extend(self.lines.iter().map(Reply::text));
-        Reply::List(reply)
+    fn of(self, now: u64) -> RespReply {
+        let mut reply = vec![
+            RespReply::bulk_string(&(now / 1_000_000)),
+            RespReply::bulk_string(&(now % 1_000_000)),
+            RespReply::BulkString(self.packed),
+        ];
+        reply.extend(self.lines.iter().map(RespReply::bulk_string));
+        RespReply::Array(reply)
     }
 }
 
-fn is_strange(key: &[u8]) -> bool {
-    key.starts_with(STRANGE.as_bytes())
+fn has_wrong_type(key: &[u8]) -> bool {
+    key.starts_with(WRONG_TYPE_PREFIX.as_bytes())
 }
 
 fn whole(text: &[u8]) -> i64 {

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use tokio::time::Duration;
 
 /// What a server says when it does not do what it is told. None of it ran.
-const REFUSALS: [&str; 11] = [
+const ERROR_REPLIES: [&str; 11] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
     "OOM command not allowed when used memory > 'maxmemory'.",
@@ -19,11 +19,11 @@ const REFUSALS: [&str; 11] = [
 ];
 
 /// The same, and somebody has to mend it.
-const MISTAKES: [&str; 2] = ["NOAUTH Authentication required.", "NOPERM this user has no permissions to run the 'multi' command"];
+const CONFIG_ERRORS: [&str; 2] = ["NOAUTH Authentication required.", "NOPERM this user has no permissions to run the 'multi' command"];
 
 /// What befalls one command.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mishap {
+pub(super) enum Fault {
     /// The server takes this long before it does it.
     Late(Duration),
     /// And this long before it says so.
@@ -48,9 +48,9 @@ pub(super) enum Mishap {
     Forgot,
 }
 
-impl Mishap {
+impl Fault {
     /// Any of them.
-    pub(super) fn draw(random: &mut Rng, with_mistakes: bool) -> Self {
+    pub(super) fn draw(random: &mut Rng, with_config_errors: bool) -> Self {
         let short = Duration::from_micros(random.u64(100..60_000));
         match random.u32(0..13) {
             0 => Self::Late(short),
@@ -60,7 +60,7 @@ impl Mishap {
             4 => Self::CloseAfter,
             5 | 6 => Self::Cut { bytes: random.usize(..40), closes: random.bool() },
             7 => Self::Trickle,
-            8 | 9 => Self::Refused(refusal(random, with_mistakes)),
+            8 | 9 => Self::Refused(refusal(random, with_config_errors)),
             10 => Self::Garbage,
             11 => Self::OneTooMany,
             _ => Self::Forgot,
@@ -85,13 +85,17 @@ impl Mishap {
     }
 }
 
-fn refusal(random: &mut Rng, with_mistakes: bool) -> &'static str {
-    if with_mistakes && random.u32(..3) == 0 { MISTAKES[random.usize(..2)] } else { REFUSALS[random.usize(..REFUSALS.len())] }
+fn refusal(random: &mut Rng, with_config_errors: bool) -> &'static str {
+    if with_config_errors && random.u32(..3) == 0 {
+        CONFIG_ERRORS[random.usize(..2)]
+    } else {
+        ERROR_REPLIES[random.usize(..ERROR_REPLIES.len())]
+    }
 }
 
 /// What lasts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Weather {
+pub(super) enum Condition {
     #[default]
     Calm,
     /// The process is stopped: connections are taken, nothing is read, and all that came meanwhile is done later.
@@ -112,15 +116,15 @@ pub(super) enum Weather {
     Rough(u32),
 }
 
-impl Weather {
-    fn draw(random: &mut Rng, with_mistakes: bool) -> Self {
+impl Condition {
+    fn draw(random: &mut Rng, with_config_errors: bool) -> Self {
         match random.u32(..8) {
             0 => Self::Stopped,
             1 => Self::Silent,
             2 => Self::Refusing,
             3 => Self::Unreachable,
             4 => Self::Slow(Duration::from_micros(random.u64(200..40_000))),
-            5 | 6 => Self::Erring(refusal(random, with_mistakes)),
+            5 | 6 => Self::Erring(refusal(random, with_config_errors)),
             _ => Self::Rough(random.u32(50..700)),
         }
     }
@@ -152,8 +156,8 @@ impl Weather {
 
 /// What happens at an instant.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
-    Weather(Weather),
+pub(super) enum ServerEvent {
+    Condition(Condition),
     /// The server's clock jumps by so many microseconds.
     Jump(i64),
     /// The server closes all connections.
@@ -163,44 +167,44 @@ pub(super) enum Event {
 
 /// What happens in a simulation.
 #[derive(Clone, Debug)]
-pub(super) struct Forecast {
+pub(super) struct Scenario {
     /// Each so long after the one before.
-    pub(super) events: Vec<(Duration, Event)>,
+    pub(super) events: Vec<(Duration, ServerEvent)>,
     /// Of a thousand commands so many have a mishap, whatever the weather.
-    pub(super) mishaps: u32,
+    pub(super) fault_rate: u32,
     /// Some of what happens is for a person to mend, and looked at only every few seconds.
-    pub(super) with_mistakes: bool,
+    pub(super) with_config_errors: bool,
 }
 
-impl Forecast {
+impl Scenario {
     /// A few spells of bad weather, and what else may happen between.
     pub(super) fn draw(random: &mut Rng) -> Self {
-        let with_mistakes = random.u32(..8) == 0;
+        let with_config_errors = random.u32(..8) == 0;
         let mut events = Vec::new();
         let wait = |random: &mut Rng, most: u64| Duration::from_micros(random.u64(..most));
         for _ in 0..random.u32(0..4) {
-            events.push((wait(random, 200_000), Event::Weather(Weather::draw(random, with_mistakes))));
-            events.push((wait(random, 400_000), Event::Weather(Weather::Calm)));
+            events.push((wait(random, 200_000), ServerEvent::Condition(Condition::draw(random, with_config_errors))));
+            events.push((wait(random, 400_000), ServerEvent::Condition(Condition::Calm)));
         }
         for _ in 0..random.u32(0..3) {
             let event = match random.u32(..3) {
-                0 if random.bool() => Event::Jump(random.i64(-7_200_000_000..7_200_000_000)),
-                0 => Event::Jump(random.i64(-30_000..30_000)),
-                1 => Event::HangUp,
-                _ => Event::Forgets,
+                0 if random.bool() => ServerEvent::Jump(random.i64(-7_200_000_000..7_200_000_000)),
+                0 => ServerEvent::Jump(random.i64(-30_000..30_000)),
+                1 => ServerEvent::HangUp,
+                _ => ServerEvent::Forgets,
             };
             let place = random.usize(..=events.len());
             events.insert(place, (wait(random, 100_000), event));
         }
-        events.push((Duration::from_millis(50), Event::Weather(Weather::Calm)));
-        Self { events, mishaps: [0, 2, 10, 40][random.usize(..4)], with_mistakes }
+        events.push((Duration::from_millis(50), ServerEvent::Condition(Condition::Calm)));
+        Self { events, fault_rate: [0, 2, 10, 40][random.usize(..4)], with_config_errors }
     }
 
     pub(super) fn length(&self) -> Duration {
         self.events.iter().map(|(wait, _)| *wait).sum()
     }
 
-    pub(super) fn moves_the_clock(&self) -> bool {
-        self.events.iter().any(|(_, event)| matches!(event, Event::Jump(_)))
+    pub(super) fn moves_clock(&self) -> bool {
+        self.events.iter().any(|(_, event)| matches!(event, ServerEvent::Jump(_)))
     }
 }

@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
-use super::counters::{Counters, Session};
-use super::faults::{Event, Forecast, Mishap, Weather};
-use super::wire::{self, Command, Reply};
+use super::counters::{FakeCounters, Session};
+use super::faults::{Condition, Fault, Scenario, ServerEvent};
+use super::wire::{self, Command, RespReply};
 use crate::store::redis::connection::simulated::SimulatedStream;
 use crate::time::Micros;
 
@@ -20,8 +20,8 @@ use crate::time::Micros;
 const START: Micros = Micros(1_800_001_000_000_000);
 
 #[derive(Debug)]
-pub(super) struct Server {
-    state: Mutex<State>,
+pub(super) struct FakeServer {
+    state: Mutex<ServerState>,
     /// Told to all connections that they end.
     hang_up: Notify,
     /// Told when the weather changes.
@@ -29,79 +29,79 @@ pub(super) struct Server {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) counters: Counters,
-    pub(super) weather: Weather,
+pub(super) struct ServerState {
+    pub(super) counters: FakeCounters,
+    pub(super) condition: Condition,
     /// Of a thousand commands.
-    pub(super) mishaps: u32,
-    with_mistakes: bool,
+    pub(super) fault_rate: u32,
+    with_config_errors: bool,
     random: Rng,
     /// While it is busy: when it has done all that it has begun.
     free: Instant,
     /// Connections.
     pub(super) open: usize,
     /// What happened, by name.
-    pub(super) happened: BTreeMap<&'static str, u64>,
+    pub(super) occurrences: BTreeMap<&'static str, u64>,
 }
 
 /// What becomes of a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    GoOn,
+enum AfterCommand {
+    Continue,
     Close,
 }
 
 /// One connection as the server sees it.
-struct Peer {
+struct ClientConnection {
     stream: DuplexStream,
     out: Vec<u8>,
     session: Session,
-    is_mute: bool,
-    is_deaf: bool,
-    trickles: bool,
+    sends_nothing: bool,
+    executes_nothing: bool,
+    sends_single_bytes: bool,
 }
 
-impl Server {
-    pub(super) fn new(mut random: Rng, forecast: &Forecast, password: Option<&'static str>) -> Arc<Self> {
-        let state = State {
-            counters: Counters::new(Micros(START.0 + random.u64(..600_000_000)), password),
-            weather: Weather::Calm,
-            mishaps: forecast.mishaps,
-            with_mistakes: forecast.with_mistakes,
+impl FakeServer {
+    pub(super) fn new(mut random: Rng, scenario: &Scenario, password: Option<&'static str>) -> Arc<Self> {
+        let state = ServerState {
+            counters: FakeCounters::new(Micros(START.0 + random.u64(..600_000_000)), password),
+            condition: Condition::Calm,
+            fault_rate: scenario.fault_rate,
+            with_config_errors: scenario.with_config_errors,
             random,
             free: Instant::now(),
             open: 0,
-            happened: BTreeMap::new(),
+            occurrences: BTreeMap::new(),
         };
         Arc::new(Self { state: Mutex::new(state), hang_up: Notify::new(), changed: Notify::new() })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn happen(&self, event: Event) {
+    pub(super) fn happen(&self, event: ServerEvent) {
         let mut state = self.state();
         let name = match event {
-            Event::Weather(weather) => {
-                state.weather = weather;
+            ServerEvent::Condition(condition) => {
+                state.condition = condition;
                 self.changed.notify_waiters();
-                weather.name()
+                condition.name()
             }
-            Event::Jump(micros) => {
+            ServerEvent::Jump(micros) => {
                 state.counters.clock = Micros(state.counters.clock.0.saturating_add_signed(micros));
                 "jump"
             }
-            Event::HangUp => {
+            ServerEvent::HangUp => {
                 self.hang_up.notify_waiters();
                 "hang up"
             }
-            Event::Forgets => {
+            ServerEvent::Forgets => {
                 state.counters.knows_script = false;
                 "forgets"
             }
         };
-        *state.happened.entry(name).or_default() += 1;
+        *state.occurrences.entry(name).or_default() += 1;
     }
 
     /// What `Socket::connect` gets in place of a socket.
@@ -109,16 +109,23 @@ impl Server {
     pub(super) async fn connect(self: Arc<Self>) -> io::Result<SimulatedStream> {
         // Even the fastest network lets somebody else run first.
         yield_now().await;
-        let weather = self.state().weather;
-        match weather {
-            Weather::Refusing => return Err(io::ErrorKind::ConnectionRefused.into()),
-            Weather::Unreachable => std::future::pending().await,
+        let condition = self.state().condition;
+        match condition {
+            Condition::Refusing => return Err(io::ErrorKind::ConnectionRefused.into()),
+            Condition::Unreachable => std::future::pending().await,
             _ => {}
         }
         let size = [8 << 10, 64 << 10][self.state().random.usize(..2)];
         let (theirs, stream) = duplex(size);
         self.state().open += 1;
-        let peer = Peer { stream, out: Vec::new(), session: Session::default(), is_mute: false, is_deaf: false, trickles: false };
+        let peer = ClientConnection {
+            stream,
+            out: Vec::new(),
+            session: Session::default(),
+            sends_nothing: false,
+            executes_nothing: false,
+            sends_single_bytes: false,
+        };
         tokio::spawn(async move {
             self.serve(peer).await;
             self.state().open -= 1;
@@ -126,12 +133,12 @@ impl Server {
         Ok(SimulatedStream::new(theirs))
     }
 
-    async fn serve(&self, mut peer: Peer) {
+    async fn serve(&self, mut peer: ClientConnection) {
         let (mut input, mut chunk) = (Vec::new(), vec![0; 4_096]);
         loop {
             while let Some(command) = wire::take(&mut input) {
                 self.while_stopped().await;
-                if self.obey(command, &mut peer).await == Then::Close {
+                if self.obey(command, &mut peer).await == AfterCommand::Close {
                     return;
                 }
             }
@@ -152,66 +159,66 @@ impl Server {
     async fn while_stopped(&self) {
         loop {
             let changed = self.changed.notified();
-            if !matches!(self.state().weather, Weather::Stopped) {
+            if !matches!(self.state().condition, Condition::Stopped) {
                 return;
             }
             changed.await;
         }
     }
 
-    async fn obey(&self, command: Command, peer: &mut Peer) -> Then {
-        let (mishap, weather) = self.draw(&command);
-        match weather {
-            Weather::Slow(time) => peer.wait(time).await,
-            Weather::Busy(time) => self.take_turns(time * u32::try_from(command.len()).unwrap_or(u32::MAX), peer).await,
+    async fn obey(&self, command: Command, peer: &mut ClientConnection) -> AfterCommand {
+        let (fault, condition) = self.draw(&command);
+        match condition {
+            Condition::Slow(time) => peer.wait(time).await,
+            Condition::Busy(time) => self.take_turns(time * u32::try_from(command.len()).unwrap_or(u32::MAX), peer).await,
             _ => {}
         }
-        peer.is_mute |= matches!(weather, Weather::Silent);
-        let mut refusal = if let Weather::Erring(line) = weather { Some(line) } else { None };
-        match mishap {
-            Some(Mishap::Late(time)) => peer.wait(time).await,
-            Some(Mishap::CloseBefore) => {
+        peer.sends_nothing |= matches!(condition, Condition::Silent);
+        let mut refusal = if let Condition::Erring(line) = condition { Some(line) } else { None };
+        match fault {
+            Some(Fault::Late(time)) => peer.wait(time).await,
+            Some(Fault::CloseBefore) => {
                 peer.flush().await;
-                return Then::Close;
+                return AfterCommand::Close;
             }
-            Some(Mishap::Mute { runs }) => {
-                peer.is_mute = true;
-                peer.is_deaf |= !runs;
+            Some(Fault::Mute { runs }) => {
+                peer.sends_nothing = true;
+                peer.executes_nothing |= !runs;
             }
-            Some(Mishap::Refused(line)) => refusal = Some(line),
-            Some(Mishap::Trickle) => peer.trickles = true,
-            Some(Mishap::Forgot) => self.state().counters.knows_script = false,
+            Some(Fault::Refused(line)) => refusal = Some(line),
+            Some(Fault::Trickle) => peer.sends_single_bytes = true,
+            Some(Fault::Forgot) => self.state().counters.knows_script = false,
             _ => {}
         }
-        if peer.is_deaf {
-            return Then::GoOn;
+        if peer.executes_nothing {
+            return AfterCommand::Continue;
         }
         let mut reply = Vec::new();
         self.state().counters.execute(&mut peer.session, command, refusal).write(&mut reply);
-        match mishap {
-            Some(Mishap::SlowToSay(time)) => peer.wait(time).await,
-            Some(Mishap::CloseAfter) => {
+        match fault {
+            Some(Fault::SlowToSay(time)) => peer.wait(time).await,
+            Some(Fault::CloseAfter) => {
                 peer.flush().await;
-                return Then::Close;
+                return AfterCommand::Close;
             }
-            Some(Mishap::Cut { bytes, closes }) => {
+            Some(Fault::Cut { bytes, closes }) => {
                 // At least the last byte is missing.
                 reply.truncate(bytes.min(reply.len() - 1));
                 peer.out.append(&mut reply);
                 peer.flush().await;
-                peer.is_mute = true;
-                return if closes { Then::Close } else { Then::GoOn };
+                peer.sends_nothing = true;
+                return if closes { AfterCommand::Close } else { AfterCommand::Continue };
             }
-            Some(Mishap::Garbage) => reply = b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
-            Some(Mishap::OneTooMany) => Reply::Line("OK").write(&mut reply),
+            Some(Fault::Garbage) => reply = b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
+            Some(Fault::OneTooMany) => RespReply::SimpleString("OK").write(&mut reply),
             _ => {}
         }
         peer.out.append(&mut reply);
-        Then::GoOn
+        AfterCommand::Continue
     }
 
     /// Does what takes so long after all that others have brought before.
-    async fn take_turns(&self, time: Duration, peer: &mut Peer) {
+    async fn take_turns(&self, time: Duration, peer: &mut ClientConnection) {
         let free = {
             let mut state = self.state();
             state.free = state.free.max(Instant::now()) + time;
@@ -224,21 +231,21 @@ impl Server {
         }
     }
 
-    fn draw(&self, command: &Command) -> (Option<Mishap>, Weather) {
+    fn draw(&self, command: &Command) -> (Option<Fault>, Condition) {
         let mut state = self.state();
         state.counters.hear(command);
-        let State { weather, mishaps, with_mistakes, random, .. } = &mut *state;
-        let weather = *weather;
-        let mishaps = if let Weather::Rough(mishaps) = weather { mishaps } else { *mishaps };
-        let mishap = (random.u32(..1_000) < mishaps).then(|| Mishap::draw(random, *with_mistakes));
-        if let Some(mishap) = mishap {
-            *state.happened.entry(mishap.name()).or_default() += 1;
+        let ServerState { condition, fault_rate, with_config_errors, random, .. } = &mut *state;
+        let condition = *condition;
+        let fault_rate = if let Condition::Rough(fault_rate) = condition { fault_rate } else { *fault_rate };
+        let fault = (random.u32(..1_000) < fault_rate).then(|| Fault::draw(random, *with_config_errors));
+        if let Some(fault) = fault {
+            *state.occurrences.entry(fault.name()).or_default() += 1;
         }
-        (mishap, weather)
+        (fault, condition)
     }
 }
 
-impl Peer {
+impl ClientConnection {
     async fn wait(&mut self, time: Duration) {
         self.flush().await;
         sleep(time).await;
@@ -247,15 +254,15 @@ impl Peer {
     /// Says what there is to say. The server goes on when nobody listens any more.
     async fn flush(&mut self) {
         let out = std::mem::take(&mut self.out);
-        if self.is_mute {
+        if self.sends_nothing {
             return;
         }
-        let size = if self.trickles { 1 } else { out.len().max(1) };
+        let size = if self.sends_single_bytes { 1 } else { out.len().max(1) };
         for bytes in out.chunks(size) {
             if self.stream.write_all(bytes).await.is_err() {
                 return;
             }
-            if self.trickles {
+            if self.sends_single_bytes {
                 yield_now().await;
             }
         }

@@ -30,33 +30,33 @@ fn number(input: &[u8], at: &mut usize, sigil: u8) -> Option<usize> {
 
 /// What the fake answers.
 #[derive(Clone, Debug)]
-pub(super) enum Reply {
-    Line(&'static str),
+pub(super) enum RespReply {
+    SimpleString(&'static str),
     /// Without the sign that marks it as one.
     Error(String),
-    Number(i64),
-    Text(Vec<u8>),
-    Nothing,
-    List(Vec<Reply>),
+    Integer(i64),
+    BulkString(Vec<u8>),
+    Null,
+    Array(Vec<RespReply>),
 }
 
-impl Reply {
-    pub(super) fn text(text: &(impl ToString + ?Sized)) -> Self {
-        Self::Text(text.to_string().into_bytes())
+impl RespReply {
+    pub(super) fn bulk_string(text: &(impl ToString + ?Sized)) -> Self {
+        Self::BulkString(text.to_string().into_bytes())
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Line(line) => out.extend(format!("+{line}\r\n").as_bytes()),
+            Self::SimpleString(line) => out.extend(format!("+{line}\r\n").as_bytes()),
             Self::Error(line) => out.extend(format!("-{line}\r\n").as_bytes()),
-            Self::Number(number) => out.extend(format!(":{number}\r\n").as_bytes()),
-            Self::Text(text) => {
+            Self::Integer(number) => out.extend(format!(":{number}\r\n").as_bytes()),
+            Self::BulkString(text) => {
                 out.extend(format!("${}\r\n", text.len()).as_bytes());
                 out.extend(text);
                 out.extend(b"\r\n");
             }
-            Self::Nothing => out.extend(b"$-1\r\n"),
-            Self::List(replies) => {
+            Self::Null => out.extend(b"$-1\r\n"),
+            Self::Array(replies) => {
                 out.extend(format!("*{}\r\n", replies.len()).as_bytes());
                 for reply in replies {
                     reply.write(out);

@@ -17,7 +17,7 @@ use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ConnectError, ErrorCounters};
 use crate::store::redis::rtt::RttEstimator;
-use crate::store::redis::wire::batch::Reply;
+use crate::store::redis::wire::batch::WorkReply;
 use crate::time::Micros;
 
 /// Who has less time than this learns nothing about a server.
@@ -88,9 +88,10 @@ fn hardly(budget: Duration) -> Duration {
 
 impl Outcome {
     /// Counts the reply to a request that began at `since`.
-    pub(crate) fn add(&mut self, reply: &Reply, since: Instant, budget: Budget) {
+    pub(crate) fn add(&mut self, reply: &WorkReply, since: Instant, budget: Budget) {
         let blamed = reply.answers.iter().filter_map(|answer| answer.err());
-        let blamed = blamed.filter_map(|error| Some((error::blame(error)?, error::name(error)))).max_by_key(|(why, _)| *why == Why::Config);
+        let blamed =
+            blamed.filter_map(|error| Some((error::server_failure(error)?, error::name(error)))).max_by_key(|(why, _)| *why == Why::Config);
         if blamed.is_some() {
             self.failed += 1;
             self.failure = blamed;
@@ -258,7 +259,7 @@ impl Node {
 
     /// So many requests got no connection.
     pub(crate) fn refused(&self, requests: u32, name: &'static str) {
-        self.learn(Outcome { failed: requests, failure: Some((error::why(name), name)), ..Outcome::default() });
+        self.learn(Outcome { failed: requests, failure: Some((error::failure_kind(name), name)), ..Outcome::default() });
     }
 
     /// A request was not answered within its time.

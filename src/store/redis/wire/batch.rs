@@ -47,7 +47,7 @@ pub(crate) struct Work {
 
 /// What came of the work of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Reply {
+pub(crate) struct WorkReply {
     /// The server's time; 0 when it did not tell.
     pub(crate) now: Micros,
     /// One per picked check, in order.
@@ -56,7 +56,7 @@ pub(crate) struct Reply {
     pub(crate) redirects: Vec<(CheckIndex, Redirect)>,
 }
 
-impl Reply {
+impl WorkReply {
     /// The same error for all of `count` answers.
     pub(crate) fn failed(count: usize, error: StoreError) -> Self {
         Self { now: Micros::default(), answers: SmallVec::from_elem(Err(error), count), redirects: Vec::new() }
@@ -158,14 +158,14 @@ impl<'w> Batch<'w> {
     }
 
     /// Nothing but errors, to be filled by [`Batch::read`].
-    pub(crate) fn unanswered(&self) -> Vec<Reply> {
+    pub(crate) fn unanswered(&self) -> Vec<WorkReply> {
         let nothing = StoreError::Unknown(error::PROTOCOL);
-        self.work.iter().map(|work| Reply::failed(work.picked.len(), nothing)).collect()
+        self.work.iter().map(|work| WorkReply::failed(work.picked.len(), nothing)).collect()
     }
 
     /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a connection that is out of step,
     /// where it would be answered by what others are still to get.
-    pub(crate) fn without_script(&self, replies: &[Reply]) -> Option<Self> {
+    pub(crate) fn without_script(&self, replies: &[WorkReply]) -> Option<Self> {
         if replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
             return None;
         }
@@ -230,7 +230,7 @@ impl<'w> Batch<'w> {
 
     /// Takes in which counters expire from now on. Returns the hits whose counters turn out not to: they were gone, and a plain hit made them
     /// again.
-    pub(crate) fn learn(&self, replies: &[Reply], known_ttls: &mut KnownTtls) -> SmallVec<[CheckRef; 1]> {
+    pub(crate) fn learn(&self, replies: &[WorkReply], known_ttls: &mut KnownTtls) -> SmallVec<[CheckRef; 1]> {
         let mut bare = SmallVec::new();
         for group in self.groups.iter().filter(|group| group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain) {
             for (&item, (checks, check, fixed)) in group.items.iter().zip(self.counted(group)).filter(|(_, (_, check, _))| check.hits > 0) {
@@ -293,7 +293,7 @@ impl<'w> Batch<'w> {
     }
 
     /// The same error for all checks of this batch.
-    pub(crate) fn fail(&self, error: StoreError, replies: &mut [Reply]) {
+    pub(crate) fn fail(&self, error: StoreError, replies: &mut [WorkReply]) {
         for item in self.groups.iter().flat_map(|group| &group.items) {
             replies[item.work].answers[item.at] = Err(error);
         }

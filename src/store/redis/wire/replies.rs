@@ -25,22 +25,22 @@ pub(crate) struct ProtocolError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
     /// A short text of Redis's own, such as OK.
-    Status(&'a [u8]),
+    SimpleString(&'a [u8]),
     /// The line of an error.
     Error(&'a [u8]),
-    Number(i64),
-    Text(&'a [u8]),
-    Nil,
+    Integer(i64),
+    BulkString(&'a [u8]),
+    Null,
     /// So many values follow that belong to it.
     Array(usize),
 }
 
 impl Token<'_> {
     /// A whole number, sent as such or as text.
-    pub(crate) fn whole(self) -> Option<i64> {
+    pub(crate) fn integer(self) -> Option<i64> {
         match self {
-            Self::Number(number) => Some(number),
-            Self::Text(text) => number(text).ok(),
+            Self::Integer(number) => Some(number),
+            Self::BulkString(text) => number(text).ok(),
             _ => None,
         }
     }
@@ -80,7 +80,7 @@ impl<'a> Iterator for Parser<'a> {
 
 /// Takes the two values of a reply to TIME.
 pub(crate) fn time<'w>(tokens: &mut impl Iterator<Item = Token<'w>>) -> Option<Micros> {
-    let mut part = || u64::try_from(tokens.next()?.whole()?).ok();
+    let mut part = || u64::try_from(tokens.next()?.integer()?).ok();
     let (seconds, micros) = (part()?, part()?);
     seconds.checked_mul(1_000_000)?.checked_add(micros).map(Micros)
 }
@@ -95,15 +95,15 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
     let Some(end) = memchr(b'\n', line) else { return Ok(None) };
     let (line, rest) = (line[..end].strip_suffix(b"\r").ok_or(ProtocolError)?, &line[end + 1..]);
     let token = match kind {
-        b'+' => Token::Status(line),
+        b'+' => Token::SimpleString(line),
         b'-' => Token::Error(line),
-        b':' => Token::Number(number(line)?),
-        b'*' => length(line)?.map_or(Token::Nil, Token::Array),
+        b':' => Token::Integer(number(line)?),
+        b'*' => length(line)?.map_or(Token::Null, Token::Array),
         _ => match length(line)? {
-            None => Token::Nil,
+            None => Token::Null,
             Some(length) => {
                 let Some((text, rest)) = rest.split_at_checked(length + 2) else { return Ok(None) };
-                return Ok(Some((Token::Text(text.strip_suffix(b"\r\n").ok_or(ProtocolError)?), rest)));
+                return Ok(Some((Token::BulkString(text.strip_suffix(b"\r\n").ok_or(ProtocolError)?), rest)));
             }
         },
     };
@@ -241,16 +241,16 @@ mod tests {
     fn words_are_read_wherever_what_comes_in_is_cut() {
         let text = b"+OK\r\n-ERR no\r\n:-7\r\n$-1\r\n*-1\r\n$0\r\n\r\n*2\r\n*1\r\n:1\r\n$4\r\n\r\n*1\r\n*0\r\n";
         let tokens = [
-            Token::Status(b"OK"),
+            Token::SimpleString(b"OK"),
             Token::Error(b"ERR no"),
-            Token::Number(-7),
-            Token::Nil,
-            Token::Nil,
-            Token::Text(b""),
+            Token::Integer(-7),
+            Token::Null,
+            Token::Null,
+            Token::BulkString(b""),
             Token::Array(2),
             Token::Array(1),
-            Token::Number(1),
-            Token::Text(b"\r\n*1"),
+            Token::Integer(1),
+            Token::BulkString(b"\r\n*1"),
             Token::Array(0),
         ];
         for at_a_time in 1..=text.len() {
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(receive(&mut received, b"\n*2\r\n:3\r\n", 100), Ok(1));
         received.discard_parsed();
         assert_eq!(receive(&mut received, b":4\r\n", 100), Ok(1), "half a reply is not forgotten");
-        assert!(received.tokens().eq([Token::Number(2), Token::Array(2), Token::Number(3), Token::Number(4)]));
+        assert!(received.tokens().eq([Token::Integer(2), Token::Array(2), Token::Integer(3), Token::Integer(4)]));
         received.clear();
         assert!(!received.has_unparsed() && received.tokens().next().is_none());
     }

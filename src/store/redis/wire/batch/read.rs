@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, Reply};
+use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, WorkReply};
 use crate::algorithm::FixedWindow;
 use crate::plan::Check;
 use crate::store::redis::error;
@@ -32,7 +32,7 @@ impl From<StoreError> for Failed<'_> {
 
 impl Batch<'_> {
     /// The answers of this batch, written to their places among the replies to its work.
-    pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [Reply]) {
+    pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [WorkReply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
         let mut elsewhere: Elsewhere = SmallVec::new();
         let mut is_in_step = true;
@@ -65,7 +65,7 @@ impl Batch<'_> {
 
     /// Sends the checks of a run elsewhere. Of a transaction only those whose own key is not there; the others just stood beside them, and are
     /// to be asked once more where they are.
-    fn turn_away(&self, group: &CommandGroup, own: Parser<'_>, error: StoreError, redirect: &Redirect, replies: &mut [Reply]) {
+    fn turn_away(&self, group: &CommandGroup, own: Parser<'_>, error: StoreError, redirect: &Redirect, replies: &mut [WorkReply]) {
         // Behind the replies to ASKING, MULTI and TIME.
         let mut own = own.skip(2 + usize::from(group.is_asking));
         let mut own_redirect = |item: CheckRef| {
@@ -93,7 +93,7 @@ impl Batch<'_> {
         elsewhere: &mut Elsewhere,
     ) -> Result<Micros, Failed<'r>> {
         // ASKING is answered on its own; what follows tells what came of it.
-        if group.is_asking && !matches!(tokens.next(), Some(Token::Status(_) | Token::Error(_))) {
+        if group.is_asking && !matches!(tokens.next(), Some(Token::SimpleString(_) | Token::Error(_))) {
             return Err(PROTOCOL_ERROR.into());
         }
         match group.encoding {
@@ -161,18 +161,18 @@ impl Batch<'_> {
 
 /// Takes a plain value.
 fn value<'w>(tokens: &mut Parser<'w>) -> Result<Token<'w>, StoreError> {
-    tokens.next().filter(|token| !matches!(token, Token::Array(_) | Token::Status(_))).ok_or(PROTOCOL_ERROR)
+    tokens.next().filter(|token| !matches!(token, Token::Array(_) | Token::SimpleString(_))).ok_or(PROTOCOL_ERROR)
 }
 
 /// What a counter stands at, by the reply to its INCRBY or GET.
 fn counted_value(check: &Check, said: Token<'_>) -> Result<u64, StoreError> {
     match said {
-        Token::Nil if check.hits == 0 => Ok(0),
+        Token::Null if check.hits == 0 => Ok(0),
         Token::Error(line) => match error::classify_line(line) {
             kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
             kind => Err(kind.error()),
         },
-        value => value.whole().ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
+        value => value.integer().ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
     }
 }
 
@@ -188,13 +188,13 @@ fn server_error(token: Token<'_>) -> Option<&[u8]> {
 fn executed<'w>(tokens: &mut Parser<'w>, queued: usize) -> Result<(), Failed<'w>> {
     let begun = tokens.next().ok_or(PROTOCOL_ERROR)?;
     let mut cause = server_error(begun);
-    let mut are_taken = begun == Token::Status(b"OK");
+    let mut are_taken = begun == Token::SimpleString(b"OK");
     if !are_taken && cause.is_none() {
         return Err(PROTOCOL_ERROR.into());
     }
     for _ in 0..queued {
         match tokens.next() {
-            Some(Token::Status(b"QUEUED")) => {}
+            Some(Token::SimpleString(b"QUEUED")) => {}
             Some(Token::Error(line)) => {
                 are_taken = false;
                 cause = cause.or(Some(line));

@@ -44,7 +44,7 @@ fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
 
 fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
     let work = [work(checks(hits))];
-    let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
+    let mut answers = [WorkReply::failed(hits.len(), StoreError::Unknown("unanswered"))];
     batch(&work, 0).read(Parser::of(replies), &mut answers);
     answers[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
 }

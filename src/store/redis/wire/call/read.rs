@@ -65,7 +65,7 @@ impl Call<'_> {
         let said = self.begin(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for _ in 0..said.lines {
-            let Some(Token::Text(line)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
+            let Some(Token::BulkString(line)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
             lines.push(line);
         }
         let mut rest = said.rows;
@@ -103,7 +103,7 @@ impl Call<'_> {
 
     /// For how long each check's state had to be kept, where it changed; of a call at a given time.
     #[must_use]
-    pub fn kept(&self, reply: &Value) -> Vec<Option<Span>> {
+    pub fn keep_for(&self, reply: &Value) -> Vec<Option<Span>> {
         let tokens = tokens(reply);
         let Ok(said) = self.begin(&mut tokens.iter().copied()) else { return Vec::new() };
         let kept =
@@ -119,7 +119,7 @@ impl Call<'_> {
             _ => return Err(PROTOCOL_ERROR),
         };
         let now = time(tokens).ok_or(PROTOCOL_ERROR)?;
-        let Some(Token::Text(bytes)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
+        let Some(Token::BulkString(bytes)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
         let size = self.checks().map(|(_, check)| row_size(&check.algorithm)).sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
         let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
@@ -191,10 +191,10 @@ fn whole(number: f64) -> Option<i64> {
 fn tokens(reply: &Value) -> Vec<Token<'_>> {
     match reply {
         Value::Array(values) => std::iter::once(Token::Array(values.len())).chain(values.iter().flat_map(tokens)).collect(),
-        Value::Int(number) => vec![Token::Number(*number)],
-        Value::BulkString(text) => vec![Token::Text(text)],
-        Value::SimpleString(text) => vec![Token::Status(text.as_bytes())],
-        Value::Okay => vec![Token::Status(b"OK")],
-        _ => vec![Token::Nil],
+        Value::Int(number) => vec![Token::Integer(*number)],
+        Value::BulkString(text) => vec![Token::BulkString(text)],
+        Value::SimpleString(text) => vec![Token::SimpleString(text.as_bytes())],
+        Value::Okay => vec![Token::SimpleString(b"OK")],
+        _ => vec![Token::Null],
     }
 }
