@@ -77,7 +77,7 @@ pub fn serve(settings: Settings) -> Result<(), StartError> {
     // Held to the end, so that the last log lines are written.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
     // Its blocking threads serve scrapes and read JSON bodies, at a lower priority than the workers.
-    let runtime = Builder::new_current_thread().enable_all().on_thread_start(background::step_back).build()?;
+    let runtime = Builder::new_current_thread().enable_all().on_thread_start(background::lower_priority).build()?;
     let ended = runtime.block_on(run(settings, &logs));
     // Does not wait for blocking threads.
     runtime.shutdown_background();

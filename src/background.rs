@@ -5,7 +5,7 @@
 /// Lets the threads that serve requests go first from now on: this thread gets about a tenth of what one of them gets, and all that is idle.
 ///
 /// Where the operating system knows no priorities of threads nothing happens, nor where it refuses.
-pub fn step_back() {
+pub fn lower_priority() {
     /// As `nice -n 10`. Lower still, a reload beside workers that never rest would take too long.
     #[cfg(target_os = "linux")]
     const NICE: i32 = 10;
@@ -26,7 +26,7 @@ mod tests {
     fn it_is_this_thread_alone_that_steps_back() {
         let before = nice();
         let other = std::thread::spawn(|| {
-            step_back();
+            lower_priority();
             nice()
         });
         assert_eq!(other.join().expect("no panic"), before.max(10));

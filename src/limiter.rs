@@ -3,8 +3,8 @@
 //!
 //! The store knows none of the others. What the denial cache answers asks no store, and waits for none.
 
-pub mod denials;
-pub mod outage;
+pub mod denial_cache;
+pub mod failure_policies;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::plan::{CheckIndex, CheckIndices, Checks};
 use crate::store::{AnyStore, Budget, Store, memory};
 use crate::time::Span;
 use crate::verdict::{Decision, Decisions};
-pub use denials::Denials;
-pub use outage::Outage;
-use outage::PartialDecisions;
+pub use denial_cache::DenialCache;
+pub use failure_policies::FailurePolicies;
+use failure_policies::PartialDecisions;
 
 /// How long a decision may take.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,9 @@ const HURRY: Duration = Duration::from_millis(10);
 /// Decides plans.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    denials: Option<Denials>,
+    denials: Option<DenialCache>,
     store: AnyStore,
-    outage: Outage,
+    outage: FailurePolicies,
     options: Options,
     waiting: Arc<Semaphore>,
 }
@@ -59,7 +59,7 @@ impl Limiter {
     /// A limiter in front of `store`, with what all cores share: the refusals that are known, where a look at them is cheaper than the
     /// store, and what answers when the store does not.
     #[must_use]
-    pub fn new(denials: Option<Denials>, store: AnyStore, outage: Outage, options: Options) -> Self {
+    pub fn new(denials: Option<DenialCache>, store: AnyStore, outage: FailurePolicies, options: Options) -> Self {
         Self { denials, store, outage, options, waiting: Arc::new(Semaphore::new(options.max_waiting)) }
     }
 

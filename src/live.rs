@@ -28,7 +28,7 @@ pub struct Snapshot {
 
 /// The last configuration that was refused, while no later one is in force.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct RejectedConfig {
     /// When.
     pub at: SystemTime,
     /// Why.
@@ -42,7 +42,7 @@ pub struct Live {
     metrics: Arc<Metrics>,
     /// Held while rules are replaced.
     old: Mutex<Vec<Arc<Snapshot>>>,
-    refusal: Mutex<Option<Arc<Refusal>>>,
+    refusal: Mutex<Option<Arc<RejectedConfig>>>,
 }
 
 impl Live {
@@ -73,19 +73,19 @@ impl Live {
 
     /// Remembers that a configuration was refused; what is in force stays. False: it is the same refusal as before, and was not counted.
     #[expect(clippy::disallowed_methods, reason = "for people who look; nothing is decided by it")]
-    pub fn refuse(&self, problems: Vec<Problem>) -> bool {
+    pub fn reject(&self, problems: Vec<Problem>) -> bool {
         let mut refusal = lock(&self.refusal);
         if refusal.as_ref().is_some_and(|last| last.problems == problems) {
             return false;
         }
-        *refusal = Some(Arc::new(Refusal { at: SystemTime::now(), problems }));
+        *refusal = Some(Arc::new(RejectedConfig { at: SystemTime::now(), problems }));
         self.metrics.config_refused();
         true
     }
 
     /// Why the last configuration was refused; `None` when it is in force.
     #[must_use]
-    pub fn refusal(&self) -> Option<Arc<Refusal>> {
+    pub fn rejected(&self) -> Option<Arc<RejectedConfig>> {
         lock(&self.refusal).clone()
     }
 
@@ -144,12 +144,12 @@ mod tests {
     fn a_refusal_is_remembered_until_rules_are_in_force() {
         let metrics = Metrics::new(1, 0.8);
         let live = Live::new(Arc::clone(&metrics));
-        assert!(live.refuse(vec![problem("one")]));
-        assert!(!live.refuse(vec![problem("one")]));
-        assert!(live.refuse(vec![problem("two")]));
-        assert_eq!(live.refusal().unwrap().problems[0].what, "two");
+        assert!(live.reject(vec![problem("one")]));
+        assert!(!live.reject(vec![problem("one")]));
+        assert!(live.reject(vec![problem("two")]));
+        assert_eq!(live.rejected().unwrap().problems[0].what, "two");
         assert!(metrics.encode().contains("ratelimit_service_config_load_error 2\n"));
         live.replace(Rules::default());
-        assert!(live.refusal().is_none());
+        assert!(live.rejected().is_none());
     }
 }

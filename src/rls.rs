@@ -91,4 +91,4 @@ impl ShouldRateLimit for Rls {
 }
 
 #[cfg(test)]
-mod costs;
+mod cost_tests;

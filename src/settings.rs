@@ -11,7 +11,7 @@ mod reference;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use crate::limiter::{denials, outage};
+use crate::limiter::{denial_cache, failure_policies};
 use crate::live::files;
 use crate::rls::respond::HeaderNames;
 use crate::store;
@@ -57,9 +57,9 @@ pub struct Settings {
     /// Time limits of the store.
     pub limiter: limiter::Options,
     /// The denial cache in front of Redis.
-    pub denials: denials::Options,
+    pub denials: denial_cache::Options,
     /// The failure policy `local`.
-    pub outage: outage::Options,
+    pub outage: failure_policies::Options,
     /// How requests are read and answered.
     pub rls: rls::Options,
     /// Bounds of the gRPC listener.
@@ -119,8 +119,8 @@ impl Settings {
             backend,
             redis_health: flags.redis.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
-            denials: flags.outage.local_cache_size_in_bytes.map_or_else(Default::default, |bytes| denials::Options { bytes }),
-            outage: outage::Options { replicas: flags.outage.replicas, max_keys: flags.outage.local_max_keys as usize },
+            denials: flags.outage.local_cache_size_in_bytes.map_or_else(Default::default, |bytes| denial_cache::Options { bytes }),
+            outage: failure_policies::Options { replicas: flags.outage.replicas, max_keys: flags.outage.local_max_keys as usize },
             rls: rls::Options {
                 plan: plan::Options {
                     key_prefix: flags.cache_key_prefix,

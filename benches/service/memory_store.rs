@@ -81,7 +81,7 @@ pub fn here(keys: usize) {
                         let _ = memory.sweep(at(late.load(Ordering::Relaxed)));
                     }));
                 }
-                tending = tending.max(cpu_ms_of(|| memory.tend()));
+                tending = tending.max(cpu_ms_of(|| memory.maintain()));
                 std::thread::sleep(PAUSE);
             }
             [sweep, tending]

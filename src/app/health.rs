@@ -62,7 +62,7 @@ mod tests {
             rules.map(|rules| live.replace(rules));
             assert_eq!(conditions(true).hold(), has_a_domain);
         }
-        live.refuse(Vec::new());
+        live.reject(Vec::new());
         assert!(conditions(true).hold(), "a refused configuration changes nothing");
     }
 

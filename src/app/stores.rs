@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::redis::{self as redis_metrics, DeploymentName};
-use crate::limiter::{self, Denials, Limiter, Outage};
+use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::metrics::{Metrics, Sample, families};
 use crate::settings::{Backend, Settings};
 use crate::store::{AnyStore, Memory, Redis, memory, redis};
@@ -19,8 +19,8 @@ const SWEEP: Duration = Duration::from_secs(60);
 pub(super) struct Stores {
     store: SharedStore,
     /// Only in front of Redis: the memory store is as fast as a cache.
-    denials: Option<Denials>,
-    outage: Outage,
+    denials: Option<DenialCache>,
+    outage: FailurePolicies,
     limiter: limiter::Options,
 }
 
@@ -34,10 +34,10 @@ impl Stores {
     /// Logs where counters are kept, and registers the metrics of the store and the parts around it.
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
         let store = SharedStore::new(settings.backend.clone(), metrics);
-        let outage = Outage::new(settings.outage);
+        let outage = FailurePolicies::new(settings.outage);
         let denials = match &store {
             SharedStore::Memory(_) => None,
-            SharedStore::Redis { .. } => Denials::new(settings.denials),
+            SharedStore::Redis { .. } => DenialCache::new(settings.denials),
         };
         if let SharedStore::Redis { .. } = &store {
             let local = outage.local().clone();
@@ -127,7 +127,7 @@ async fn sweep(memory: &Memory) {
         for _ in 0..memory.shards() / turns {
             memory.sweep(memory::now());
         }
-        memory.tend();
+        memory.maintain();
     }
 }
 
@@ -139,6 +139,6 @@ fn local_samples(size: memory::Size) -> Vec<Sample> {
     vec![families::LOCAL_KEYS.count(&[], size.keys as u64), families::LOCAL_EVICTED.count(&[], size.evicted)]
 }
 
-fn denial_samples(denials: &Denials) -> Vec<Sample> {
+fn denial_samples(denials: &DenialCache) -> Vec<Sample> {
     vec![families::DENIAL_CACHE_ENTRIES.count(&[], denials.entries(Instant::now()) as u64)]
 }

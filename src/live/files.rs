@@ -143,7 +143,7 @@ pub fn load_once(live: &Arc<Live>, options: &Options) -> Result<Watched, (Vec<Pr
     match loaded {
         Ok(()) => Ok(watched),
         Err(problems) => {
-            live.refuse(problems.clone());
+            live.reject(problems.clone());
             Err((problems, watched))
         }
     }
@@ -155,7 +155,7 @@ pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics:
     // Dropped with this future, which ends the thread.
     let (_alive, ended) = mpsc::sync_channel::<()>(0);
     let run = move || {
-        background::step_back();
+        background::lower_priority();
         let mut debounce = watched.0;
         let mut pause = options.poll;
         while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -209,10 +209,10 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText]) -> Result<
 }
 
 fn refuse(live: &Live, problems: Vec<Problem>) {
-    if !live.refuse(problems) {
+    if !live.reject(problems) {
         return;
     }
-    let Some(refusal) = live.refusal() else { return };
+    let Some(refusal) = live.rejected() else { return };
     let stays = if live.load().is_some() { "the limits in force stay" } else { "there are no limits yet" };
     tracing::error!(problems = refusal.problems.len(), "limits refused; {stays}");
     for problem in refusal.problems.iter().take(MOST_LOGGED) {

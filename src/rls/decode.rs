@@ -17,7 +17,7 @@ const MOST_ENTRIES: usize = 64;
 
 /// Why a message cannot be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum InvalidRequest {
     /// Not a protobuf message of this type.
     #[error("malformed RateLimitRequest: {field}: {reason}")]
     Malformed {
@@ -62,8 +62,8 @@ pub enum Refusal {
 /// Reads a `RateLimitRequest`.
 ///
 /// # Errors
-/// [`Refusal`], which becomes INVALID_ARGUMENT.
-pub fn decode(message: &[u8]) -> Result<Ask<'_>, Refusal> {
+/// [`InvalidRequest`], which becomes INVALID_ARGUMENT.
+pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
     let mut ask = Ask::default();
     for field in Fields::of(message) {
         match field.map_err(malformed("request"))? {
@@ -74,16 +74,16 @@ pub fn decode(message: &[u8]) -> Result<Ask<'_>, Refusal> {
         }
     }
     match () {
-        () if ask.domain.is_empty() => Err(Refusal::NoDomain),
-        () if ask.is_empty() => Err(Refusal::NoDescriptors),
+        () if ask.domain.is_empty() => Err(InvalidRequest::NoDomain),
+        () if ask.is_empty() => Err(InvalidRequest::NoDescriptors),
         () => Ok(ask),
     }
 }
 
-fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), Refusal> {
+fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidRequest> {
     let index = ask.len();
     if index == MOST_DESCRIPTORS {
-        return Err(Refusal::TooManyDescriptors);
+        return Err(InvalidRequest::TooManyDescriptors);
     }
     let mut descriptor = Descriptor::default();
     let mut limit = None;
@@ -93,7 +93,7 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), Refusal> {
             (1, value) => {
                 entries += 1;
                 if entries > MOST_ENTRIES {
-                    return Err(Refusal::TooManyEntries { descriptor: index });
+                    return Err(InvalidRequest::TooManyEntries { descriptor: index });
                 }
                 ask.push(entry(value).map_err(malformed("descriptors.entries"))?);
             }
@@ -143,12 +143,12 @@ fn read_limit(limit: &mut WireLimit, value: Value<'_>) -> Result<(), Malformed> 
     Ok(())
 }
 
-fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, Refusal> {
-    let unit = Unit::from_number(limit.unit).ok_or(Refusal::Unit { descriptor, unit: limit.unit })?;
+fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
+    let unit = Unit::from_number(limit.unit).ok_or(InvalidRequest::Unit { descriptor, unit: limit.unit })?;
     // A uint32 on the wire: higher bits are cut off, as protobuf says.
     let unit_multiplier = limit.unit_multiplier.map_or(1, |multiplier| multiplier as u32);
     let rate = Rate { requests_per_unit: limit.requests_per_unit, unit, unit_multiplier };
-    rate.window().map(|_| rate).ok_or(Refusal::Multiplier { descriptor, multiplier: unit_multiplier })
+    rate.window().map(|_| rate).ok_or(InvalidRequest::Multiplier { descriptor, multiplier: unit_multiplier })
 }
 
 /// A `google.protobuf.UInt32Value` or `UInt64Value`: present without a field, it is 0. Sent in parts, the parts are merged.
@@ -162,8 +162,8 @@ fn wrapped(value: Value<'_>, before: u64) -> Result<u64, Malformed> {
     Ok(number)
 }
 
-fn malformed(field: &'static str) -> impl Fn(Malformed) -> Refusal {
-    move |Malformed(reason)| Refusal::Malformed { field, reason }
+fn malformed(field: &'static str) -> impl Fn(Malformed) -> InvalidRequest {
+    move |Malformed(reason)| InvalidRequest::Malformed { field, reason }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use clap::{ArgAction, Args, value_parser};
 
 use super::parse;
 use super::redis::RedisFlags;
-use crate::limiter::outage;
+use crate::limiter::failure_policies;
 use crate::live::files;
 use crate::rules::compile;
 use crate::rules::limit::OnStoreFailure;
@@ -109,7 +109,7 @@ pub(super) struct OutageFlags {
     #[arg(long, env = "REPLICAS", default_value = "1", value_name = "COUNT")]
     pub(super) replicas: NonZeroU32,
     /// Keys that the failure policy local counts at most; 1000 to 4000000000
-    #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = outage::Options::default().max_keys as u64, value_name = "COUNT")]
+    #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = failure_policies::Options::default().max_keys as u64, value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) local_max_keys: u64,
     /// Memory of the denial cache in bytes; 0 turns it off, at most 4294967296 [default: 8388608]

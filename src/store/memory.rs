@@ -1,15 +1,16 @@
-//! The embedded store: counters in this process, exact under any concurrency.
+//! The memory store: counters in this process, exact under any concurrency.
 //!
-//! A table cut into shards, each behind a mutex that is held for one step of arithmetic and never across an await. A key is kept as a 128-bit
-//! fingerprint, made with a key that only this process knows: clients choose the values, and must not be able to make two keys meet. The
-//! store is bounded; when it is full it forgets, it never refuses. Nothing here survives a restart.
+//! The keys are spread over shards. Each shard is behind a mutex, which is held for one step of arithmetic and never across an await. A key is
+//! stored as a 128-bit keyed hash (SipHash-1-3 with a random secret), because clients choose the values and must not be able to construct
+//! collisions. The store is bounded: when it is full, a new key evicts another one. A restart loses all counters.
 //!
-//! No shard holds many keys, whatever the store holds: to grow, to shrink and to be swept takes a shard a few microseconds, and nobody waits
-//! for longer. What that takes or leaves of memory comes from a pool, which the thread that sweeps fills and empties: a request hardly ever
-//! asks the allocator, and never gives anything back to it but logs and rings.
+//! A shard holds about a thousand keys, whatever the size of the store, so that growing, shrinking or sweeping it holds its lock for a few
+//! microseconds. The memory for that comes from a pool, which the sweeping thread maintains: a request seldom calls the allocator, and frees
+//! nothing but logs and rings.
 
 mod blocks;
-mod others;
+mod entry;
+mod unpacked;
 mod packed;
 mod shard;
 mod table;
@@ -23,9 +24,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
-use self::blocks::{Left, Pool};
+use self::blocks::{FreedBlocks, Pool};
+use self::entry::Fingerprint;
 use self::shard::{Change, Shard};
-use self::table::Fingerprint;
 use super::{Budget, Store};
 use crate::algorithm::{Arrival, Step};
 use crate::plan::{AllOrNone, Check, CheckIndex, Checks};
@@ -36,7 +37,7 @@ use crate::verdict::{Answers, StoreError, Verdict};
 /// How the store is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Keys that it holds at most, give or take one per thread that adds to it. A key costs about 50 bytes; one of a log or a ring more.
+    /// The most keys that it holds; one more per thread that is adding a key. A key costs about 50 bytes, one with a log or a ring more.
     pub max_keys: usize,
 }
 
@@ -46,16 +47,17 @@ impl Default for Options {
     }
 }
 
-/// Keys per shard of a full store. A shard of so many is some 40 KiB in ten blocks: short to move, and long beside the last block, which
-/// is half empty.
+/// Keys per shard of a full store. Such a shard is about 40 KiB in ten blocks: quick to move, and large compared with its last block, which is
+/// half empty on average.
 const KEYS_PER_SHARD: usize = 1_024;
 
-/// An empty shard costs 128 bytes. Beyond 268 million keys they hold more keys each.
-const MOST_SHARDS: usize = 1 << 18;
+/// The most shards; an empty one costs 128 bytes. A store of more than 268 million keys has more keys per shard.
+const MAX_SHARDS: usize = 1 << 18;
 
-/// Keys that are looked at when one has to go.
+/// Keys of which an eviction chooses one.
 const SAMPLE: usize = 5;
 
+/// Stands in for the answer to a check that was not picked.
 const NOT_PICKED: StoreError = StoreError::NotExecuted("not picked");
 
 /// The store; clones share the counters.
@@ -64,7 +66,7 @@ pub struct Memory(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    shards: Box<[Alone]>,
+    shards: Box<[CachePadded]>,
     pool: Pool,
     max_keys: usize,
     secret: (u64, u64),
@@ -73,17 +75,17 @@ struct Inner {
     evicted: AtomicU64,
 }
 
-/// In two cache lines of its own: to find a key's block costs no more, and neighbours do not disturb each other.
+/// A shard in two cache lines of its own, which hold its lock and its list of blocks. Threads on neighbouring shards do not share a line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Alone(Mutex<Shard>);
+struct CachePadded(Mutex<Shard>);
 
 /// What the store holds, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Keys in it now, expired ones that were not swept yet included.
+    /// Keys in the store, with expired ones that were not swept yet.
     pub keys: usize,
-    /// Keys dropped because the store was full.
+    /// Keys that were evicted because the store was full.
     pub evicted: u64,
 }
 
@@ -91,10 +93,10 @@ impl Memory {
     /// An empty store.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let shards = (options.max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MOST_SHARDS);
+        let shards = (options.max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
         let secret = RandomState::new();
         Self(Arc::new(Inner {
-            shards: (0..shards).map(|_| Alone::default()).collect(),
+            shards: (0..shards).map(|_| CachePadded::default()).collect(),
             pool: Pool::default(),
             max_keys: options.max_keys,
             secret: (secret.hash_one(0), secret.hash_one(1)),
@@ -123,7 +125,7 @@ impl Memory {
 
     fn check(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
         let key = self.fingerprint(key);
-        let mut shard = self.lock(self.place(key));
+        let mut shard = self.lock(self.shard_index(key));
         let slot = shard.find(key);
         let state = slot.and_then(|slot| shard.take(slot, &check.algorithm));
         let Step { verdict, state, keep_for } = check.algorithm.step(state, at, check.hits);
@@ -140,11 +142,11 @@ impl Memory {
         verdict
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key that the shard does not hold, and evicts others while the store is full.
     fn add(&self, shard: &mut Shard, key: Fingerprint, change: Change<'_>) {
-        // A second one when there was nothing to drop where the last one came to, so that they do not add up.
+        // Up to two: an earlier key may have come to an empty shard, where there was none to evict.
         for _ in 0..2 {
-            if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys && shard.drop_one_of(SAMPLE) {
+            if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys && shard.evict_one_of(SAMPLE) {
                 self.0.keys.fetch_sub(1, Ordering::Relaxed);
                 self.0.evicted.fetch_add(1, Ordering::Relaxed);
             }
@@ -153,15 +155,15 @@ impl Memory {
         self.0.keys.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Decides all checks under the locks of all their shards, and writes only when the request is not refused.
+    /// Decides all checks under the locks of all their shards. Writes nothing when the request is over its limit.
     fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Verdict; 4]> {
         let keys: SmallVec<[Fingerprint; 4]> = checks.iter().map(|check| self.fingerprint(checks.key(check))).collect();
-        // Always in the order of the shards, so that two requests never wait for each other.
-        let mut places: SmallVec<[usize; 4]> = keys.iter().map(|key| self.place(*key)).collect();
-        places.sort_unstable();
-        places.dedup();
-        let mut shards: SmallVec<[_; 4]> = places.iter().map(|&place| self.lock(place)).collect();
-        let shard_of = |key: Fingerprint| places.binary_search(&self.place(key)).expect("every key's shard is locked");
+        // Locked in ascending order, so that two requests cannot deadlock.
+        let mut indices: SmallVec<[usize; 4]> = keys.iter().map(|key| self.shard_index(*key)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        let mut shards: SmallVec<[_; 4]> = indices.iter().map(|&index| self.lock(index)).collect();
+        let shard_of = |key: Fingerprint| indices.binary_search(&self.shard_index(key)).expect("every key's shard is locked");
 
         let stored = |index: CheckIndex| shards[shard_of(keys[index.0])].peek(keys[index.0], &checks[index].algorithm);
         let outcome = AllOrNone::decide(checks, at, stored, |left, right| keys[left.0] == keys[right.0]);
@@ -177,30 +179,30 @@ impl Memory {
         outcome.verdicts
     }
 
-    /// Removes what has recovered from the next shard in turn; to be called now and then. Returns how many keys went. Their memory is kept for
-    /// other keys until [`Memory::tend`] gives it back.
+    /// Removes the keys of one shard that have recovered at `now`; the next call sweeps the next shard. Returns how many keys it removed. Their
+    /// memory stays in the pool until [`Memory::maintain`] frees it.
     pub fn sweep(&self, now: Micros) -> usize {
-        let place = self.0.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards() - 1);
-        let mut left = Left::new();
-        let gone = self.lock(place).sweep(now, &mut left);
-        self.0.pool.give(left);
-        self.0.keys.fetch_sub(gone, Ordering::Relaxed);
-        gone
+        let index = self.0.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards() - 1);
+        let mut freed = FreedBlocks::new();
+        let removed = self.lock(index).sweep(now, &mut freed);
+        self.0.pool.give_back(freed);
+        self.0.keys.fetch_sub(removed, Ordering::Relaxed);
+        removed
     }
 
-    /// Gets some memory ready for keys to come, or gives back some that no key needs; to be called after sweeping. It may take long when the
-    /// allocator does, but no request waits for it.
-    pub fn tend(&self) {
-        self.0.pool.tend();
+    /// Allocates some memory for new keys, or frees some that no key needs. To be called after sweeping, and not by a request: the allocator may
+    /// take milliseconds. No request waits for it.
+    pub fn maintain(&self) {
+        self.0.pool.maintain();
     }
 
-    /// How many calls of [`Memory::sweep`] visit every key once.
+    /// The number of shards: so many calls of [`Memory::sweep`] visit every key once.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.0.shards.len()
     }
 
-    /// Counts what is held. Takes no lock.
+    /// The size of the store. Takes no lock.
     #[must_use]
     pub fn size(&self) -> Size {
         Size { keys: self.0.keys.load(Ordering::Relaxed), evicted: self.0.evicted.load(Ordering::Relaxed) }
@@ -209,18 +211,18 @@ impl Memory {
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_keys(self.0.secret.0, self.0.secret.1);
         hasher.write(key);
-        // Zero stands for no key.
+        // Zero marks a gap.
         hasher.finish128().as_u128().max(1)
     }
 
-    /// The shard that a key belongs to; their number is a power of two. The shard itself places it by the upper half.
-    fn place(&self, key: Fingerprint) -> usize {
+    /// The shard of a key, by its lowest bits. The number of shards is a power of two. The table of the shard uses the upper half.
+    fn shard_index(&self, key: Fingerprint) -> usize {
         key as usize & (self.shards() - 1)
     }
 
-    /// A step is total, so that a poisoned shard still holds whole entries.
-    fn lock(&self, place: usize) -> MutexGuard<'_, Shard> {
-        self.0.shards[place].0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ignores poisoning: a step cannot panic half way, so that the entries are whole.
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.0.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,7 +232,7 @@ impl Store for Memory {
     }
 }
 
-/// The wall clock: windows are aligned to it. Before 1970 it is 1970.
+/// The wall clock, which windows are aligned to. A clock before 1970 counts as 1970.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this store's time is the wall clock")]
 pub fn now() -> Micros {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Request;
 use weir::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::limiter::{self, Limiter, Outage, outage};
+use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use weir::plan::{Check, Checks, Modes};
 use weir::proto::rate_limit_response::Code;
 use weir::store::{AnyStore, Memory, memory};
@@ -98,7 +98,7 @@ async fn the_number_of_waiting_requests_is_limited() {
     let limiter = Limiter::new(
         None,
         AnyStore::Memory(Memory::new(memory::Options::default())),
-        Outage::new(outage::Options::default()),
+        FailurePolicies::new(failure_policies::Options::default()),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },
     );
     let allowed = async || limiter.decide(&checks, Some(TIMEOUT)).await[0].allows();

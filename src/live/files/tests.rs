@@ -64,7 +64,7 @@ impl Watching {
     fn until(&self, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < WAIT, "in vain; domains {:?}, refusal {:?}", self.domains(), self.live.refusal());
+            assert!(start.elapsed() < WAIT, "in vain; domains {:?}, refusal {:?}", self.domains(), self.live.rejected());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -77,7 +77,7 @@ impl Watching {
     #[track_caller]
     fn until_refused(&self, what: &str) {
         self.until(|watching| {
-            watching.live.refusal().is_some_and(|refusal| refusal.problems.iter().any(|it| it.to_string().contains(what)))
+            watching.live.rejected().is_some_and(|refusal| refusal.problems.iter().any(|it| it.to_string().contains(what)))
         });
     }
 }
@@ -130,7 +130,7 @@ fn a_mistake_changes_nothing_and_is_counted_once() {
     assert!(watching.metrics.encode().contains("ratelimit_service_config_load_error 1\n"));
     fs::write(watching.path("b.yaml"), limits("two")).unwrap();
     watching.until_domains(&["one", "two"]);
-    assert!(watching.live.refusal().is_none());
+    assert!(watching.live.rejected().is_none());
 }
 
 #[test]

@@ -19,23 +19,23 @@ fn limited(unit: i32, unit_multiplier: Option<u32>) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit: 5, unit, unit_multiplier }), ..one_entry(1) }
 }
 
-fn refusal(request: &RateLimitRequest) -> Refusal {
+fn refusal(request: &RateLimitRequest) -> InvalidRequest {
     decode(&request.encode_to_vec()).expect_err("a refusal")
 }
 
 #[test]
 fn each_refusal_names_its_field() {
-    assert_eq!(refusal(&request("", vec![one_entry(1)])), Refusal::NoDomain);
-    assert_eq!(refusal(&request("d", vec![])), Refusal::NoDescriptors);
-    assert_eq!(refusal(&request("d", vec![one_entry(1); 257])), Refusal::TooManyDescriptors);
-    assert_eq!(refusal(&request("d", vec![one_entry(1), one_entry(65)])), Refusal::TooManyEntries { descriptor: 1 });
-    assert_eq!(refusal(&request("d", vec![limited(0, None)])), Refusal::Unit { descriptor: 0, unit: 0 });
+    assert_eq!(refusal(&request("", vec![one_entry(1)])), InvalidRequest::NoDomain);
+    assert_eq!(refusal(&request("d", vec![])), InvalidRequest::NoDescriptors);
+    assert_eq!(refusal(&request("d", vec![one_entry(1); 257])), InvalidRequest::TooManyDescriptors);
+    assert_eq!(refusal(&request("d", vec![one_entry(1), one_entry(65)])), InvalidRequest::TooManyEntries { descriptor: 1 });
+    assert_eq!(refusal(&request("d", vec![limited(0, None)])), InvalidRequest::Unit { descriptor: 0, unit: 0 });
     assert_eq!(
         refusal(&request("d", vec![limited(99, None)])).to_string().split(';').next(),
         Some("descriptors[0].limit.unit: 99 is not a unit")
     );
-    assert_eq!(refusal(&request("d", vec![limited(6, Some(101))])), Refusal::Multiplier { descriptor: 0, multiplier: 101 });
-    assert_eq!(refusal(&request("d", vec![limited(6, Some(0))])), Refusal::Multiplier { descriptor: 0, multiplier: 0 });
+    assert_eq!(refusal(&request("d", vec![limited(6, Some(101))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 101 });
+    assert_eq!(refusal(&request("d", vec![limited(6, Some(0))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 0 });
     assert!(decode(&request("d", vec![one_entry(64); 256]).encode_to_vec()).is_ok());
 }
 
@@ -98,7 +98,7 @@ proptest! {
     #[test]
     fn what_prost_writes_we_read(request in any_request()) {
         let bytes = request.encode_to_vec();
-        let ask = decode(&bytes).map_err(|refusal| TestCaseError::fail(refusal.to_string()))?;
+        let ask = decode(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
         prop_assert_eq!(ask.domain, request.domain.as_bytes());
         prop_assert_eq!(ask.hits_addend, request.hits_addend);
         prop_assert_eq!(ask.len(), request.descriptors.len());
@@ -120,7 +120,7 @@ proptest! {
         // prost also refuses a domain that is not UTF-8; we look it up as it is.
         let theirs = RateLimitRequest::decode(&bytes[..]);
         let ours = decode(&bytes);
-        if let Err(Refusal::Malformed { .. }) = ours {
+        if let Err(InvalidRequest::Malformed { .. }) = ours {
             prop_assert!(theirs.is_err(), "we refuse what prost reads: {:?}", ours);
         } else if let Err(error) = theirs {
             prop_assert!(error.to_string().contains("UTF-8"), "we read what prost refuses: {}", error);

@@ -1,50 +1,49 @@
-//! The memory that tables are made of: blocks of one size, and the pool that they come from and go back to.
+//! The memory of the tables: blocks of one size, and the pool that they come from and return to.
 //!
-//! Why not one allocation per table: an allocator that gets back pieces of many sizes sorts them, joins them and returns them to the system
-//! when it sees fit, and fresh memory is zeroed by the system when it is first touched. Each takes up to milliseconds now and then, and a
-//! request would wait for it. Here a block that one table leaves is what the next one needs, fresh ones are made ahead, and what nobody needs is
-//! given back by whoever calls [`Pool::tend`], which must not be a request.
+//! Why not one allocation per table: freeing pieces of many sizes makes the allocator sort, join and return them to the system at times of its own,
+//! and the system zeroes fresh memory when it is first touched. Either can take milliseconds, and a request would wait for it. Here a block that
+//! one table frees fits every other table. [`Pool::maintain`] allocates blocks ahead and frees those that no table needs; requests must not call it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use smallvec::SmallVec;
 
-use super::table::Entry;
+use super::entry::Entry;
 
-/// Slots of a block: 4 KiB, so that the last block of a table, half empty, matters little beside its thousand keys.
+/// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside its thousand keys.
 pub(super) const SLOTS: usize = 128;
 
-/// A piece of a table. Outside of one it holds nothing but gaps.
+/// A piece of a table. In the pool it holds gaps only.
 pub(super) type Block = Box<[Entry; SLOTS]>;
 
-/// The blocks of one table. As many as a full shard has stand beside its lock: to follow one more pointer is a quarter of a look-up.
+/// The blocks of one table. Those of a full shard stand inline beside its lock, because one more pointer to follow is a quarter of a look-up.
 pub(super) type Blocks = SmallVec<[Block; 12]>;
 
-/// What a table left. Few enough, most often, to need no allocation while a shard is locked.
-pub(super) type Left = SmallVec<[Block; 16]>;
+/// Blocks that a table no longer needs; usually so few that they need no allocation while a shard is locked.
+pub(super) type FreedBlocks = SmallVec<[Block; 16]>;
 
-/// Of so many blocks in use the pool keeps one ready.
+/// The pool keeps one block ready for so many in use.
 const ONE_READY_OF: usize = 16;
 
-/// Blocks that are kept ready at most: 2 MiB, for fifty thousand new keys between two calls of [`Pool::tend`].
-const MOST_READY: usize = 512;
+/// The most blocks that are kept ready: 2 MiB, for fifty thousand new keys between two calls of [`Pool::maintain`].
+const MAX_READY: usize = 512;
 
-/// Blocks that one call of [`Pool::tend`] makes or frees at most, so that the thread that calls it gets on with its other work.
-const AT_ONCE: usize = 64;
+/// The most blocks that one call of [`Pool::maintain`] allocates or frees, because its thread has other work.
+const MAX_AT_ONCE: usize = 64;
 
-/// The blocks that are ready.
+/// Blocks that are ready for tables.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     ready: Mutex<Vec<Block>>,
-    /// How many are ready, or will be when who adds them is done.
+    /// How many are ready. May be behind `ready` by one call that is under way.
     len: AtomicUsize,
-    /// How many are in tables.
+    /// How many the tables have.
     used: AtomicUsize,
 }
 
 impl Pool {
-    /// Adds so many blocks to a table's. Never waits: when the pool is empty or busy, they are made here.
+    /// Adds `count` blocks to those of a table. Never waits: when the pool is empty or its lock is taken, allocates them.
     pub(super) fn take(&self, count: usize, blocks: &mut Blocks) {
         self.used.fetch_add(count, Ordering::Relaxed);
         let wanted = blocks.len() + count;
@@ -62,28 +61,28 @@ impl Pool {
         blocks.resize_with(wanted, new);
     }
 
-    /// Takes back what tables left, however much that is. Must not be called while a shard is locked.
-    pub(super) fn give(&self, left: Left) {
-        if left.is_empty() {
+    /// Takes back what a table freed. Must not be called while a shard is locked.
+    pub(super) fn give_back(&self, freed: FreedBlocks) {
+        if freed.is_empty() {
             return;
         }
-        self.used.fetch_sub(left.len(), Ordering::Relaxed);
-        self.add(left);
+        self.used.fetch_sub(freed.len(), Ordering::Relaxed);
+        self.add(freed);
     }
 
-    /// Brings what is ready a step nearer to what should be: makes blocks, or gives them back to the allocator.
-    pub(super) fn tend(&self) {
-        let (wanted, len) = ((self.used.load(Ordering::Relaxed) / ONE_READY_OF).min(MOST_READY), self.len.load(Ordering::Relaxed));
+    /// Brings the number of ready blocks nearer to its target: allocates blocks, or returns them to the allocator.
+    pub(super) fn maintain(&self) {
+        let (wanted, len) = ((self.used.load(Ordering::Relaxed) / ONE_READY_OF).min(MAX_READY), self.len.load(Ordering::Relaxed));
         if len < wanted {
-            // Written, and not only reserved, while nobody waits for it.
-            self.add((len..wanted).take(AT_ONCE).map(|_| new()).collect::<Vec<_>>());
+            // A new block is written at once, so that its pages are mapped before a request needs them.
+            self.add((len..wanted).take(MAX_AT_ONCE).map(|_| new()).collect::<Vec<_>>());
         } else if len > 2 * wanted {
-            // A few too many stay: they come and go.
-            drop(self.cut(wanted));
+            // Up to twice the target stay, because the number of blocks in use goes up and down.
+            drop(self.take_surplus(wanted));
         }
     }
 
-    /// How many blocks are ready.
+    /// The number of ready blocks.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -95,11 +94,11 @@ impl Pool {
         self.len.store(ready.len(), Ordering::Relaxed);
     }
 
-    /// Takes out some of what is more than `wanted`, to be freed when nothing is locked.
-    fn cut(&self, wanted: usize) -> Vec<Block> {
-        let mut surplus = Vec::with_capacity(AT_ONCE);
+    /// Takes out some of the blocks beyond `wanted`; the caller frees them without the lock.
+    fn take_surplus(&self, wanted: usize) -> Vec<Block> {
+        let mut surplus = Vec::with_capacity(MAX_AT_ONCE);
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = ready.len().saturating_sub(AT_ONCE).max(wanted.min(ready.len()));
+        let rest = ready.len().saturating_sub(MAX_AT_ONCE).max(wanted.min(ready.len()));
         surplus.extend(ready.drain(rest..));
         self.len.store(ready.len(), Ordering::Relaxed);
         surplus
@@ -114,21 +113,21 @@ fn new() -> Block {
 mod tests {
     use super::*;
 
-    fn tend(pool: &Pool) {
-        (0..100).for_each(|_| pool.tend());
+    fn maintain(pool: &Pool) {
+        (0..100).for_each(|_| pool.maintain());
     }
 
     #[test]
     fn a_part_of_what_is_used_is_kept_ready_and_no_more() {
         let (pool, mut blocks) = (Pool::default(), Blocks::new());
-        tend(&pool);
+        maintain(&pool);
         assert_eq!(pool.len(), 0, "an empty store keeps nothing");
         pool.take(1_600, &mut blocks);
-        tend(&pool);
+        maintain(&pool);
         assert_eq!((blocks.len(), pool.len()), (1_600, 100));
-        pool.give(blocks.drain(..).collect());
+        pool.give_back(blocks.drain(..).collect());
         assert_eq!(pool.len(), 1_700);
-        tend(&pool);
+        maintain(&pool);
         assert_eq!(pool.len(), 0);
     }
 
@@ -136,8 +135,8 @@ mod tests {
     fn it_is_bounded() {
         let pool = Pool::default();
         pool.used.store(1_000_000, Ordering::Relaxed);
-        tend(&pool);
-        assert_eq!(pool.len(), MOST_READY);
+        maintain(&pool);
+        assert_eq!(pool.len(), MAX_READY);
     }
 
     #[test]
@@ -145,7 +144,7 @@ mod tests {
         let (pool, mut blocks) = (Pool::default(), Blocks::new());
         pool.take(3, &mut blocks);
         let first = &raw const *blocks[0];
-        pool.give(blocks.drain(..1).collect());
+        pool.give_back(blocks.drain(..1).collect());
         pool.take(2, &mut blocks);
         assert_eq!((blocks.len(), pool.len()), (4, 0));
         assert!(blocks.iter().any(|block| &raw const **block == first));

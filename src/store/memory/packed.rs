@@ -1,27 +1,32 @@
 //! A state in two words: what makes an entry of the memory store small.
 //!
-//! Every algorithm but the logs and the rings keeps a time and a number or two. The time is kept in microseconds, so that it also says when
-//! the state has recovered, whatever the algorithm; who looks a state up knows the algorithm, its window and its tick, because the key does.
-//! Nothing is rounded in a state: one that does not fit (a count above 2^32 in a pair, a time after 2112) is not packed, and has a place of
-//! its own as logs have. Only the time of recovery is, upwards, by an eighth of the wait at most: it is nothing but garbage collection.
+//! Every algorithm but the logs and the rings keeps a time and one or two numbers. The time is stored in microseconds, so that it also says
+//! when the state has recovered, whatever the algorithm. The algorithm, its window and its tick need no space: they are part of the key, so that
+//! every look-up knows them.
+//!
+//! A state is never rounded. One that does not fit (a count above 2^32 in a pair, a time after the year 2112) is not packed; it is kept in
+//! `unpacked`, as logs are. Only the time of recovery is rounded, upwards, by an eighth of the wait at most, because it is for garbage collection
+//! alone.
 
+use super::unpacked::UnpackedIndex;
 use crate::algorithm::{Algorithm, State};
 use crate::time::{Micros, Span, Tick};
 
-/// Two words.
+/// A state in two words.
 ///
-/// The first holds a time in microseconds, how much later the state has recovered, and what it is a state of; the second its number.
+/// `when` holds, from the highest bit down, a time in microseconds (52 bits), how much later than that the state has recovered
+/// ([`LATER_BITS`]), and the [`Kind`] ([`KIND_BITS`]). `number` holds what the kind says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     when: u64,
     number: u64,
 }
 
-/// What the second word is.
+/// What the second word holds, and what the time is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The place of a state that has not been packed; the time is when it recovers.
-    Elsewhere,
+    /// The index of an unpacked state; the time is when it recovers.
+    Unpacked,
     /// Hits; the time is the window's end.
     FixedWindow,
     /// Hits of the current window and of the one before it, 32 bits each; the time is the current one's start.
@@ -32,7 +37,7 @@ enum Kind {
     Queue,
 }
 
-const KINDS: [Kind; 5] = [Kind::Elsewhere, Kind::FixedWindow, Kind::Counter, Kind::Tokens, Kind::Queue];
+const KINDS: [Kind; 5] = [Kind::Unpacked, Kind::FixedWindow, Kind::Counter, Kind::Tokens, Kind::Queue];
 
 const KIND_BITS: u32 = 3;
 
@@ -42,10 +47,10 @@ const LATER_BITS: u32 = 9;
 const LATEST: u64 = (1 << (u64::BITS - LATER_BITS - KIND_BITS)) - 1;
 
 impl Packed {
-    /// What stands in a gap.
-    pub(super) const NOTHING: Self = Self { when: 0, number: 0 };
+    /// The content of a gap.
+    pub(super) const EMPTY: Self = Self { when: 0, number: 0 };
 
-    /// `None`: the state does not fit.
+    /// Packs a state that has recovered at `recovers`. `None` if it does not fit.
     pub(super) fn new(state: &State, algorithm: &Algorithm, recovers: Micros) -> Option<Self> {
         let (kind, time, number) = match (state, algorithm) {
             (&State::FixedWindow { window, count }, Algorithm::FixedWindow(fixed)) => {
@@ -65,22 +70,22 @@ impl Packed {
         Some(Self::assemble(kind, time, recovers, number))
     }
 
-    /// A state that is kept at `place`.
-    pub(super) fn elsewhere(place: u32, recovers: Micros) -> Self {
-        Self::assemble(Kind::Elsewhere, recovers.0.min(LATEST), recovers, u64::from(place))
+    /// A reference to an unpacked state.
+    pub(super) fn reference(index: UnpackedIndex, recovers: Micros) -> Self {
+        Self::assemble(Kind::Unpacked, recovers.0.min(LATEST), recovers, u64::from(index.0))
     }
 
-    /// Where the state is kept, if not here.
-    pub(super) fn place(self) -> Option<u32> {
-        (self.kind() == Kind::Elsewhere).then_some(self.number as u32)
+    /// The index of the unpacked state that this refers to; `None` if the state is packed.
+    pub(super) fn unpacked_index(self) -> Option<UnpackedIndex> {
+        (self.kind() == Kind::Unpacked).then_some(UnpackedIndex(self.number as u32))
     }
 
-    /// The same when its state has moved to another place.
-    pub(super) const fn moved(self, place: u32) -> Self {
-        Self { number: place as u64, ..self }
+    /// The same reference with another index.
+    pub(super) const fn with_index(self, index: UnpackedIndex) -> Self {
+        Self { number: index.0 as u64, ..self }
     }
 
-    /// The state that is kept here; none if another algorithm's.
+    /// The packed state; `None` if another algorithm wrote it.
     pub(super) fn state(self, algorithm: &Algorithm) -> Option<State> {
         let ticks = |tick: Tick| self.time() / tick.micros();
         match (self.kind(), algorithm) {
@@ -99,13 +104,13 @@ impl Packed {
         }
     }
 
-    /// When the state means no more than a missing one; a little later than that at most.
+    /// When the state means the same as a missing one, rounded up.
     pub(super) fn recovers(self) -> Micros {
         let later = (self.when >> KIND_BITS) & ((1 << LATER_BITS) - 1);
         Micros(self.time()) + Span::from_micros(expand(later))
     }
 
-    /// The time is not after [`LATEST`].
+    /// `time` must not be above [`LATEST`].
     fn assemble(kind: Kind, time: u64, recovers: Micros, number: u64) -> Self {
         let later = shorten(recovers.since(Micros(time)).micros());
         Self { when: (((time << LATER_BITS) | later) << KIND_BITS) | kind as u64, number }
@@ -116,29 +121,29 @@ impl Packed {
     }
 
     fn kind(self) -> Kind {
-        KINDS.get((self.when & ((1 << KIND_BITS) - 1)) as usize).copied().unwrap_or(Kind::Elsewhere)
+        KINDS.get((self.when & ((1 << KIND_BITS) - 1)) as usize).copied().unwrap_or(Kind::Unpacked)
     }
 }
 
-/// So many spans after the epoch.
+/// `count` spans after the epoch; `None` above [`LATEST`].
 fn micros(count: u64, span: Span) -> Option<u64> {
     count.checked_mul(span.micros()).filter(|&time| time <= LATEST)
 }
 
-/// Bits of a shortened number after its first one.
+/// Bits of a shortened number after its highest set bit.
 const FRACTION_BITS: u32 = 3;
 
-/// A number in [`LATER_BITS`], rounded up: as floating-point numbers are kept, an exponent and a fraction. Below 8 it is the number itself.
+/// A number in [`LATER_BITS`] bits, rounded up: an exponent and a fraction, as in a floating-point number. Below 8 it is the number itself.
 const fn shorten(number: u64) -> u64 {
     let Some(highest) = number.checked_ilog2() else { return 0 };
     let Some(exponent) = highest.checked_sub(FRACTION_BITS) else { return number };
     let fraction = (number >> exponent) & ((1 << FRACTION_BITS) - 1);
     let is_cut = number & ((1 << exponent) - 1) != 0;
-    // One more carries over into the exponent.
+    // Adding one to the largest fraction carries into the exponent, which is right.
     (((exponent as u64 + 1) << FRACTION_BITS) | fraction) + is_cut as u64
 }
 
-/// The number that was shortened, or a little more.
+/// The inverse of [`shorten`]: the number, or up to an eighth more.
 const fn expand(short: u64) -> u64 {
     let first = 1 << FRACTION_BITS;
     let fraction = short & (first - 1);

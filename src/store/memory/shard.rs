@@ -1,11 +1,12 @@
 //! One shard: a table of packed states, and beside it those that cannot be packed.
 //!
-//! Everything here is done under the shard's lock, and takes no longer than its few keys.
+//! Everything here runs under the shard's lock, in time proportional to the shard's few keys at most.
 
-use super::blocks::{Left, Pool};
-use super::others::Others;
+use super::blocks::{FreedBlocks, Pool};
+use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
-use super::table::{Entry, Fingerprint, Table};
+use super::table::Table;
+use super::unpacked::UnpackedStates;
 use crate::algorithm::{Algorithm, State};
 use crate::time::Micros;
 
@@ -14,30 +15,30 @@ use crate::time::Micros;
 pub(super) struct Shard {
     table: Table,
     /// Most shards have none.
-    others: Option<Box<Others>>,
+    unpacked: Option<Box<UnpackedStates>>,
 }
 
 /// A state to be written.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     pub(super) state: State,
-    /// The one that made it.
+    /// The algorithm that made the state.
     pub(super) algorithm: &'a Algorithm,
-    /// When the state means no more than a missing one.
+    /// From then on the state means the same as a missing one.
     pub(super) recovers: Micros,
 }
 
 impl Shard {
-    /// The slot of a key, until a key is added or removed.
+    /// The table slot of a key. It is valid until a key is added or removed.
     pub(super) fn find(&self, key: Fingerprint) -> Option<usize> {
         self.table.find(key)
     }
 
-    /// The state in a slot, to be put back or replaced; none if another algorithm's.
+    /// Takes the state out of a slot; [`Shard::put_back`] or [`Shard::replace`] has to follow. `None` if another algorithm wrote the state.
     pub(super) fn take(&mut self, slot: usize, algorithm: &Algorithm) -> Option<State> {
         let packed = self.table.get(slot);
-        match (packed.place(), &mut self.others) {
-            (Some(place), Some(others)) => others.take(place),
+        match (packed.unpacked_index(), &mut self.unpacked) {
+            (Some(index), Some(unpacked)) => unpacked.take(index),
             _ => packed.state(algorithm),
         }
     }
@@ -45,30 +46,30 @@ impl Shard {
     /// A copy of the state of a key.
     pub(super) fn peek(&self, key: Fingerprint, algorithm: &Algorithm) -> Option<State> {
         let packed = self.table.get(self.table.find(key)?);
-        match (packed.place(), &self.others) {
-            (Some(place), Some(others)) => others.peek(place),
+        match (packed.unpacked_index(), &self.unpacked) {
+            (Some(index), Some(unpacked)) => unpacked.peek(index),
             _ => packed.state(algorithm),
         }
     }
 
     /// Ends a step that changed nothing.
     pub(super) fn put_back(&mut self, slot: usize, state: State) {
-        if let (Some(place), Some(others)) = (self.table.get(slot).place(), &mut self.others) {
-            others.put_back(place, state);
+        if let (Some(index), Some(unpacked)) = (self.table.get(slot).unpacked_index(), &mut self.unpacked) {
+            unpacked.put_back(index, state);
         }
     }
 
     /// Ends a step that changed the state.
     pub(super) fn replace(&mut self, slot: usize, change: Change<'_>) {
-        let packed = match (self.table.get(slot).place(), &mut self.others) {
-            (Some(place), Some(others)) => match Packed::new(&change.state, change.algorithm, change.recovers) {
+        let packed = match (self.table.get(slot).unpacked_index(), &mut self.unpacked) {
+            (Some(index), Some(unpacked)) => match Packed::new(&change.state, change.algorithm, change.recovers) {
                 Some(packed) => {
-                    others.free(place);
+                    unpacked.remove(index);
                     packed
                 }
                 None => {
-                    others.put_back(place, change.state);
-                    Packed::elsewhere(place, change.recovers)
+                    unpacked.put_back(index, change.state);
+                    Packed::reference(index, change.recovers)
                 }
             },
             _ => self.pack(change),
@@ -76,7 +77,7 @@ impl Shard {
         self.table.set(slot, packed);
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key that the shard does not hold.
     pub(super) fn add(&mut self, key: Fingerprint, change: Change<'_>, pool: &Pool) {
         let packed = self.pack(change);
         self.table.insert(Entry { key, packed }, pool);
@@ -84,43 +85,44 @@ impl Shard {
 
     fn pack(&mut self, change: Change<'_>) -> Packed {
         Packed::new(&change.state, change.algorithm, change.recovers).unwrap_or_else(|| {
-            let place = self.others.get_or_insert_default().add(change.state);
-            Packed::elsewhere(place, change.recovers)
+            let index = self.unpacked.get_or_insert_default().add(change.state);
+            Packed::reference(index, change.recovers)
         })
     }
 
-    /// Drops, of so many keys, the one that recovers soonest: least is forgotten with it. False: there is none.
-    pub(super) fn drop_one_of(&mut self, sample: usize) -> bool {
+    /// Evicts, of `sample` keys that chance selects, the one that recovers soonest, because least is lost with it. Returns false if the shard is
+    /// empty.
+    pub(super) fn evict_one_of(&mut self, sample: usize) -> bool {
         let soonest = self.table.soonest_of(sample, fastrand::usize(..self.table.slots().max(1)));
         let removed = soonest.map(|slot| self.table.remove(slot));
-        forget(&mut self.others, removed.map(|entry| entry.packed));
+        remove_unpacked(&mut self.unpacked, removed.map(|entry| entry.packed));
         removed.is_some()
     }
 
-    /// Removes what has recovered, and returns how many keys that were. Blocks that are left over go to `left`.
-    pub(super) fn sweep(&mut self, now: Micros, left: &mut Left) -> usize {
+    /// Removes the keys that have recovered at `now`, and returns how many they were. Blocks that the table no longer needs go to `freed`.
+    pub(super) fn sweep(&mut self, now: Micros, freed: &mut FreedBlocks) -> usize {
         let before = self.table.len();
-        self.table.sweep(now, left, |packed| forget(&mut self.others, Some(packed)));
-        if self.others.as_ref().is_some_and(|others| others.is_sparse()) {
+        self.table.sweep(now, freed, |packed| remove_unpacked(&mut self.unpacked, Some(packed)));
+        if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.is_sparse()) {
             self.compact();
         }
         before - self.table.len()
     }
 
-    /// Gives back the places that are free.
+    /// Moves the unpacked states together, and frees the memory between them.
     fn compact(&mut self) {
-        let Some(mut sparse) = self.others.take() else { return };
+        let Some(mut sparse) = self.unpacked.take() else { return };
         for packed in self.table.packed_mut() {
-            if let Some(place) = packed.place() {
-                *packed = packed.moved(sparse.move_to(self.others.get_or_insert_default(), place));
+            if let Some(index) = packed.unpacked_index() {
+                *packed = packed.with_index(sparse.move_to(self.unpacked.get_or_insert_default(), index));
             }
         }
     }
 }
 
-/// Frees the place of a state that was removed.
-fn forget(others: &mut Option<Box<Others>>, removed: Option<Packed>) {
-    if let (Some(place), Some(others)) = (removed.and_then(Packed::place), others) {
-        others.free(place);
+/// Removes the unpacked state of a removed entry, if it has one.
+fn remove_unpacked(unpacked: &mut Option<Box<UnpackedStates>>, removed: Option<Packed>) {
+    if let (Some(index), Some(unpacked)) = (removed.and_then(Packed::unpacked_index), unpacked) {
+        unpacked.remove(index);
     }
 }

@@ -1,45 +1,29 @@
-//! The entries of one shard: a hash table of little more than it holds, and without a pointer, a flag or an allocation per entry.
+//! The entries of one shard: a hash table with linear probing in key order, without a pointer, a flag or an allocation per entry.
 //!
-//! Slots in the order of their keys, with gaps. A key's home is its share of the slots, so that it is found within a few slots of it, most
-//! often in the same cache line; keys are hashes, and fall evenly. Who comes later moves those behind it up to the next gap. Why not
-//! hashbrown, which is the better table: it doubles, so that half of it may be empty, and a byte per bucket and what surrounds it are a
-//! tenth of what Weir keeps. This one grows by a quarter, moves in its place and gives any slot by its number, which is what it takes to
-//! drop one of a few chosen by chance.
+//! The entries are sorted by key, with gaps between them. The home slot of a key is proportional to its upper half. Keys are hashes and
+//! evenly distributed, so that a key is found within a few slots of its home, most often in the same cache line. An insertion moves the entries
+//! behind it up to the next gap.
 //!
-//! The slots are in blocks of one size (see [`super::blocks`]). To grow is to put blocks behind the last one and to spread the entries, to
-//! shrink the reverse: nothing is copied to fresh memory, and no allocator is asked while the pool has blocks.
+//! Why not hashbrown: it doubles, so that half of it may be empty, and its control byte per bucket and allocation overhead are a tenth of what
+//! Weir keeps. This table grows by a quarter and in place, and gives any slot by its number, which is what sampling for eviction needs.
+//!
+//! The slots are in blocks of one size (see [`super::blocks`]). Growing appends blocks and spreads the entries, shrinking is the reverse. Nothing
+//! is copied to fresh memory, and the allocator is not called while the pool has blocks.
 
-use super::blocks::{Blocks, Left, Pool, SLOTS};
+use super::blocks::{Blocks, FreedBlocks, Pool, SLOTS};
+use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
 use crate::time::Micros;
 
-/// What a key is known by: a keyed hash of it, never zero.
-pub(super) type Fingerprint = u128;
-
-/// A key and its state. All zero: a gap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) key: Fingerprint,
-    pub(super) packed: Packed,
-}
-
-impl Entry {
-    pub(super) const GAP: Self = Self { key: 0, packed: Packed::NOTHING };
-
-    const fn is_gap(&self) -> bool {
-        self.key == 0
-    }
-}
-
-/// The table. Every entry is at its home or behind it with no gap between, and behind all smaller keys.
+/// The table. Invariant: every entry is at its home slot or behind it with no gap between, and behind all smaller keys.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     blocks: Blocks,
     len: usize,
 }
 
-/// Slots behind the last home at most, for what is moved up. A fuller table that needs more grows a little early.
-const MOST_BEHIND: usize = 16;
+/// At most so many slots lie behind the last home, for entries that are moved up. A table that needs more of them grows a little early.
+const MAX_OVERFLOW_SLOTS: usize = 16;
 
 impl Table {
     pub(super) const fn len(&self) -> usize {
@@ -60,9 +44,9 @@ impl Table {
         self.at_mut(slot).packed = packed;
     }
 
-    /// Adds a key that is not in it.
+    /// Adds a key that the table does not hold.
     pub(super) fn insert(&mut self, entry: Entry, pool: &Pool) {
-        if self.len >= most(self.slots()) {
+        if self.len >= max_entries(self.slots()) {
             self.grow(pool);
         }
         while !self.try_insert(entry) {
@@ -79,56 +63,57 @@ impl Table {
         true
     }
 
-    /// Takes the entry out of a slot; those behind it move back towards their homes.
+    /// Removes the entry in a slot and moves those behind it back towards their homes.
     pub(super) fn remove(&mut self, slot: usize) -> Entry {
         let homes = homes(self.slots());
         let removed = *self.at(slot);
-        let is_settled = |&at: &usize| self.at(at).is_gap() || home(self.at(at).key, homes) == at;
-        let end = (slot + 1..self.slots()).find(is_settled).unwrap_or(self.slots());
+        let is_home = |&at: &usize| self.at(at).is_gap() || home(self.at(at).key, homes) == at;
+        let end = (slot + 1..self.slots()).find(is_home).unwrap_or(self.slots());
         self.shift_down(slot, end);
         *self.at_mut(end - 1) = Entry::GAP;
         self.len -= 1;
         removed
     }
 
-    /// Of so many entries from a slot on, the one that recovers soonest. Behind the last slot comes the first.
+    /// The slot of the entry that recovers soonest, of the first `sample` entries from the slot `from` on; the first slot follows the last.
     pub(super) fn soonest_of(&self, sample: usize, from: usize) -> Option<usize> {
         let slots = (from..self.slots()).chain(0..from.min(self.slots()));
         slots.filter(|&slot| !self.at(slot).is_gap()).take(sample).min_by_key(|&slot| self.at(slot).packed.recovers())
     }
 
-    /// How many slots there are, gaps included.
+    /// The number of slots, gaps included.
     pub(super) fn slots(&self) -> usize {
         self.blocks.len() * SLOTS
     }
 
-    /// Removes what has recovered, and calls `forget` with it. What is left moves towards its home; blocks that are left over go to `left`.
-    pub(super) fn sweep(&mut self, now: Micros, left: &mut Left, mut forget: impl FnMut(Packed)) {
+    /// Removes the entries that have recovered at `now`, calls `removed` with each, and moves the others towards their homes. Blocks that the
+    /// table no longer needs go to `freed`.
+    pub(super) fn sweep(&mut self, now: Micros, freed: &mut FreedBlocks, mut removed: impl FnMut(Packed)) {
         let has_recovered = |entry: &Entry| !entry.is_gap() && entry.packed.recovers() <= now;
-        // Most often there is nothing to do, and nothing is written.
+        // Usually none has, and then nothing is written.
         let Some(first) = self.first(0, has_recovered) else { return };
         let mut gone = 0;
-        let all_fit = self.settle(first, first, |entry| {
+        let all_fit = self.move_home(first, first, |entry| {
             let goes = has_recovered(entry);
             if goes {
-                forget(entry.packed);
+                removed(entry.packed);
                 gone += 1;
             }
             !goes
         });
-        debug_assert!(all_fit, "who moves towards its home never comes behind where it was");
+        debug_assert!(all_fit, "an entry that moves towards its home never ends behind its old slot");
         self.len -= gone;
         if self.len < self.slots() / 4 {
-            self.shrink(left);
+            self.shrink(freed);
         }
     }
 
-    /// The states, to be changed.
+    /// All states.
     pub(super) fn packed_mut(&mut self) -> impl Iterator<Item = &mut Packed> {
         self.blocks.iter_mut().flat_map(|block| block.iter_mut()).filter(|entry| !entry.is_gap()).map(|entry| &mut entry.packed)
     }
 
-    /// A quarter more, or a little more than that when chance has crowded the entries at the end.
+    /// Grows by a quarter, or by more when the entries crowd at the end by chance.
     fn grow(&mut self, pool: &Pool) {
         loop {
             pool.take((self.blocks.len() / 4).max(1), &mut self.blocks);
@@ -138,8 +123,8 @@ impl Table {
         }
     }
 
-    /// Keeps half as many slots again as there are entries.
-    fn shrink(&mut self, left: &mut Left) {
+    /// Shrinks to one and a half times as many slots as entries.
+    fn shrink(&mut self, freed: &mut FreedBlocks) {
         let wanted = (self.len + self.len / 2).div_ceil(SLOTS);
         if wanted >= self.blocks.len() {
             return;
@@ -152,15 +137,15 @@ impl Table {
                 next += 1;
             }
         }
-        left.extend(self.blocks.drain(wanted..));
-        // As many as there were are enough in any case.
+        freed.extend(self.blocks.drain(wanted..));
+        // With all blocks that there were before, the entries fit in any case.
         while !self.spread() {
-            self.blocks.extend(left.pop());
+            self.blocks.extend(freed.pop());
         }
     }
 
-    /// Moves all entries to where they belong among the slots that there are now. False: they do not all fit behind their homes; nothing is
-    /// lost, but they have to be spread among more slots.
+    /// Moves all entries to their homes among the present slots. Returns false if they do not all fit behind their homes: nothing is lost, but
+    /// the table needs more slots.
     fn spread(&mut self) -> bool {
         let mut begin = self.slots();
         for slot in (0..self.slots()).rev() {
@@ -170,12 +155,12 @@ impl Table {
                 *self.at_mut(begin) = entry;
             }
         }
-        self.settle(begin, 0, |_| true)
+        self.move_home(begin, 0, |_| true)
     }
 
-    /// Moves each entry from the slot `first` on to its home, or to the next slot behind it; those that do not stay go. `next` is where the
-    /// first one may go at the earliest. False: one belongs behind where it is, because it and those behind it find too little room.
-    fn settle(&mut self, first: usize, mut next: usize, mut stays: impl FnMut(&Entry) -> bool) -> bool {
+    /// Moves each entry from the slot `first` on down to its home or to the next free slot behind it, and drops those for which `stays` is
+    /// false. `next` is the first slot that may be used. Returns false at an entry whose new slot would lie behind its present one.
+    fn move_home(&mut self, first: usize, mut next: usize, mut stays: impl FnMut(&Entry) -> bool) -> bool {
         let homes = homes(self.slots());
         for slot in first..self.slots() {
             let entry = std::mem::take(self.at_mut(slot));
@@ -193,16 +178,16 @@ impl Table {
         true
     }
 
-    /// The slot of a key, or where it belongs; none when that is behind the last slot.
+    /// The slot of a key, or the slot to insert it at; `None` if that lies behind the last slot.
     fn first_not_before(&self, key: Fingerprint) -> Option<usize> {
         self.first(home(key, homes(self.slots())), |entry| entry.is_gap() || entry.key >= key)
     }
 
-    /// The first slot from one on that is what is looked for.
-    fn first(&self, from: usize, is_it: impl Fn(&Entry) -> bool) -> Option<usize> {
+    /// The first slot from `from` on whose entry matches.
+    fn first(&self, from: usize, matches: impl Fn(&Entry) -> bool) -> Option<usize> {
         let mut skipped = from % SLOTS;
         for (index, block) in self.blocks.iter().enumerate().skip(from / SLOTS) {
-            if let Some(behind) = block[skipped..].iter().position(&is_it) {
+            if let Some(behind) = block[skipped..].iter().position(&matches) {
                 return Some(index * SLOTS + skipped + behind);
             }
             skipped = 0;
@@ -210,7 +195,7 @@ impl Table {
         None
     }
 
-    /// Moves the entries of `from..to` up by one slot; what is at `to` is lost.
+    /// Moves the entries of `from..to` up by one slot and overwrites the one at `to`.
     fn shift_up(&mut self, from: usize, to: usize) {
         let mut end = to;
         while end > from {
@@ -226,7 +211,7 @@ impl Table {
         }
     }
 
-    /// Moves the entries behind `from` and before `to` down by one slot; what is at `from` is lost.
+    /// Moves the entries of `from + 1..to` down by one slot and overwrites the one at `from`.
     fn shift_down(&mut self, from: usize, to: usize) {
         let mut begin = from;
         while begin + 1 < to {
@@ -251,19 +236,19 @@ impl Table {
     }
 }
 
-/// How many of the slots are homes.
+/// How many of the slots are home slots.
 const fn homes(slots: usize) -> usize {
     let behind = slots / 8;
-    slots - if behind < MOST_BEHIND { behind } else { MOST_BEHIND }
+    slots - if behind < MAX_OVERFLOW_SLOTS { behind } else { MAX_OVERFLOW_SLOTS }
 }
 
-/// The key's upper half, in proportion: a larger key has no smaller home.
+/// The home slot, in proportion to the upper half of the key: a larger key never has a smaller home.
 const fn home(key: Fingerprint, homes: usize) -> usize {
     (((key >> 64) * homes as u128) >> 64) as usize
 }
 
-/// How many entries so many slots take: seven of eight.
-const fn most(slots: usize) -> usize {
+/// The most entries of so many slots: seven eighths.
+const fn max_entries(slots: usize) -> usize {
     slots - slots.div_ceil(8)
 }
 

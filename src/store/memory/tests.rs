@@ -86,9 +86,9 @@ fn what_was_swept_is_given_back_and_nothing_is_kept_ready_for_nobody() {
     let sweep = || {
         for _ in 0..memory.shards() {
             memory.sweep(Micros(u64::MAX));
-            memory.tend();
+            memory.maintain();
         }
-        (0..20).for_each(|_| memory.tend());
+        (0..20).for_each(|_| memory.maintain());
     };
     let info = measure(|| {
         fill();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use prost::Message;
-use weir::limiter::{self, Limiter, Outage, outage};
+use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use weir::live::Live;
 use weir::metrics::{Core, Metrics};
 use weir::proto::rate_limit_descriptor::Entry;
@@ -52,6 +52,6 @@ pub fn service() -> Rls {
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(usual());
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(None, store, Outage::new(outage::Options::default()), limiter::Options::default());
+    let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), limiter::Options::default());
     Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
 }

@@ -1,4 +1,4 @@
-//! Whatever an algorithm may store comes out of two words as it went in, or does not go in.
+//! Any state that an algorithm may store is unpacked exactly as it was packed, or is not packed.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ proptest! {
     fn a_state_comes_out_as_it_went_in(state in states(), algorithm in algorithms(), recovers in numbers()) {
         if let Some(packed) = Packed::new(&state, &algorithm, Micros(recovers)) {
             prop_assert_eq!(packed.state(&algorithm), Some(state));
-            prop_assert_eq!(packed.place(), None);
+            prop_assert_eq!(packed.unpacked_index(), None);
             prop_assert!(packed.recovers() >= Micros(recovers));
         }
     }
@@ -57,12 +57,12 @@ proptest! {
     }
 
     #[test]
-    fn a_place_is_kept_until_it_recovers(place in any::<u32>(), recovers in numbers()) {
-        let packed = Packed::elsewhere(place, Micros(recovers));
-        prop_assert_eq!(packed.place(), Some(place));
+    fn a_reference_keeps_its_index_and_its_recovery(index in any::<u32>(), recovers in numbers()) {
+        let packed = Packed::reference(UnpackedIndex(index), Micros(recovers));
+        prop_assert_eq!(packed.unpacked_index(), Some(UnpackedIndex(index)));
         prop_assert!(packed.recovers() >= Micros(recovers));
-        prop_assert_eq!(packed.moved(7).place(), Some(7));
-        prop_assert_eq!(packed.moved(7).recovers(), packed.recovers());
+        prop_assert_eq!(packed.with_index(UnpackedIndex(7)).unpacked_index(), Some(UnpackedIndex(7)));
+        prop_assert_eq!(packed.with_index(UnpackedIndex(7)).recovers(), packed.recovers());
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let keys = prop_oneof![
         spread,
         1..20_u128,
-        (0..MOST_BEHIND as u128).prop_map(|key| u128::MAX - key),
+        (0..MAX_OVERFLOW_SLOTS as u128).prop_map(|key| u128::MAX - key),
         (1..20_u128).prop_map(|key| key | 7 << 125)
     ];
     let call = prop_oneof![
@@ -82,10 +82,10 @@ proptest! {
                     prop_assert_eq!(removed, map.remove(&key));
                 }
                 Call::Sweep(second) => {
-                    let (mut gone, mut left) = (0, Left::new());
+                    let (mut gone, mut left) = (0, FreedBlocks::new());
                     table.sweep(at(second), &mut left, |_| gone += 1);
                     prop_assert!(left.iter().all(|block| block.iter().all(Entry::is_gap)), "a table that gets them would hold what was left in them");
-                    pool.give(left);
+                    pool.give_back(left);
                     let before = map.len();
                     map.retain(|_, packed| packed.recovers() > at(second));
                     prop_assert_eq!(gone, before - map.len());
@@ -123,13 +123,13 @@ fn tables_that_share_a_pool_hold_what_maps_hold() {
         }
         let now = at(random.u64(1..220));
         if round % 2 == 0 {
-            let mut left = Left::new();
+            let mut left = FreedBlocks::new();
             table.sweep(now, &mut left, |_| ());
             map.retain(|_, packed| packed.recovers() > now);
-            pool.give(left);
+            pool.give_back(left);
         }
         if round % 5 == 0 {
-            pool.tend();
+            pool.maintain();
         }
         for (table, map) in &tables {
             assert_sound(table);
@@ -164,7 +164,7 @@ fn it_is_never_much_larger_than_what_it_holds() {
         table.insert(Entry { key: random_key(&mut random), packed: until(if len % 10 == 0 { 99 } else { 9 }) }, &pool);
         assert!(table.slots() <= SLOTS + len * 8 / 5, "{} slots for {len}", table.slots());
     }
-    let (mut left, most) = (Left::new(), table.slots());
+    let (mut left, most) = (FreedBlocks::new(), table.slots());
     table.sweep(at(9), &mut left, |_| ());
     assert_eq!(table.len(), 200);
     assert!(table.slots() < 300 + SLOTS, "{} slots", table.slots());

@@ -11,8 +11,8 @@ use crate::time::{Micros, Rate, Unit};
 
 const FIXED: FixedWindow = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
 
-fn cache() -> Denials {
-    Denials::new(Options::default()).expect("a cache")
+fn cache() -> DenialCache {
+    DenialCache::new(Options::default()).expect("a cache")
 }
 
 fn made(kind: AlgorithmKind, limit: u32, count_denied: bool) -> Algorithm {
@@ -47,7 +47,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-impl Denials {
+impl DenialCache {
     fn knows(&self, checks: &Checks, now: Instant) -> Vec<bool> {
         self.refused(checks, now).iter().map(Option::is_some).collect()
     }
@@ -181,9 +181,9 @@ fn a_group_is_known_as_a_whole_or_not_at_all() {
 
 #[test]
 fn its_size_is_bounded_and_the_smallest_works() {
-    assert!(Denials::new(Options { bytes: 0 }).is_none());
+    assert!(DenialCache::new(Options { bytes: 0 }).is_none());
     for (bytes, most) in [(1, WAYS), (100, WAYS), (10_000, 10_000 / size_of::<Entry>()), (1 << 20, (1 << 20) / size_of::<Entry>())] {
-        let (cache, now) = (Denials::new(Options { bytes }).expect("a cache"), Instant::now());
+        let (cache, now) = (DenialCache::new(Options { bytes }).expect("a cache"), Instant::now());
         for key in 0..50_000 {
             cache.learn_all(&checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
         }

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use prost::Message;
 
 use super::*;
-use crate::limiter::{self, Outage, outage};
+use crate::limiter::{self, FailurePolicies, failure_policies};
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rules::compile::{self, SourceText, compile};
@@ -28,7 +28,7 @@ fn service(name: &str) -> Rls {
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(compiled.rules);
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(None, store, Outage::new(outage::Options::default()), limiter::Options::default());
+    let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), limiter::Options::default());
     Rls::new(live, limiter, metrics, Core(0), Options::default())
 }
 

@@ -43,7 +43,7 @@ const WAYS: usize = 4;
 
 /// The cache; clones share the entries.
 #[derive(Clone)]
-pub struct Denials(Arc<Inner>);
+pub struct DenialCache(Arc<Inner>);
 
 struct Inner {
     sets: Box<[Mutex<Set>]>,
@@ -77,7 +77,7 @@ struct Entry {
 /// One per check, by its index: the refusal that is known.
 pub type Known = SmallVec<[Option<Verdict>; 4]>;
 
-impl Denials {
+impl DenialCache {
     /// An empty cache; `None` if it may have no bytes at all.
     #[must_use]
     pub fn new(options: Options) -> Option<Self> {
@@ -220,9 +220,9 @@ fn lock(set: &Mutex<Set>) -> MutexGuard<'_, Set> {
     set.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for Denials {
+impl fmt::Debug for DenialCache {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Denials").field("sets", &self.0.sets.len()).finish_non_exhaustive()
+        out.debug_struct("DenialCache").field("sets", &self.0.sets.len()).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Outage: what becomes of a request some of whose checks the store did not decide. Each limit says so itself (`on_store_failure`); here the
+//! FailurePolicies: what becomes of a request some of whose checks the store did not decide. Each limit says so itself (`on_store_failure`); here the
 //! limits of one request come to one answer.
 //!
 //! Who is refused for certain, by a count or by `deny`, is refused: no failure of another check may let it pass. Else one `error` fails the
@@ -34,7 +34,7 @@ impl Default for Options {
 
 /// The policy with its counters; clones share them.
 #[derive(Clone, Debug)]
-pub struct Outage {
+pub struct FailurePolicies {
     local: Memory,
     replicas: NonZeroU32,
 }
@@ -42,7 +42,7 @@ pub struct Outage {
 /// One per check, by its index: the decision, or why the store made none.
 pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 
-impl Outage {
+impl FailurePolicies {
     /// Nothing is counted yet.
     #[must_use]
     pub fn new(options: Options) -> Self {

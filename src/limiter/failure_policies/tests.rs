@@ -11,8 +11,8 @@ const PLAIN: Modes = Modes { shadow: false, quota: false };
 const SHADOW: Modes = Modes { shadow: true, quota: false };
 const QUOTA: Modes = Modes { shadow: false, quota: true };
 
-fn outage(replicas: u32) -> Outage {
-    Outage::new(Options { replicas: NonZeroU32::new(replicas).expect("not 0"), ..Options::default() })
+fn outage(replicas: u32) -> FailurePolicies {
+    FailurePolicies::new(Options { replicas: NonZeroU32::new(replicas).expect("not 0"), ..Options::default() })
 }
 
 fn check(on_store_failure: OnStoreFailure, modes: Modes) -> Check {
@@ -39,7 +39,7 @@ fn verdict(allowed: bool) -> Verdict {
 
 /// What becomes of some checks, with a letter for each check: passes (`a`), is refused (`d`), fails (`e`), is decided locally (`L` allowed, `l`
 /// refused), was decided by the store (`S`, `s`); and then of the request.
-fn decided(outage: &Outage, checks: &Checks, partial: &[Result<Decision, StoreError>]) -> String {
+fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision, StoreError>]) -> String {
     let decisions = outage.apply_policies(checks, PartialDecisions::from(partial), at);
     let letter = |decision: &Decision| match decision {
         Decision::PolicyAllows(_) => 'a',
