@@ -72,7 +72,7 @@ fn lines(problems: &[Problem]) -> String {
 /// Serves until a signal ends the process.
 ///
 /// # Errors
-/// [`StartError`]; once it serves, nothing ends it but a signal.
+/// [`StartError`]; once Weir serves, only a signal ends it.
 pub fn serve(settings: Settings) -> Result<(), StartError> {
     // Held to the end, so that the last log lines are written.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
@@ -101,7 +101,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
         deployments: if settings.redis_health { stores.deployments() } else { Vec::new() },
     };
     let health = Health::default();
-    health.report(conditions.hold());
+    health.report(conditions.status());
     let dropped = logs.dropped();
     metrics.register(Box::new(move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())]));
 
@@ -219,7 +219,7 @@ async fn end_health_watches(mut grpc_health: GrpcHealth) {
 /// from a terminal, and a second signal skip that time. SIGHUP ends the process as in envoyproxy/ratelimit.
 async fn drain_on_signal(settings: &Settings, health: &Health) {
     let signal = shutdown_signal().await;
-    health.drain();
+    health.report(Status::Draining);
     if signal != SignalKind::interrupt() && !settings.drain_delay.is_zero() {
         tracing::info!(delay_secs = settings.drain_delay.as_secs_f64(), "signal received: unhealthy from now on, still serving");
         tokio::select! {

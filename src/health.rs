@@ -28,14 +28,15 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Sets [`Status::Ready`] or [`Status::NotReady`]; without effect while draining.
-    pub fn report(&self, is_ready: bool) {
-        self.set(if is_ready { Status::Ready } else { Status::NotReady });
-    }
-
-    /// Sets [`Status::Draining`], for good.
-    pub fn drain(&self) {
-        self.set(Status::Draining);
+    /// Sets the status; without effect after [`Status::Draining`].
+    pub fn report(&self, new: Status) {
+        self.0.send_if_modified(|status| {
+            let changes = *status != new && *status != Status::Draining;
+            if changes {
+                *status = new;
+            }
+            changes
+        });
     }
 
     /// Whether the status is [`Status::Ready`].
@@ -49,16 +50,6 @@ impl Health {
     pub fn subscribe(&self) -> watch::Receiver<Status> {
         self.0.subscribe()
     }
-
-    fn set(&self, new: Status) {
-        self.0.send_if_modified(|status| {
-            let changes = *status != new && *status != Status::Draining;
-            if changes {
-                *status = new;
-            }
-            changes
-        });
-    }
 }
 
 #[cfg(test)]
@@ -69,10 +60,10 @@ mod tests {
     fn draining_is_final() {
         let health = Health::default();
         assert!(!health.is_ready());
-        health.report(true);
+        health.report(Status::Ready);
         assert!(health.is_ready());
-        health.drain();
-        health.report(true);
+        health.report(Status::Draining);
+        health.report(Status::Ready);
         assert!(!health.is_ready());
     }
 
@@ -80,11 +71,11 @@ mod tests {
     fn only_changes_are_published() {
         let health = Health::default();
         let mut changes = health.subscribe();
-        health.clone().report(true);
+        health.clone().report(Status::Ready);
         assert_eq!(*changes.borrow_and_update(), Status::Ready);
-        health.report(true);
+        health.report(Status::Ready);
         assert!(!changes.has_changed().unwrap(), "the same status again");
-        health.report(false);
+        health.report(Status::NotReady);
         assert_eq!(*changes.borrow_and_update(), Status::NotReady);
     }
 }

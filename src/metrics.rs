@@ -35,6 +35,15 @@ const MAX_UNKNOWN_DOMAINS: usize = 100;
 /// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some three megabytes of a scrape.
 const MAX_DYNAMIC_SERIES: usize = 2_000;
 
+/// Why a request got an error; the label `err_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorCause {
+    /// The store, whichever it is: `redis_error`.
+    Store,
+    /// Any other cause: `service_error`.
+    Service,
+}
+
 /// Gives the samples of another part of the process at each scrape.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
@@ -91,14 +100,17 @@ impl Metrics {
         })
     }
 
-    /// Counts a request that got an error: because of the store (`err_type="redis_error"`, for any store), or for any other reason
-    /// (`err_type="service_error"`).
-    pub fn failed(&self, core: Core, by_store: bool) {
-        self.process.count(core, if by_store { process::Count::StoreFailed } else { process::Count::ServiceFailed });
+    /// Counts a request that got an error.
+    pub fn request_failed(&self, core: Core, cause: ErrorCause) {
+        let count = match cause {
+            ErrorCause::Store => process::Count::StoreFailed,
+            ErrorCause::Service => process::Count::ServiceFailed,
+        };
+        self.process.count(core, count);
     }
 
     /// Counts a gRPC request that was answered with `status` after `took`.
-    pub fn request(&self, core: Core, status: Code, took: Duration) {
+    pub fn request_answered(&self, core: Core, status: Code, took: Duration) {
         self.process.request(core, status, took);
     }
 

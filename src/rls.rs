@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 
 use crate::limiter::Limiter;
 use crate::live::Live;
-use crate::metrics::{Core, Metrics};
+use crate::metrics::{Core, ErrorCause, Metrics};
 use crate::plan::{self, Plan};
 use decode::decode;
 use failure::Failure;
@@ -62,7 +62,8 @@ impl Rls {
     /// store gives no answer in time.
     pub async fn answer(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
         self.decide(message, timeout).await.map_err(|failure| {
-            self.metrics.failed(self.core, matches!(failure, Failure::Store(_)));
+            let cause = if matches!(failure, Failure::Store(_)) { ErrorCause::Store } else { ErrorCause::Service };
+            self.metrics.request_failed(self.core, cause);
             failure.into()
         })
     }
@@ -85,7 +86,7 @@ impl ShouldRateLimit for Rls {
     async fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
         let started = Instant::now();
         let answer = self.answer(message, timeout).await;
-        self.metrics.request(self.core, answer.as_ref().map_or_else(Status::code, |_| Code::Ok), started.elapsed());
+        self.metrics.request_answered(self.core, answer.as_ref().map_or_else(Status::code, |_| Code::Ok), started.elapsed());
         answer
     }
 }

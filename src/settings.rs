@@ -88,7 +88,7 @@ impl Settings {
     ///
     /// # Errors
     /// The first setting that cannot be used.
-    #[expect(clippy::disallowed_methods, reason = "the place where the environment is read")]
+    #[expect(clippy::disallowed_methods, reason = "only this function reads the environment")]
     pub fn try_new(flags: Flags) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::redis::Deployments;
-use crate::health::Health;
+use crate::health::{Health, Status};
 use crate::live::Live;
 
 /// How often the conditions are checked. They are atomic reads, and a probe of a load balancer is no quicker.
@@ -31,14 +31,15 @@ impl Conditions {
         let mut tick = tokio::time::interval(TICK);
         loop {
             tick.tick().await;
-            health.report(self.hold());
+            health.report(self.status());
         }
     }
 
-    /// Whether all conditions hold now.
-    pub(super) fn hold(&self) -> bool {
+    /// Whether the process is ready: all conditions hold now.
+    pub(super) fn status(&self) -> Status {
         let has_a_domain = || self.live.load().is_some_and(|snapshot| snapshot.rules.domains().next().is_some());
-        (!self.needs_a_domain || has_a_domain()) && self.deployments.iter().all(|(_, deployment)| deployment.is_usable())
+        let all_hold = (!self.needs_a_domain || has_a_domain()) && self.deployments.iter().all(|(_, deployment)| deployment.is_usable());
+        if all_hold { Status::Ready } else { Status::NotReady }
     }
 }
 
@@ -57,13 +58,15 @@ mod tests {
     fn a_domain_is_required_only_if_the_settings_say_so() {
         let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
         let conditions = |needs_a_domain| Conditions { live: Arc::clone(&live), needs_a_domain, deployments: Vec::new() };
-        assert!(conditions(false).hold());
-        for (rules, has_a_domain) in [(None, false), (Some(Rules::default()), false), (Some(rules("domain: d")), true)] {
+        assert_eq!(conditions(false).status(), Status::Ready);
+        for (rules, status) in
+            [(None, Status::NotReady), (Some(Rules::default()), Status::NotReady), (Some(rules("domain: d")), Status::Ready)]
+        {
             rules.map(|rules| live.replace(rules));
-            assert_eq!(conditions(true).hold(), has_a_domain);
+            assert_eq!(conditions(true).status(), status);
         }
         live.reject(Vec::new());
-        assert!(conditions(true).hold(), "a refused configuration changes nothing");
+        assert_eq!(conditions(true).status(), Status::Ready, "a rejected configuration changes nothing");
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::health::Status as HealthStatus;
 
 struct Listening {
     address: SocketAddr,
@@ -20,7 +21,7 @@ async fn listening() -> Listening {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (metrics, health) = (Metrics::new(1, 0.8), Health::default());
-    health.report(true);
+    health.report(HealthStatus::Ready);
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), |request: Bytes| async move {
         // A domain is field 1: tag, length, text.
         let domain = String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();
@@ -33,7 +34,7 @@ async fn listening() -> Listening {
             "panic" => panic!("on purpose"),
             "broken" => Ok(Bytes::from_static(b"\xff")),
             code => match code.parse::<i32>() {
-                Ok(code) => Err(Status::new(Code::from(code), "told\nin two lines")),
+                Ok(code) => Err(Status::new(Code::from(code), "refused\nin two lines")),
                 Err(_) => Ok(Bytes::from_static(b"\x08\x01")),
             },
         }
@@ -77,7 +78,7 @@ async fn pages_are_found_by_their_paths() {
     let (status, _, body) = ask(address, "GET", "/", "").await;
     assert!(status == 200 && body.contains("/healthcheck") && body.contains("/metrics") && body.contains("/json"), "{body}");
     assert_eq!(ask(address, "GET", "/healthcheck/", "").await.0, 404);
-    health.drain();
+    health.report(HealthStatus::Draining);
     let (status, _, body) = ask(address, "GET", "/healthcheck", "").await;
     assert_eq!((status, body.as_str()), (500, ""));
 }
@@ -88,12 +89,12 @@ async fn json_is_decided_and_errors_have_their_status() {
     for (domain, expected, shown) in [
         ("d", 200, "{\"overallCode\":\"OK\"}"),
         ("over", 429, "{\"overallCode\":\"OVER_LIMIT\"}"),
-        ("3", 400, "told in two lines\n"),
-        ("14", 503, "told in two lines\n"),
-        ("4", 503, "told in two lines\n"),
-        ("8", 503, "told in two lines\n"),
-        ("13", 500, "told in two lines\n"),
-        ("2", 500, "told in two lines\n"),
+        ("3", 400, "refused in two lines\n"),
+        ("14", 503, "refused in two lines\n"),
+        ("4", 503, "refused in two lines\n"),
+        ("8", 503, "refused in two lines\n"),
+        ("13", 500, "refused in two lines\n"),
+        ("2", 500, "refused in two lines\n"),
     ] {
         let (status, head, body) = ask(address, "POST", "/json", &format!("{{\"domain\": \"{domain}\"}}")).await;
         assert_eq!((status, body.as_str()), (expected, shown), "{domain}");

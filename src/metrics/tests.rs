@@ -232,10 +232,10 @@ fn unknown_domains_are_named_up_to_a_bound() {
 fn requests_are_counted_by_code_and_timed() {
     let metrics = Metrics::new(2, 0.8);
     for (core, code, micros) in [(0, Code::Ok, 50), (1, Code::Ok, 51), (0, Code::InvalidArgument, 10), (1, Code::Unavailable, 2_000_000)] {
-        metrics.request(Core(core), code, Duration::from_micros(micros));
+        metrics.request_answered(Core(core), code, Duration::from_micros(micros));
     }
-    metrics.failed(Core(1), true);
-    metrics.failed(Core(0), false);
+    metrics.request_failed(Core(1), ErrorCause::Store);
+    metrics.request_failed(Core(0), ErrorCause::Service);
     let text = metrics.encode();
     let method = "grpc_method=\"ShouldRateLimit\"";
     assert_eq!(value(&text, &format!("ratelimit_service_total_requests{{{method}}}")), Some(4.0));
@@ -255,7 +255,7 @@ fn requests_are_counted_by_code_and_timed() {
 #[test]
 fn all_codes_have_their_names() {
     let metrics = Metrics::new(1, 0.8);
-    (0..17).for_each(|code| metrics.request(CORE, Code::from(code), Duration::ZERO));
+    (0..17).for_each(|code| metrics.request_answered(CORE, Code::from(code), Duration::ZERO));
     let text = metrics.encode();
     for name in ["CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNAUTHENTICATED"] {
         assert_eq!(value(&text, &format!("weir_requests_total{{code=\"{name}\"}}")), Some(1.0), "{name}");

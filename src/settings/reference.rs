@@ -1,7 +1,7 @@
 //! Settings of envoyproxy/ratelimit that Weir does not act on, and what they do.
 //!
-//! A user who comes from there changes nothing. A setting whose absence changes no decision is a warning in the log. One that would make the
-//! service less safe, or decide otherwise, stops the start. A setting with its default value is ignored.
+//! Users of envoyproxy/ratelimit can keep their settings. One that changes no decision is a warning in the log; one without which the service
+//! would be less safe, or decide otherwise, stops the start. A setting with its default value is ignored.
 
 /// What a setting does that is not acted on; with the reason, and what to do.
 pub(super) enum Treatment {

@@ -61,8 +61,8 @@ fn a_setting_of_redis_without_its_url_is_refused() {
         ["--redis-persecond-url=r:6379", "REDIS_PERSECOND_URL"],
     ];
     for [argument, name] in settings {
-        let wrong = read(&[argument], &[]).expect_err(argument).to_string();
-        assert_eq!(wrong, format!("{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"));
+        let error = read(&[argument], &[]).expect_err(argument).to_string();
+        assert_eq!(error, format!("{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"));
         assert!(read(&[argument, "--backend-type=memory"], &[]).is_ok(), "{argument}");
     }
     assert!(read(&["--redis-auth="], &[]).is_ok(), "empty is not set");
@@ -132,8 +132,8 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
 fn header_names_are_validated() {
     let named = |name: &str| read(&["--limit-response-headers-enabled", "--limit-reset-header", name], &[]);
     assert!(named("X-RateLimit-Reset").is_ok());
-    for wrong in ["", "x y", "x:", "x\r\ny", "\u{e4}"] {
-        assert!(named(wrong).expect_err("no name").to_string().starts_with("LIMIT_RESET_HEADER: "), "{wrong:?}");
+    for invalid in ["", "x y", "x:", "x\r\ny", "\u{e4}"] {
+        assert!(named(invalid).expect_err("an invalid name").to_string().starts_with("LIMIT_RESET_HEADER: "), "{invalid:?}");
     }
     assert!(read(&["--limit-reset-header", ""], &[]).is_ok(), "no such header is sent");
 }

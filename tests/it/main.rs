@@ -27,3 +27,4 @@ mod rules;
 mod server;
 mod shaping;
 mod support;
+mod words;

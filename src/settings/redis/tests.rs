@@ -50,7 +50,7 @@ fn every_kind_of_redis_is_read() {
 }
 
 #[test]
-fn mistakes_name_the_setting() {
+fn errors_name_the_setting() {
     for (arguments, start) in [
         (&["--redis-url", "a"][..], "REDIS_URL: "),
         (&[], "BACKEND_TYPE=redis needs REDIS_URL"),
@@ -65,23 +65,23 @@ fn mistakes_name_the_setting() {
         (&["--redis-url", "a:1", "--redis-persecond"], "REDIS_PERSECOND needs REDIS_PERSECOND_URL"),
         (&["--redis-url", "a:1", "--redis-persecond", "--redis-persecond-url", "s3cret"], "REDIS_PERSECOND_URL: "),
     ] {
-        let error = read(arguments).0.expect_err("wrong").to_string();
+        let error = read(arguments).0.expect_err("an invalid setting").to_string();
         assert!(error.starts_with(start) && !error.contains("s3cret"), "{error}");
     }
 }
 
 #[test]
-fn what_has_no_effect_is_said_once() {
+fn settings_without_effect_are_reported_once() {
     let warnings = |more: &[&str]| {
         let (backend, warnings) = read(&[&["--redis-url", "a:1"], more].concat());
         assert!(backend.is_ok(), "{more:?}");
         warnings
     };
     assert!(warnings(&["--redis-tls-cacert", "", "--redis-persecond-type", "single"]).is_empty());
-    let said = warnings(&["--redis-tls-cacert", "/ca", "--redis-tls-client-key", "/key"]);
-    assert_eq!(said.len(), 1);
-    assert!(said[0].starts_with("REDIS_TLS_CACERT, REDIS_TLS_CLIENT_KEY have no effect: "), "{said:?}");
+    let reported = warnings(&["--redis-tls-cacert", "/ca", "--redis-tls-client-key", "/key"]);
+    assert_eq!(reported.len(), 1);
+    assert!(reported[0].starts_with("REDIS_TLS_CACERT, REDIS_TLS_CLIENT_KEY have no effect: "), "{reported:?}");
     assert_eq!(warnings(&["--redis-sentinel-auth", "s3cret"]), ["REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not sentinel"]);
-    let said = warnings(&["--redis-persecond-url", "redis://:s3cret@b:2", "--redis-persecond-auth", "s3cret"]);
-    assert_eq!(said, ["REDIS_PERSECOND_URL, REDIS_PERSECOND_AUTH have no effect: REDIS_PERSECOND is not true"]);
+    let reported = warnings(&["--redis-persecond-url", "redis://:s3cret@b:2", "--redis-persecond-auth", "s3cret"]);
+    assert_eq!(reported, ["REDIS_PERSECOND_URL, REDIS_PERSECOND_AUTH have no effect: REDIS_PERSECOND is not true"]);
 }

@@ -1,0 +1,150 @@
+//! The language of code, help texts and pages: plain technical English, in which a sentence names its actor. This finds the phrases that are
+//! never right for programs, requests and values; names of tests count too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Phrases that name no actor, or take a program for a person.
+const PHRASES: &[&str] = &[
+    "nobody",
+    "somebody",
+    "anybody",
+    "everybody",
+    "whoever",
+    "whomever",
+    "it is said",
+    "is told",
+    "are told",
+    "was told",
+    "be told",
+    "who asks",
+    "who comes",
+    "who leaves",
+    "who left",
+    "who waits",
+    "has a place",
+    "have a place",
+    "no place",
+    "let go",
+    "speaks of",
+    "tells of",
+    "to be had",
+    "not worth a line",
+];
+
+/// Folders and files whose text is checked.
+const CHECKED: &[&str] = &[
+    "src/app.rs",
+    "src/app",
+    "src/cli.rs",
+    "src/cli",
+    "src/health.rs",
+    "src/http.rs",
+    "src/http",
+    "src/lib.rs",
+    "src/main.rs",
+    "src/metrics.rs",
+    "src/metrics",
+    "src/proto.rs",
+    "src/server.rs",
+    "src/server",
+    "src/settings.rs",
+    "src/settings",
+    "src/telemetry.rs",
+    "src/telemetry",
+    "tests/it/house.rs",
+    "tests/it/house",
+    "deploy/settings.md",
+    "Cargo.toml",
+    ".clippy.toml",
+    "build.rs",
+];
+
+/// Kinds of files that people read.
+const EXTENSIONS: &[&str] = &["rs", "md", "lua", "yaml", "yml", "sh", "toml"];
+
+/// Files that are not checked, with the reason.
+const EXEMPT: &[(&str, &str)] = &[
+    ("tests/it/words.rs", "it holds the phrases"),
+    ("src/server/gate", "is about to be replaced"),
+    ("src/server/backlog.rs", "is about to be replaced"),
+    ("src/server/socket.rs", "is about to be replaced"),
+];
+
+/// Right uses: the file, a part of the line, and the reason.
+const RIGHT: &[(&str, &str, &str)] = &[];
+
+/// The phrases in one line. An underscore of a name counts as a space.
+fn found_in(line: &str) -> Vec<&'static str> {
+    let line = line.to_lowercase().replace('_', " ");
+    let is_whole = |(at, phrase): (usize, &str)| {
+        let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+        !is_letter(line[..at].chars().next_back()) && !is_letter(line[at + phrase.len()..].chars().next())
+    };
+    PHRASES.iter().copied().filter(|phrase| line.match_indices(phrase).any(is_whole)).collect()
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in fs::read_dir(path).expect("a folder") {
+            files(&entry.expect("an entry").path(), found);
+        }
+    } else if path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known)) {
+        found.push(path.to_owned());
+    }
+}
+
+#[test]
+fn files_have_none_of_the_phrases() {
+    let mut all = Vec::new();
+    CHECKED.iter().for_each(|path| files(&repository().join(path), &mut all));
+    assert!(all.len() > 40, "the files are found: {}", all.len());
+    let (mut wrong, mut used) = (Vec::new(), vec![false; RIGHT.len()]);
+    for file in all {
+        let name = file.strip_prefix(repository()).expect("a file of the repository").to_string_lossy().into_owned();
+        if EXEMPT.iter().any(|(start, _)| name.starts_with(start)) {
+            continue;
+        }
+        for (number, line) in fs::read_to_string(&file).expect("text").lines().enumerate() {
+            for phrase in found_in(line) {
+                match RIGHT.iter().position(|(right, part, _)| name == *right && line.contains(part)) {
+                    Some(index) => used[index] = true,
+                    None => wrong.push(format!("{name}:{}: {phrase:?}: {}", number + 1, line.trim())),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} phrases without an actor:\n{}", wrong.len(), wrong.join("\n"));
+    let unused: Vec<_> = RIGHT.iter().zip(used).filter(|(_, used)| !used).map(|(right, _)| right).collect();
+    assert!(unused.is_empty(), "right uses that are gone: {unused:?}");
+}
+
+#[test]
+fn help_texts_have_none_of_the_phrases() {
+    for command in [&["--help"][..], &["serve", "--help"], &["serve", "-h"], &["check", "--help"], &["hit", "--help"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).env_clear().output().expect("the binary runs");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(output.status.success() && text.contains("Usage:"), "{command:?}: {text}");
+        let wrong: Vec<_> = text.lines().filter(|line| !found_in(line).is_empty()).collect();
+        assert!(wrong.is_empty(), "{command:?}: {wrong:?}");
+    }
+}
+
+#[test]
+fn planted_phrases_are_found() {
+    for (line, phrases) in [
+        ("/// Nobody knows.", &["nobody"][..]),
+        ("fn the_client_is_told_why() {}", &["is told"]),
+        ("Whoever waits is told, and is let go.", &["whoever", "is told", "let go"]),
+        ("# there is no place", &["no place"]),
+        ("The anybodys are no placebo; is toldest", &[]),
+        ("Weir closes the connection after 30 s.", &[]),
+    ] {
+        assert_eq!(found_in(line), PHRASES.iter().filter(|phrase| phrases.contains(phrase)).copied().collect::<Vec<_>>(), "{line}");
+    }
+}
