@@ -1,4 +1,4 @@
-//! What a decision costs: every algorithm, in memory and in Redis.
+//! The cost of a decision by each algorithm, in memory and in Redis.
 //!
 //! `cargo bench --bench algorithms` prints the table of benches/README.md; `-- --write` writes it there. The figures are CPU time of the
 //! process that decides, not wall time, taken in rounds that go through all rows in turn; a row shows the median, and beside it that of the

@@ -1,8 +1,8 @@
-//! What each step of a request costs, without the network: nanoseconds of this thread's CPU per call.
+//! The cost of each step of a request, without the network: nanoseconds of this thread's CPU time per call.
 //!
-//! `cargo bench --bench path` prints a table; words behind `--` choose the rows whose names hold one of them. The rounds go through all rows
-//! in turn, so that a busy moment of the machine meets them all; a row shows the median and the span of its rounds. The figures compare rows
-//! of one run on one machine, and nothing else.
+//! `cargo bench --bench path` prints a table; words after `--` select the rows whose names contain one of them. Each round measures all rows in
+//! turn, so that a busy moment of the machine affects all of them. A row shows the median and the extremes of its rounds. Only rows of one run
+//! on one machine can be compared.
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement")]
 
@@ -33,7 +33,7 @@ const ROUNDS: usize = 9;
 /// CPU time of one row in one round.
 const ROUND_NANOS: u64 = 20_000_000;
 
-/// Something that is called again and again.
+/// A step that is called repeatedly.
 struct Row {
     name: String,
     call: Box<dyn FnMut()>,
@@ -55,7 +55,7 @@ impl Row {
         cpu_nanos() - began
     }
 
-    /// Finds out how many calls make a round.
+    /// Doubles the calls until they fill a round.
     fn calibrate(&mut self) {
         while self.round() < ROUND_NANOS {
             self.calls *= 2;
@@ -74,13 +74,13 @@ impl Row {
     }
 }
 
-/// CPU time of this thread so far. The kernel brings it up to date some hundred times a second.
+/// CPU time of this thread so far, in nanoseconds. The kernel updates it some hundred times a second.
 fn cpu_nanos() -> u64 {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
 }
 
-/// So many limits behind each other on one level, each on a value of its own.
+/// Rules with this number of limits on one level, each for its own value.
 fn limits(count: usize, value: impl Fn(usize) -> String) -> Rules {
     let limit = |index| format!("- {{key: path, value: '{}', rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}\n", value(index));
     rules(&(0..count).map(limit).collect::<String>())
@@ -126,7 +126,7 @@ fn store(rows: &mut Vec<Row>) {
         let now = memory::now();
         let mut index = 0_usize;
         let mut decide = move || {
-            // Far from each other, so that no cache holds the next one.
+            // Keys far from each other, so that the CPU's caches do not hold the next one.
             index = (index + 7_919) % keys;
             let mut key = *b"w1{shop|customer=c-________}fw3600";
             write_digits(&mut key[19..27], index);

@@ -1,5 +1,4 @@
-//! What a request costs when there is more of something: cores, connections, keys, descriptors, limits; and while limits are reloaded or
-//! metrics are read.
+//! The cost of a request as cores, connections, keys, descriptors or limits grow, and its latency during reloads, scrapes and overload.
 //!
 //! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`; `-- --write` writes the tables
 //! into benches/README.md.
@@ -49,10 +48,10 @@ use service::tables::write_table;
 struct Times {
     window: Duration,
     warm_up: Duration,
-    /// Of one load beside control work: a reload of many limits takes a while.
+    /// The window of a load beside control work: a reload of many limits takes a while.
     control_window: Duration,
     rounds: usize,
-    /// The most of anything.
+    /// The largest value on any dimension.
     most: u32,
 }
 
@@ -64,7 +63,7 @@ const FULL: Times = Times {
     most: u32::MAX,
 };
 
-/// To see that everything works: its figures mean little.
+/// A quick run that shows whether everything works; its figures mean little.
 const QUICK: Times = Times {
     window: Duration::from_millis(200),
     warm_up: Duration::from_millis(50),
@@ -75,8 +74,8 @@ const QUICK: Times = Times {
 
 const USAGE: &str = "\
 cargo bench --bench scaling -- [OPTION...]
-    --quick      one short round of no more than 10,000 of anything, to see that it works
-    --only TEXT  the rows with this in their names, `control` or `overload`; may be repeated
+    --quick      one short round with at most 10,000 of anything, to see that it works
+    --only TEXT  only the rows whose names contain TEXT, or `control` or `overload`; may be repeated
     --write      write the tables into benches/README.md, and the plot";
 
 fn main() {
@@ -86,7 +85,7 @@ fn main() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => times = QUICK,
             ("--write", _) => write = true,
-            // Cargo says so to every bench.
+            // Cargo passes this to every bench.
             ("--bench", _) => {}
             ("--only", rest) if rest.len() > 0 => only.extend(rest.next()),
             _ => {

@@ -45,7 +45,7 @@ use service::tables::write_table;
 
 const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
 
-/// To see that everything works: its figures mean little.
+/// A quick run that shows whether everything works; its figures mean little.
 const QUICK: Times = Times { window: Duration::from_millis(300), warm_up: Duration::from_millis(100), rounds: 1 };
 
 const FULL_KEYS: usize = 10_000_000;
@@ -60,7 +60,7 @@ cargo bench --bench service -- [OPTION...]
                         {limits} for the folder with config/*.yaml, limitador.yaml and limitador-one.yaml, {redis} for host:port
     --write             write the tables into benches/README.md";
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Options {
     times: Times,
     fill_keys: usize,
@@ -79,7 +79,7 @@ fn options(arguments: &[String]) -> Option<Options> {
             "--only" => options.only.push(arguments.next()?.clone()),
             "--peer" => options.peers.push(Peer::parse(arguments.next()?)?),
             "--write" => options.write = true,
-            // Cargo says so to every bench.
+            // Cargo passes this to every bench.
             "--bench" => {}
             _ => return None,
         }

@@ -1,7 +1,7 @@
-//! What requests notice of control work: reloads of very many limits, and scrapes of their metrics.
+//! The effect of control work on the latency of requests: reloads of very many limits, and scrapes of their metrics.
 //!
-//! An open loop, so that a stall is seen by all who meet it. One worker, and nothing is pinned: control work, the worker, the load and who
-//! reads the metrics share what cores there are, as in a pod.
+//! The load is an open loop, so that a stall delays all calls that are due meanwhile. There is one worker, and nothing is pinned: control work, the
+//! worker, the load and the reader of metrics share all cores, as in a pod.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::workload::{self, Numbered, Routes};
+use super::workload::{self, GeneratedRequests, Routes};
 use crate::Times;
 use crate::service::load::{Client, Pace, Shape, Until};
-use crate::service::servers::{Place, Server, run_this_on};
+use crate::service::servers::{CpuPlacement, Server, run_this_process_on};
 use crate::service::tables::spread;
 
 const LIMITS: u32 = 100_000;
@@ -21,13 +21,13 @@ const KEYS: u32 = 100_000;
 const PER_SECOND: f64 = 5_000.0;
 const SHAPE: Shape = Shape { connections: 4, streams: 100 };
 
-/// A reload that takes longer is none.
+/// The longest time that a reload may take.
 const LONGEST_RELOAD: Duration = Duration::from_secs(60);
 
-/// Between two scrapes: a busy Prometheus, not a flood.
+/// Time between two scrapes: more often than Prometheus scrapes.
 const BETWEEN_SCRAPES: Duration = Duration::from_millis(200);
 
-/// What is done beside the load.
+/// The control work during the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Nothing,
@@ -38,7 +38,7 @@ enum Work {
 const WORKS: [(Work, &str); 3] =
     [(Work::Nothing, "nothing else"), (Work::Reloads, "all limits are reloaded"), (Work::Scrapes, "metrics are read, 0.2 s apart")];
 
-/// Latencies of all calls of a window in microseconds, and how often the work was done.
+/// Latencies of the calls of a window in microseconds (p50, p99, p99.9, longest), and how often the work was done.
 struct Reading {
     micros: [f64; 4],
     done: f64,
@@ -47,7 +47,7 @@ struct Reading {
 /// Measures and returns the table.
 pub fn measure(times: Times) -> String {
     let limits = LIMITS.min(times.most);
-    run_this_on(Place::Anywhere);
+    run_this_process_on(CpuPlacement::AllCores);
     let mut readings: [Vec<Reading>; 3] = Default::default();
     for round in 1..=times.rounds {
         for ((work, name), readings) in WORKS.into_iter().zip(&mut readings) {
@@ -69,12 +69,12 @@ fn table(limits: u32, readings: &[Vec<Reading>; 3]) -> String {
     for ((work, name), of_work) in WORKS.into_iter().zip(readings) {
         let done: Vec<f64> = of_work.iter().map(|reading| reading.done).collect();
         let ratios =
-            |place: usize| of_work.iter().zip(nothing).map(|(one, base)| one.micros[place] / base.micros[place]).collect::<Vec<f64>>();
-        let cells = [0, 1, 2, 3].map(|place| if work == Work::Nothing { "1".to_owned() } else { spread(&ratios(place), 2) });
+            |index: usize| of_work.iter().zip(nothing).map(|(one, base)| one.micros[index] / base.micros[index]).collect::<Vec<f64>>();
+        let cells = [0, 1, 2, 3].map(|index| if work == Work::Nothing { "1".to_owned() } else { spread(&ratios(index), 2) });
         let done = if work == Work::Nothing { "-".to_owned() } else { spread(&done, 0) };
         let _ = writeln!(text, "| {name} | {done} | {} |", cells.join(" | "));
     }
-    let longest = |place: usize| readings[place].iter().map(|reading| reading.micros[3] / 1_000.0).fold(0.0, f64::max);
+    let longest = |index: usize| readings[index].iter().map(|reading| reading.micros[3] / 1_000.0).fold(0.0, f64::max);
     let [none, reloads, scrapes] = [0, 1, 2].map(longest);
     let _ = writeln!(
         text,
@@ -83,42 +83,41 @@ fn table(limits: u32, readings: &[Vec<Reading>; 3]) -> String {
     text
 }
 
-/// Loads a new server while the work is done by another thread. A new one, because after a load that took long the files are looked at less
-/// often.
+/// Loads a new server while another thread does the work. The server is new, because it polls its files less often after a load that took long.
 fn beside(work: Work, limits: u32, times: Times) -> Reading {
     let folder = tempfile::tempdir().expect("a folder");
     workload::write(folder.path(), limits, Routes::Exact, workload::PER_HOUR);
     let variables = [("WORKERS", "1".to_owned()), ("MERGE_DOMAIN_CONFIG", "true".to_owned())];
-    let server = Server::weir(folder, &variables, Place::Anywhere);
+    let server = Server::weir(folder, &variables, CpuPlacement::AllCores);
     let mut client = Client::connect(server.address, SHAPE);
-    let mut questions = Numbered::drawn(KEYS, limits, Routes::Exact, 1);
+    let mut requests = GeneratedRequests::drawn(KEYS, limits, Routes::Exact, 1);
     let pace = Pace::Open { per_second: PER_SECOND };
-    let _ = client.run(&mut questions, pace, Until::Passed(times.warm_up));
+    let _ = client.run(&mut requests, pace, Until::Passed(times.warm_up));
     let (stop, before) = (AtomicBool::new(false), loaded(&server));
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| match work {
             Work::Nothing => 0,
             Work::Reloads => change(server.folder()),
-            Work::Scrapes => scrape_again_and_again(server.http, &stop),
+            Work::Scrapes => scrape_repeatedly(server.http, &stop),
         });
-        let mut tally = client.run(&mut questions, pace, Until::Passed(times.control_window));
-        assert_eq!(tally.ok, tally.answered(), "everybody stays below the limits");
+        let mut tally = client.run(&mut requests, pace, Until::Passed(times.control_window));
+        assert_eq!(tally.ok, tally.answered(), "no call is refused");
         stop.store(true, Ordering::Relaxed);
         let mut done = worker.join().expect("no panic");
         if work == Work::Reloads {
-            // On a busy machine it lasts for longer than the calls beside it.
+            // On a busy machine a reload may take longer than the load.
             let begin = Instant::now();
             while loaded(&server) == before && begin.elapsed() < LONGEST_RELOAD {
                 std::thread::sleep(Duration::from_millis(100));
             }
             done = loaded(&server) - before;
         }
-        assert!(work == Work::Nothing || done > 0, "{work:?}: it was never done");
+        assert!(work == Work::Nothing || done > 0, "{work:?} was never done");
         Reading { micros: tally.quantiles([0.5, 0.99, 0.999, 1.0]), done: done as f64 }
     })
 }
 
-/// How often the server has put limits in force.
+/// How many times the server has loaded limits.
 fn loaded(server: &Server) -> usize {
     server.log().matches("limits loaded").count()
 }
@@ -130,14 +129,14 @@ fn pause(time: Duration, stop: &AtomicBool) {
     }
 }
 
-/// One file more; all limits are compiled anew.
+/// Adds a file, so that the server compiles all limits again.
 fn change(folder: &Path) -> usize {
     std::fs::write(folder.join("config/other.yaml"), "domain: other\n").expect("a folder of our own");
     1
 }
 
-/// Reads `/metrics` to its end, and throws it away.
-fn scrape_again_and_again(address: SocketAddr, stop: &AtomicBool) -> usize {
+/// Reads `/metrics` repeatedly. Returns how many times.
+fn scrape_repeatedly(address: SocketAddr, stop: &AtomicBool) -> usize {
     let mut scrapes = 0;
     let mut buffer = vec![0; 1 << 18];
     while !stop.load(Ordering::Relaxed) {

@@ -1,38 +1,38 @@
-//! What is left of the calls that can be answered when three times as many are made.
+//! The calls that Weir answers in time at three times its peak rate, as a share of the peak.
 //!
-//! First the peak: a closed loop on as many connections, with a few calls under way on each. Then an open loop at that rate, and one at three
-//! times of it, by clients that wait for 100 ms and then give up: what is answered later helps nobody. Calls of an open loop come one by one,
-//! where an answer of a closed loop brings the next call along with others, so that an open loop costs more, whatever its rate. What the
-//! server gets of the machine differs from second to second, so all is counted in what it could have answered in the CPU time that it got, at
-//! the price of either. The load has a core of its own, and the server shares one with its Redis, or with a program that does nothing but keep
-//! it busy: so the load can offer so much.
+//! First the peak: a closed loop with a few calls in flight on each connection. Then an open loop at that rate, and one at three times that rate.
+//! Clients of the open loops give up after 100 ms, because later answers are of no use. An open loop costs more CPU time per call than a closed
+//! one at the same rate, because its calls arrive one by one and not several at a time. The server's share of the machine differs from second
+//! to second. So results are shares of the calls that the server could have answered in the CPU time that it got, at the cost of the closed loop
+//! and at that of the open one. The load has its own core. The server shares the other one with its Redis, or with programs that only keep it
+//! busy, so that the load can send three times the peak.
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::Times;
-use crate::service::load::{Client, Pace, Questions, Shape, Tally, Until};
+use crate::service::load::{Client, Pace, RequestSequence, Shape, Tally, Until};
 use crate::service::machine::can_pin;
-use crate::service::servers::{Kind, Place, Server};
+use crate::service::servers::{CpuPlacement, Server, ServerKind};
 use crate::service::tables::{extremes, median, spread};
-use crate::service::workload::{Keys, questions};
+use crate::service::workload::{Keys, requests};
 
-const PATIENCE: Duration = Duration::from_millis(100);
+const CLIENT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Overloads of one server, with a peak before, between and after them.
+/// Overloads of one server; the peak is measured before, between and after them.
 const OVERLOADS: usize = 3;
 
-/// Times the peak.
+/// The offered rate, as a multiple of the peak.
 const OFFERED: f64 = 3.0;
 
-/// Calls under way on each connection when the peak is measured.
-const CLOSED: usize = 4;
+/// Calls in flight on each connection while the peak is measured.
+const STREAMS_AT_PEAK: usize = 4;
 
 const FEW: Shape = Shape { connections: 16, streams: 1_000 };
 const MANY: Shape = Shape { connections: 64, streams: 1_000 };
 
-/// A program that only uses up its share of the first core.
+/// A program that uses its share of the first core and does nothing.
 struct Spinner(Child);
 
 impl Spinner {
@@ -50,8 +50,8 @@ impl Drop for Spinner {
     }
 }
 
-/// One overload, as shares: of what the CPU time that the server got would have answered at the peak (answered in time, and offered), or at
-/// its rate in an open loop; and of what was offered (refused, and given up).
+/// The figures of one overload. `goodput` and `offered` are shares of the calls that the server's CPU time would have answered at the peak,
+/// `goodput_open` of those in an open loop at the peak's rate; `refused` and `given_up` are shares of the offered calls.
 struct Reading {
     goodput: f64,
     goodput_open: f64,
@@ -59,7 +59,7 @@ struct Reading {
     refused: f64,
     given_up: f64,
     connections_lost: u64,
-    /// Latencies in milliseconds: what was answered, and what was refused.
+    /// Latencies in milliseconds, p50 and p99, of answered and of refused calls.
     answered_ms: [f64; 2],
     refused_ms: [f64; 2],
     mebibytes: [f64; 2],
@@ -75,7 +75,8 @@ pub fn measure(times: Times) -> String {
     if !can_pin() {
         return String::new();
     }
-    let stores = [("memory", Kind::Memory { algorithm: "fixed_window" }, 2), ("Redis", Kind::Redis { algorithm: "fixed_window" }, 0)];
+    let stores =
+        [("memory", ServerKind::Memory { algorithm: "fixed_window" }, 2), ("Redis", ServerKind::Redis { algorithm: "fixed_window" }, 0)];
     for (store, kind, spinners) in stores {
         for shape in [FEW, MANY] {
             let name = format!("{store}, {} connections", shape.connections);
@@ -114,72 +115,72 @@ impl Reading {
     }
 }
 
-/// Overloads between peaks, so that each has neighbours to be compared with: what else goes on in the machine changes by the second.
-fn overloads(kind: &Kind, spinners: usize, shape: Shape, times: Times) -> Vec<Reading> {
-    let server = Server::start(kind, Place::FirstCore);
+/// Overloads between measurements of the peak, because the other work of the machine changes from second to second.
+fn overloads(kind: &ServerKind, spinners: usize, shape: Shape, times: Times) -> Vec<Reading> {
+    let server = Server::start(kind, CpuPlacement::FirstCore);
     let _spinners: Vec<Spinner> = (0..spinners).map(|_| Spinner::start()).collect();
-    let mut questions = questions(Keys::Uniform, 1);
-    let mut before = Peak::measure(&server, shape, &mut questions, times);
+    let mut requests = requests(Keys::Uniform, 1);
+    let mut before = Peak::measure(&server, shape, &mut requests, times);
     let mut readings = Vec::new();
     for _ in 0..OVERLOADS {
-        let overload = Open::measure(&server, shape, OFFERED * before.per_second, &mut questions, times);
-        let after = Peak::measure(&server, shape, &mut questions, times);
+        let overload = Open::measure(&server, shape, OFFERED * before.per_second, &mut requests, times);
+        let after = Peak::measure(&server, shape, &mut requests, times);
         readings.push(overload.between(&before, &after));
         before = after;
     }
     readings
 }
 
-/// Long enough for who gives up to do so.
+/// Long enough for clients to give up calls.
 fn window(times: Times) -> Until {
-    Until::Passed(times.window.max(5 * PATIENCE))
+    Until::Passed(times.window.max(5 * CLIENT_TIMEOUT))
 }
 
-/// What the server does at its best.
+/// The rate and the costs of the server at its peak.
 struct Peak {
     per_second: f64,
-    /// CPU time of an answer, in microseconds; and in an open loop at that rate.
+    /// CPU time of an answer in microseconds, in the closed loop and in an open loop at the same rate.
     cost: f64,
     open_cost: f64,
 }
 
 impl Peak {
-    fn measure(server: &Server, shape: Shape, questions: &mut Questions, times: Times) -> Self {
-        let mut client = Client::connect(server.address, Shape { streams: CLOSED, ..shape }).impatient(PATIENCE);
-        let _ = client.run(questions, Pace::Closed, Until::Passed(times.warm_up));
-        let spent = server.all_cpu_micros();
-        let peak = client.run(questions, Pace::Closed, window(times));
-        let cost = (server.all_cpu_micros() - spent) / peak.ok as f64;
+    fn measure(server: &Server, shape: Shape, requests: &mut RequestSequence, times: Times) -> Self {
+        let mut client = Client::connect(server.address, Shape { streams: STREAMS_AT_PEAK, ..shape }).with_timeout(CLIENT_TIMEOUT);
+        let _ = client.run(requests, Pace::Closed, Until::Passed(times.warm_up));
+        let cpu_micros = server.all_cpu_micros();
+        let peak = client.run(requests, Pace::Closed, window(times));
+        let cost = (server.all_cpu_micros() - cpu_micros) / peak.ok as f64;
         let per_second = peak.ok as f64 / peak.lasted.as_secs_f64();
         drop(client);
-        let open = Open::measure(server, shape, per_second, questions, times);
-        Self { per_second, cost, open_cost: open.spent / open.tally.ok as f64 }
+        let open = Open::measure(server, shape, per_second, requests, times);
+        Self { per_second, cost, open_cost: open.cpu_micros / open.tally.ok as f64 }
     }
 }
 
-/// What came of an open loop.
+/// The result of an open loop.
 struct Open {
     tally: Tally,
-    /// CPU time that the server got, in microseconds.
-    spent: f64,
+    /// CPU time of the server and its Redis, in microseconds.
+    cpu_micros: f64,
     resident_bytes: [f64; 2],
 }
 
 impl Open {
-    fn measure(server: &Server, shape: Shape, per_second: f64, questions: &mut Questions, times: Times) -> Self {
+    fn measure(server: &Server, shape: Shape, per_second: f64, requests: &mut RequestSequence, times: Times) -> Self {
         let before = server.resident_bytes();
-        let mut client = Client::connect(server.address, shape).impatient(PATIENCE);
+        let mut client = Client::connect(server.address, shape).with_timeout(CLIENT_TIMEOUT);
         let pace = Pace::Open { per_second };
-        let _ = client.run(questions, pace, Until::Passed(15 * PATIENCE));
+        let _ = client.run(requests, pace, Until::Passed(15 * CLIENT_TIMEOUT));
         let begin = server.all_cpu_micros();
-        let tally = client.run(questions, pace, window(times));
-        Self { tally, spent: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
+        let tally = client.run(requests, pace, window(times));
+        Self { tally, cpu_micros: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
     }
 
-    /// As an overload, at the prices of what was measured before and after it.
+    /// The figures as an overload, at the costs measured before and after it.
     fn between(mut self, before: &Peak, after: &Peak) -> Reading {
-        let capacity = self.spent / f64::midpoint(before.cost, after.cost);
-        let open_capacity = self.spent / f64::midpoint(before.open_cost, after.open_cost);
+        let capacity = self.cpu_micros / f64::midpoint(before.cost, after.cost);
+        let open_capacity = self.cpu_micros / f64::midpoint(before.open_cost, after.open_cost);
         let in_ms = |micros: [f64; 2]| micros.map(|micros| micros / 1_000.0);
         let Tally { ok, failed, given_up, connections_lost, .. } = self.tally;
         let offered = (ok + failed + given_up) as f64;

@@ -1,4 +1,4 @@
-//! The plot of all rows: one small picture for each, side by side.
+//! The plot of all dimensions: one small chart for each, side by side.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 26.0;
 
-/// The least that the upper edge stands for: what does not grow is to look flat.
+/// The least value of the upper edge, so that a constant cost looks flat.
 const LEAST_TOP: f64 = 2.0;
 
 /// Writes `benches/plots/scaling.svg`.
@@ -29,8 +29,8 @@ fn picture(rows: &[Measured]) -> String {
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <text x=\"10\" y=\"15\">CPU of a request as a ratio to the first point of its row; bars: least and most of the rounds</text>\n"
     );
-    for (place, row) in rows.iter().enumerate() {
-        let (x, y) = ((place % COLUMNS) as f64 * WIDTH, (place / COLUMNS) as f64 * HEIGHT + 20.0);
+    for (index, row) in rows.iter().enumerate() {
+        let (x, y) = ((index % COLUMNS) as f64 * WIDTH, (index / COLUMNS) as f64 * HEIGHT + 20.0);
         let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
         panel(&mut svg, row);
         svg += "</g>\n";
@@ -43,7 +43,7 @@ fn panel(svg: &mut String, row: &Measured) {
     let step = if most > 2.0 * LEAST_TOP { (most / 4.0).ceil() } else { 0.5 };
     let top = (most / step).ceil() * step;
     let gaps = row.points.len().saturating_sub(1).max(1) as f64;
-    let x = |place: usize| LEFT + 8.0 + place as f64 * (WIDTH - LEFT - RIGHT - 16.0) / gaps;
+    let x = |index: usize| LEFT + 8.0 + index as f64 * (WIDTH - LEFT - RIGHT - 16.0) / gaps;
     let y = |ratio: f64| HEIGHT - BOTTOM - ratio / top * (HEIGHT - BOTTOM - TOP);
     let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" font-weight=\"bold\" font-size=\"11\">{}</text>", row.name);
     for line in 0..=(top / step).round() as usize {
@@ -57,11 +57,11 @@ fn panel(svg: &mut String, row: &Measured) {
         );
     }
     let of = |point: &Readings| median(&point.cpu).unwrap_or(0.0);
-    let line: Vec<String> = row.points.iter().enumerate().map(|(place, point)| format!("{:.1},{:.1}", x(place), y(of(point)))).collect();
+    let line: Vec<String> = row.points.iter().enumerate().map(|(index, point)| format!("{:.1},{:.1}", x(index), y(of(point)))).collect();
     let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"1.5\"/>", line.join(" "));
-    for (place, point) in row.points.iter().enumerate() {
+    for (index, point) in row.points.iter().enumerate() {
         let (least, most) = extremes(&point.cpu);
-        let (at, low, high, middle, number) = (x(place), y(least), y(most), y(of(point)), short(point.number));
+        let (at, low, high, middle, number) = (x(index), y(least), y(most), y(of(point)), short(point.number));
         let _ = writeln!(
             svg,
             "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"#06c\"/>\

@@ -1,6 +1,6 @@
-//! Limits and questions by number: as many as are wanted, written down only when they are asked.
+//! Limits and requests that are generated from numbers, so that there can be very many of them.
 //!
-//! Key k is of route k modulo the limits that are asked, and of user k divided by them: so there can be more limits for the same keys.
+//! Key k has route k modulo the number of limits that are used, and user k divided by it: the number of limits can change with the same keys.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,20 +9,20 @@ use std::path::Path;
 use weir::proto::rate_limit_descriptor::Entry;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 
-use crate::service::http2_client::Question;
-use crate::service::load::Supply;
+use crate::service::http2_client::EncodedRequest;
+use crate::service::load::RequestSource;
 
-/// Where a number goes.
+/// The text that a number replaces.
 const MARK: &str = "########";
 const DIGITS: usize = MARK.len();
 
-/// Hits an hour: nobody reaches it.
+/// Hits an hour, more than the load sends.
 pub const PER_HOUR: u32 = 4_000_000_000;
 
-/// Limits of one file, so that none is too long.
+/// Limits per file, so that no file exceeds the size limit.
 const LIMITS_PER_FILE: u32 = 20_000;
 
-/// How limits are written.
+/// How the limits match routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routes {
     Exact,
@@ -30,7 +30,7 @@ pub enum Routes {
     Prefix,
 }
 
-/// Writes `config/*.yaml` into a folder; with `hits` an hour, so that two configurations can differ.
+/// Writes `config/*.yaml` into a folder, with `hits` an hour in each limit.
 pub fn write(folder: &Path, limits: u32, routes: Routes, hits: u32) {
     let config = folder.join("config");
     fs::create_dir_all(&config).expect("a folder of our own");
@@ -42,23 +42,23 @@ pub fn write(folder: &Path, limits: u32, routes: Routes, hits: u32) {
             let _ = writeln!(text, "- {{key: route, value: /p/{route:08}{wildcard}, descriptors: [{{key: user, {rate}}}]}}");
         }
         let name = config.join(format!("scale-{first:08}.yaml"));
-        // Never a half-written one.
+        // Renamed, so that no server reads a half-written file.
         fs::write(config.join(".part"), text).expect("a folder of our own");
         fs::rename(config.join(".part"), name).expect("a folder of our own");
     }
 }
 
-/// Which keys a request asks for.
+/// The order of the keys.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     InTurn,
     Drawn,
 }
 
-/// The questions for a number of keys of so many limits.
-pub struct Numbered {
-    question: Question,
-    places: Vec<usize>,
+/// Requests for a number of keys that belong to a number of limits.
+pub struct GeneratedRequests {
+    request: EncodedRequest,
+    offsets: Vec<usize>,
     limits: u32,
     keys: u32,
     order: Order,
@@ -66,24 +66,24 @@ pub struct Numbered {
     random: fastrand::Rng,
 }
 
-impl Numbered {
-    /// Each question for so many keys, each of them as often as the others.
+impl GeneratedRequests {
+    /// Requests for keys drawn uniformly, each with this number of descriptors.
     pub fn drawn(keys: u32, limits: u32, routes: Routes, descriptors: usize) -> Self {
-        let question = Question::new(&request(MARK, MARK, routes, descriptors));
-        let places = question.places(MARK.as_bytes());
-        assert_eq!(places.len(), 2 * descriptors);
-        Self { question, places, limits, keys, order: Order::Drawn, next: 0, random: fastrand::Rng::with_seed(7) }
+        let request = EncodedRequest::new(&request(MARK, MARK, routes, descriptors));
+        let offsets = request.offsets(MARK.as_bytes());
+        assert_eq!(offsets.len(), 2 * descriptors);
+        Self { request, offsets, limits, keys, order: Order::Drawn, next: 0, random: fastrand::Rng::with_seed(7) }
     }
 
-    /// The same keys, one after the other.
+    /// The same keys in turn.
     pub fn in_turn(keys: u32, limits: u32, routes: Routes, descriptors: usize) -> Self {
         Self { order: Order::InTurn, ..Self::drawn(keys, limits, routes, descriptors) }
     }
 }
 
-impl Supply for Numbered {
-    fn next(&mut self) -> &Question {
-        for of_descriptor in self.places.chunks_exact(2) {
+impl RequestSource for GeneratedRequests {
+    fn next(&mut self) -> &EncodedRequest {
+        for of_descriptor in self.offsets.chunks_exact(2) {
             let key = match self.order {
                 Order::Drawn => self.random.u32(..self.keys),
                 Order::InTurn => {
@@ -91,14 +91,14 @@ impl Supply for Numbered {
                     self.next
                 }
             };
-            self.question.put_digits(of_descriptor[0], DIGITS, key % self.limits);
-            self.question.put_digits(of_descriptor[1], DIGITS, key / self.limits);
+            self.request.put_digits(of_descriptor[0], DIGITS, key % self.limits);
+            self.request.put_digits(of_descriptor[1], DIGITS, key / self.limits);
         }
-        &self.question
+        &self.request
     }
 }
 
-/// A request for one user of one route, as often as there are descriptors.
+/// A request for one user of one route, with this number of equal descriptors.
 pub fn request(route: &str, user: &str, routes: Routes, descriptors: usize) -> RateLimitRequest {
     let below = if routes == Routes::Prefix { "/x" } else { "" };
     let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };

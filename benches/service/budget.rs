@@ -1,4 +1,4 @@
-//! The budget: what Weir may cost, as ratios to what was measured beside it in the same run, and the tables that say how it came out.
+//! The budget: bounds for the cost of Weir, as ratios to other servers in the same run, and the tables that compare the figures with them.
 
 use std::fmt::Write;
 
@@ -36,7 +36,7 @@ impl Bound {
     }
 }
 
-/// A line of the budget, with one value per round; none where a peer was not there.
+/// A line of the budget, with one value per round; without values when the peer was not measured.
 struct Line {
     number: &'static str,
     measure: &'static str,
@@ -86,23 +86,23 @@ fn p99(reading: &Reading) -> f64 {
 }
 
 impl Measured {
-    /// Nothing, if it did not run.
+    /// The readings of a scenario; empty when it did not run.
     fn of(&self, run: &str) -> &[Reading] {
         self.readings.iter().find(|(name, _)| name == run).map_or(&[], |(_, readings)| readings)
     }
 
-    /// One run to another, round by round.
+    /// The ratios of one scenario to another, round by round.
     fn ratios(&self, run: &str, to: &str, of: fn(&Reading) -> f64) -> Vec<f64> {
         let values = |name| self.of(name).iter().map(of);
         values(run).zip(values(to)).map(|(value, base)| value / base).collect()
     }
 
-    /// What a run costs Redis, to the INCRs beside it.
+    /// The Redis CPU time of a scenario, as a ratio to the INCRs beside it.
     fn to_incr(&self, run: &str) -> Vec<f64> {
         self.of(run).iter().map(|reading| reading.redis / reading.incr).collect()
     }
 
-    /// The same where several stores ask.
+    /// The same, with several stores.
     fn busy_to_incr(&self, run: &str) -> Vec<f64> {
         self.of_busy_redis(run, |reading| reading.decision / reading.incr)
     }
@@ -193,7 +193,7 @@ impl Measured {
         ]
     }
 
-    /// Both tables and what has to be known to read them.
+    /// Both tables and the notes on them.
     pub fn report(&self, machine: &str) -> String {
         let mut text = "| # | measure | must | goal | measured |  |\n|---|---|---|---|---|---|\n".to_owned();
         for line in self.lines() {
@@ -248,7 +248,7 @@ impl Measured {
     }
 }
 
-/// Enough to see three figures.
+/// Enough decimals for about three significant digits.
 fn digits(values: &[f64]) -> usize {
     match median(values) {
         Some(value) if value < 0.01 => 5,

@@ -1,6 +1,6 @@
-//! What decisions cost a Redis that is never idle: several stores ask it all the time, as replicas of Weir do that share it, and as the plain
-//! `INCR`s do which decisions are compared with. Behind a single service on one core it sleeps between two batches, and on a virtual machine
-//! waking up is a good part of what it uses then.
+//! The cost of decisions in a Redis that is never idle: several stores use it all the time, like replicas of Weir that share it, and like the
+//! plain `INCR`s with which decisions are compared. With a single service on one core Redis sleeps between batches, and on a virtual machine
+//! waking up is a large part of its CPU time then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use weir::time::{Rate, Unit};
 use super::machine::cpu_micros;
 use super::plain_redis;
 use super::scenarios::Times;
-use super::servers::{Place, run_this_as_a_server, run_this_on};
+use super::servers::{CpuPlacement, run_this_process_as_a_server, run_this_process_on};
 use super::workload::KEYS;
 use crate::support::RedisServer;
 
 const REPLICAS: usize = 4;
 
-/// Decisions under way in each, as in the runs with a service.
-const UNDER_WAY: usize = 64;
+/// Decisions in flight in each store, as in the scenarios with a service.
+const IN_FLIGHT: usize = 64;
 
-/// What was read off a window. Times are CPU time of redis-server, in microseconds.
+/// The figures of a window. Times are CPU time of redis-server, in microseconds.
 pub struct Reading {
     pub decision: f64,
-    /// Per INCR right before and after.
+    /// Per INCR, right before and after.
     pub incr: f64,
     pub checks_per_batch: f64,
-    /// Share of the window in which Redis ran.
+    /// The share of the window in which Redis ran.
     pub busy: f64,
 }
 
-/// What the tables call them.
+/// The names in the tables.
 pub const FIXED_WINDOW: &str = "Redis asked by replicas, fixed_window";
 pub const TOKEN_BUCKET: &str = "Redis asked by replicas, token_bucket";
 
 const RUNS: [(&str, AlgorithmKind); 2] = [(FIXED_WINDOW, AlgorithmKind::FixedWindow), (TOKEN_BUCKET, AlgorithmKind::TokenBucket)];
 
-/// The readings of each that is wanted, a value per round.
+/// The readings of each selected run, one per round.
 pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, Vec<Reading>)> {
     let mut readings: Vec<_> = RUNS.into_iter().filter(|(name, _)| is_wanted(name)).map(|(name, kind)| (name, kind, Vec::new())).collect();
     for round in 1..=times.rounds {
@@ -60,11 +60,11 @@ pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<(&'static s
     readings.into_iter().map(|(name, _, of_run)| (name, of_run)).collect()
 }
 
-/// Decisions about keys that never reach their limit; half as long before it is not counted.
+/// Decisions on keys that never reach their limit, after a warm-up of half the window.
 fn decisions(kind: AlgorithmKind, window: Duration) -> Reading {
-    run_this_on(Place::FirstCore);
+    run_this_process_on(CpuPlacement::FirstCore);
     let server = RedisServer::start();
-    run_this_as_a_server();
+    run_this_process_as_a_server();
     let rate = Rate { requests_per_unit: 1_000_000, unit: Unit::Minute, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
     let checks = |key| {
@@ -85,7 +85,7 @@ fn decisions(kind: AlgorithmKind, window: Duration) -> Reading {
     })
 }
 
-/// How many were decided.
+/// Decides until the window ends. Returns the number of decisions.
 async fn decide(stores: &[Redis], requests: &[Arc<Checks>], window: Duration) -> usize {
     let end = Instant::now() + window;
     let one_after_the_other = |store| async move {
@@ -98,6 +98,6 @@ async fn decide(stores: &[Redis], requests: &[Arc<Checks>], window: Duration) ->
         }
         decided
     };
-    let callers = stores.iter().flat_map(|store| std::iter::repeat_n(store, UNDER_WAY)).map(one_after_the_other);
+    let callers = stores.iter().flat_map(|store| std::iter::repeat_n(store, IN_FLIGHT)).map(one_after_the_other);
     join_all(callers).await.into_iter().sum()
 }

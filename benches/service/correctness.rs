@@ -1,4 +1,4 @@
-//! Whether a server does its work: asked by a real client, before anything is measured. A fast answer that is wrong counts for nothing.
+//! Checks the answers of a server with a real client before anything is measured, so that no fast but wrong server is compared.
 
 use std::net::SocketAddr;
 
@@ -6,46 +6,46 @@ use weir::proto::rate_limit_response::rate_limit::Unit;
 use weir::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir::proto::{RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
 
-use super::servers::{Kind, Server};
+use super::servers::{Server, ServerKind};
 use super::workload;
 
-/// Some servers count behind their answers; so many hits of a limit of three are enough for anyone.
+/// Hits after which every server must refuse a limit of three; some servers count after they answer.
 const SURELY_REFUSED: usize = 400;
 
-/// Fails with what was wrong. The key is one that no load uses, except in the limits that all users share.
-pub fn answers(server: &Server, kind: &Kind) {
+/// Panics when an answer is wrong. The load does not use this key, except in the limits that all users share.
+pub fn answers(server: &Server, kind: &ServerKind) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ask = |request| runtime.block_on(ask(server.address, request)).unwrap_or_else(|status| panic!("{status}\n{}", server.log()));
     for descriptors in [1, 3] {
         let answer = ask(vec![workload::request(workload::KEYS, descriptors)]).remove(0);
         assert_eq!(answer.overall_code(), Code::Ok, "{kind:?}: {answer:?}");
         match kind {
-            Kind::Memory { algorithm } | Kind::Redis { algorithm } => {
+            ServerKind::Memory { algorithm } | ServerKind::Redis { algorithm } => {
                 assert_eq!(answer.statuses.len(), descriptors);
-                answer.statuses.iter().for_each(|status| whole(status, algorithm));
+                answer.statuses.iter().for_each(|status| assert_is_complete(status, algorithm));
             }
-            Kind::Empty(_) => assert_eq!(answer.statuses.len(), descriptors),
-            Kind::Peer(_) => {}
+            ServerKind::Empty(_) => assert_eq!(answer.statuses.len(), descriptors),
+            ServerKind::Peer(_) => {}
         }
     }
     let narrow = workload::exact_request("narrow", "anyone");
     match kind {
-        Kind::Memory { .. } | Kind::Redis { .. } => {
+        ServerKind::Memory { .. } | ServerKind::Redis { .. } => {
             let answers = ask(vec![narrow; workload::NARROW as usize + 1]);
             let (over, within) = answers.split_last().expect("answers");
             assert!(within.iter().all(|answer| answer.overall_code() == Code::Ok), "{answers:?}");
             assert_eq!((over.overall_code(), over.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
         }
-        Kind::Empty(_) => {}
-        Kind::Peer(peer) => {
+        ServerKind::Empty(_) => {}
+        ServerKind::Peer(peer) => {
             let answers = ask(vec![narrow; SURELY_REFUSED]);
             assert!(answers.iter().any(|answer| answer.overall_code() == Code::OverLimit), "{} never refuses", peer.name);
         }
     }
 }
 
-/// A status with all that Envoy makes headers of.
-fn whole(status: &DescriptorStatus, algorithm: &str) {
+/// Asserts that a status has all fields of which Envoy makes headers.
+fn assert_is_complete(status: &DescriptorStatus, algorithm: &str) {
     let limit = status.current_limit.as_ref().expect("a limit");
     assert_eq!(
         (status.code(), limit.unit(), limit.requests_per_unit),
@@ -55,7 +55,7 @@ fn whole(status: &DescriptorStatus, algorithm: &str) {
     assert!(status.limit_remaining <= limit.requests_per_unit && status.duration_until_reset.is_some(), "{status:?}");
 }
 
-/// Asks with a client of its own, one after the other.
+/// Sends requests one after the other with a new client.
 pub async fn ask(address: SocketAddr, requests: Vec<RateLimitRequest>) -> Result<Vec<RateLimitResponse>, tonic::Status> {
     let mut client =
         RateLimitServiceClient::connect(format!("http://{address}")).await.map_err(|error| tonic::Status::from_error(error.into()))?;

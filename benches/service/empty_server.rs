@@ -1,6 +1,6 @@
-//! The server that decides nothing: plain tonic with the messages of the real service, and one status per descriptor.
+//! A server that decides nothing: plain tonic with the messages of the real service, which answers OK for each descriptor.
 //!
-//! What it costs is what anybody pays who uses tonic as its guide shows it. Written as the code that tonic generates is.
+//! It shows the cost of tonic when it is used as in tonic's guide. It is written like the code that tonic generates.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use weir::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir::proto::{RateLimitRequest, RateLimitResponse, SERVICE_NAME};
 
-/// Which of tokio's runtimes.
+/// The kind of tokio runtime.
 #[derive(Clone, Copy, Debug)]
 pub enum Runtime {
     CurrentThread,
@@ -42,7 +42,7 @@ impl Runtime {
     }
 }
 
-/// Serves until the process is ended.
+/// Serves until the process ends.
 pub fn serve(runtime: Runtime, port: u16) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     runtime.build().block_on(Server::builder().add_service(Empty).serve(address)).expect("it serves");

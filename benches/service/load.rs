@@ -1,8 +1,8 @@
-//! The load: closed loops, where every call that is answered makes the next one, and open ones, where calls come when they are due.
+//! The load: closed loops, in which each answer starts the next call, and open loops, in which calls start when they are due.
 //!
-//! One thread that waits in `epoll`, so that Redis may have the core that they share, and that a thousand connections cost no more than four.
-//! In an open loop the time of a call counts from the instant that it was due, so that a stall is seen by all who met it; calls that were
-//! never answered count as long as they waited.
+//! One thread waits in `epoll`, so that it leaves the core that it shares with Redis while it waits, and a thousand connections cost no more than
+//! four. In an open loop the latency of a call counts from the instant at which it was due, so that a stall delays all calls that were due
+//! meanwhile. Calls without an answer count with the time that they waited.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,87 +12,87 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::http2_client::{Answer, Line, Question};
+use super::http2_client::{Answer, Connection, EncodedRequest};
 
-/// How long to wait for answers before looking at the clock again.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// The longest wait for answers before the clock is read again.
+const POLL_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Calls that wait for so long at the end of an open loop count as slow ones; others are merely the last ones.
+/// Calls that have waited longer than this at the end of an open loop count with their wait; younger ones do not count.
 const OVERDUE: Duration = Duration::from_millis(10);
 
-/// What the kernel keeps of an impatient client's calls: about what it does for a peer beyond a network, where it need not send 64 KiB at once.
+/// The send buffer of connections with a timeout, in bytes: about as much as a connection over a network holds.
 const SEND_BUFFER: usize = 64 * 1_024;
 
-/// Messages of impatient clients are no longer.
+/// The longest message of clients with a timeout, in bytes.
 const SHORT_MESSAGE: i64 = 256;
 
-/// Changes that are heard of at once.
-const MOST_EVENTS: usize = 256;
+/// Events that one call of `epoll_wait` returns.
+const MAX_EVENTS: usize = 256;
 
-/// Connections, and calls under way on each.
+/// Connections, and the most calls in flight on each.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub connections: usize,
     pub streams: usize,
 }
 
-/// When the next call is made.
+/// When the next call starts.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// When one was answered.
+    /// When an earlier one is answered.
     Closed,
-    /// At random instants, so many a second (a Poisson process).
+    /// At random instants, at this mean rate (a Poisson process).
     Open { per_second: f64 },
 }
 
-/// How much of it.
+/// When a run ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
     Passed(Duration),
-    /// So many calls, all answered.
+    /// After this number of calls, all answered.
     Answered(u64),
 }
 
-/// Gives the questions of a load.
-pub trait Supply {
-    fn next(&mut self) -> &Question;
+/// The requests of a load, in order.
+pub trait RequestSource {
+    fn next(&mut self) -> &EncodedRequest;
 }
 
-/// What is asked, in an order drawn beforehand.
-pub struct Questions {
-    all: Vec<Question>,
+/// Requests in an order that was drawn beforehand.
+pub struct RequestSequence {
+    all: Vec<EncodedRequest>,
     order: Vec<u32>,
     next: usize,
 }
 
-impl Questions {
-    /// `order` holds places in `all`, and begins again at its end.
-    pub fn new(all: Vec<Question>, order: Vec<u32>) -> Self {
+impl RequestSequence {
+    /// `order` holds indices of `all`, and is repeated.
+    pub fn new(all: Vec<EncodedRequest>, order: Vec<u32>) -> Self {
         Self { all, order, next: 0 }
     }
 }
 
-impl Supply for Questions {
-    fn next(&mut self) -> &Question {
-        let place = self.order[self.next];
+impl RequestSource for RequestSequence {
+    fn next(&mut self) -> &EncodedRequest {
+        let index = self.order[self.next];
         self.next = (self.next + 1) % self.order.len();
-        &self.all[place as usize]
+        &self.all[index as usize]
     }
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub ok: u64,
     pub over_limit: u64,
     pub failed: u64,
-    /// Given up, under way or before they were sent.
+    /// Calls that the client gave up, in flight or before they were sent.
     pub given_up: u64,
-    /// That the server ended.
+    /// Connections that the server closed.
     pub connections_lost: u64,
     pub lasted: Duration,
     micros: Vec<f64>,
-    /// Of those that failed.
+    /// Latencies of calls that failed.
     failed_micros: Vec<f64>,
 }
 
@@ -119,7 +119,7 @@ impl Tally {
         quantiles(&mut self.micros, shares)
     }
 
-    /// The same of those that failed.
+    /// The same, of the calls that failed.
     pub fn failed_quantiles<const N: usize>(&mut self, shares: [f64; N]) -> [f64; N] {
         quantiles(&mut self.failed_micros, shares)
     }
@@ -131,67 +131,66 @@ fn quantiles<const N: usize>(micros: &mut [f64], shares: [f64; N]) -> [f64; N] {
     shares.map(|share| micros.get((last * share) as usize).copied().unwrap_or(f64::NAN))
 }
 
-/// Says how long its calls wait, and sends little ahead.
-fn be_impatient(line: &mut Line, patience: Duration) {
-    line.patience = format!("{}m", patience.as_millis());
-    line.needs = SHORT_MESSAGE;
-    socket2::SockRef::from(&line.stream).set_send_buffer_size(SEND_BUFFER).expect("a TCP socket");
+/// Sets the timeout of the connection's calls, and a small send buffer.
+fn apply_timeout(connection: &mut Connection, timeout: Duration) {
+    connection.timeout = format!("{}m", timeout.as_millis());
+    connection.min_window = SHORT_MESSAGE;
+    socket2::SockRef::from(&connection.stream).set_send_buffer_size(SEND_BUFFER).expect("a TCP socket");
 }
 
-/// To be told once of each change: whoever is told reads everything, and sends until the socket takes no more.
-fn watch(epoll: &OwnedFd, line: &Line, place: usize) {
+/// Registers a connection edge-triggered: after an event the load reads everything, and writes until the socket accepts no more.
+fn watch(epoll: &OwnedFd, connection: &Connection, index: usize) {
     let changes = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-    epoll::add(epoll, &line.stream, epoll::EventData::new_u64(place as u64), changes).expect("a socket");
+    epoll::add(epoll, &connection.stream, epoll::EventData::new_u64(index as u64), changes).expect("a socket");
 }
 
 /// The connections to one server.
 pub struct Client {
     address: SocketAddr,
     shape: Shape,
-    lines: Vec<Line>,
+    connections: Vec<Connection>,
     turn: usize,
     epoll: OwnedFd,
-    /// Places of the lines that something has happened to since they were looked at.
-    awake: Vec<usize>,
+    /// The indices of connections that may read or write.
+    ready: Vec<usize>,
     events: Vec<epoll::Event>,
-    /// Calls of an open loop that have waited for so long are given up.
+    /// Calls of an open loop are given up after this time.
     deadline: Option<Duration>,
 }
 
 impl Client {
     pub fn connect(address: SocketAddr, shape: Shape) -> Self {
-        // Waits of the open loop are shorter than what the kernel rounds them up to; it may refuse, and they are coarser then.
+        // The kernel rounds short waits up by its timer slack. It may refuse this value; then the waits are longer.
         let _ = std::fs::write("/proc/self/timerslack_ns", "1");
-        let mut lines: Vec<Line> = (0..shape.connections).map(|_| Line::connect(address, shape.streams)).collect();
-        // A server does not wait long for the first words.
-        lines.iter_mut().for_each(Line::flush);
+        let mut connections: Vec<Connection> = (0..shape.connections).map(|_| Connection::connect(address, shape.streams)).collect();
+        // A server closes connections whose preface does not arrive in time.
+        connections.iter_mut().for_each(Connection::flush);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("Linux");
-        for (place, line) in lines.iter().enumerate() {
-            watch(&epoll, line, place);
+        for (index, connection) in connections.iter().enumerate() {
+            watch(&epoll, connection, index);
         }
-        Self { address, shape, lines, turn: 0, epoll, awake: Vec::new(), events: Vec::with_capacity(MOST_EVENTS), deadline: None }
+        Self { address, shape, connections, turn: 0, epoll, ready: Vec::new(), events: Vec::with_capacity(MAX_EVENTS), deadline: None }
     }
 
-    /// Gives up calls of open loops after `deadline`, sends no more ahead than a network would take, and connects anew where the server ends
-    /// a connection.
-    pub fn impatient(mut self, deadline: Duration) -> Self {
-        self.lines.iter_mut().for_each(|line| be_impatient(line, deadline));
+    /// Gives up calls of open loops after `deadline`, keeps send buffers small, and reconnects when the server closes a connection.
+    pub fn with_timeout(mut self, deadline: Duration) -> Self {
+        self.connections.iter_mut().for_each(|connection| apply_timeout(connection, deadline));
         self.deadline = Some(deadline);
         self
     }
 
-    /// Connects anew where the server has said goodbye; what was under way there is lost, and has failed.
-    fn connect_anew(&mut self, place: usize, now: Instant, tally: &mut Tally) {
+    /// Replaces a connection that the server closed; its calls in flight have failed.
+    fn reconnect(&mut self, index: usize, now: Instant, tally: &mut Tally) {
         let deadline = self.deadline.expect("the server closed a connection");
-        let mut line = Line::connect(self.address, self.shape.streams);
-        be_impatient(&mut line, deadline);
-        watch(&self.epoll, &line, place);
-        let lost = std::mem::replace(&mut self.lines[place], line);
+        let mut connection = Connection::connect(self.address, self.shape.streams);
+        apply_timeout(&mut connection, deadline);
+        watch(&self.epoll, &connection, index);
+        let lost = std::mem::replace(&mut self.connections[index], connection);
         lost.waiting().for_each(|since| tally.take(Answer::Failed, now.saturating_duration_since(since)));
         tally.connections_lost += 1;
     }
 
-    /// Calls that nobody waits for any more.
+    /// Gives up the calls that have waited for longer than the deadline. Returns how many those are.
     fn give_up(&mut self, schedule: &mut Schedule, now: Instant) -> u64 {
         let Some(before) = self.deadline.and_then(|deadline| now.checked_sub(deadline)) else { return 0 };
         let mut given_up = 0;
@@ -199,20 +198,20 @@ impl Client {
             schedule.waiting.pop_front();
             given_up += 1;
         }
-        for (place, line) in self.lines.iter_mut().enumerate() {
-            let of_line = line.give_up(before);
-            if of_line > 0 {
-                self.awake.push(place);
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            let of_connection = connection.give_up(before);
+            if of_connection > 0 {
+                self.ready.push(index);
             }
-            given_up += of_line;
+            given_up += of_connection;
         }
         given_up
     }
 
-    /// Calls that were made before and are not answered yet count where their answers come.
-    pub fn run(&mut self, questions: &mut dyn Supply, pace: Pace, until: Until) -> Tally {
+    /// Runs the load. Answers to calls of an earlier run count in this one.
+    pub fn run(&mut self, requests: &mut dyn RequestSource, pace: Pace, until: Until) -> Tally {
         let begin = Instant::now();
-        self.awake = (0..self.lines.len()).collect();
+        self.ready = (0..self.connections.len()).collect();
         let mut tally = Tally::default();
         let mut schedule = Schedule { due: begin, waiting: VecDeque::new() };
         let mut asked = 0;
@@ -226,23 +225,23 @@ impl Client {
                 tally.lasted = now - begin;
                 break;
             }
-            let patience = match pace {
+            let timeout = match pace {
                 Pace::Closed => {
-                    asked += self.fill(questions, now, left);
-                    PATIENCE
+                    asked += self.fill(requests, now, left);
+                    POLL_TIMEOUT
                 }
                 Pace::Open { per_second } => {
                     schedule.advance(now, per_second);
                     tally.given_up += self.give_up(&mut schedule, now);
-                    self.catch_up(questions, &mut schedule.waiting);
-                    schedule.due.saturating_duration_since(Instant::now()).min(PATIENCE)
+                    self.catch_up(requests, &mut schedule.waiting);
+                    schedule.due.saturating_duration_since(Instant::now()).min(POLL_TIMEOUT)
                 }
             };
-            self.exchange(patience, &mut tally);
+            self.exchange(timeout, &mut tally);
         }
         if matches!(pace, Pace::Open { .. }) {
             let now = Instant::now();
-            let unanswered = self.lines.iter().flat_map(Line::waiting).chain(schedule.waiting);
+            let unanswered = self.connections.iter().flat_map(Connection::waiting).chain(schedule.waiting);
             tally
                 .micros
                 .extend(unanswered.map(|since| now - since).filter(|&age| age > OVERDUE).map(|age| age.as_nanos() as f64 / 1_000.0));
@@ -250,48 +249,52 @@ impl Client {
         tally
     }
 
-    /// Makes calls wherever there is room again, `left` at most.
-    fn fill(&mut self, questions: &mut dyn Supply, now: Instant, left: u64) -> u64 {
+    /// Makes calls on all connections that can take one, at most `left`. Returns how many those are.
+    fn fill(&mut self, requests: &mut dyn RequestSource, now: Instant, left: u64) -> u64 {
         let mut asked = 0;
-        for &place in &self.awake {
-            let line = &mut self.lines[place];
-            while asked < left && line.has_room() {
-                line.ask(questions.next(), now);
+        for &index in &self.ready {
+            let connection = &mut self.connections[index];
+            while asked < left && connection.can_call() {
+                connection.call(requests.next(), now);
                 asked += 1;
             }
         }
         asked
     }
 
-    /// Makes the calls that are due, on one connection after the other.
-    fn catch_up(&mut self, questions: &mut dyn Supply, waiting: &mut VecDeque<Instant>) {
+    /// Makes the calls that are due, on the connections in turn.
+    fn catch_up(&mut self, requests: &mut dyn RequestSource, waiting: &mut VecDeque<Instant>) {
         while let Some(&due) = waiting.front() {
-            let lines = self.lines.len();
-            let Some(free) = (0..lines).map(|step| (self.turn + step) % lines).find(|&place| self.lines[place].has_room()) else { return };
-            self.lines[free].ask(questions.next(), due);
-            self.awake.push(free);
-            self.turn = (free + 1) % lines;
+            let connections = self.connections.len();
+            let Some(free) =
+                (0..connections).map(|step| (self.turn + step) % connections).find(|&index| self.connections[index].can_call())
+            else {
+                return;
+            };
+            self.connections[free].call(requests.next(), due);
+            self.ready.push(free);
+            self.turn = (free + 1) % connections;
             waiting.pop_front();
         }
     }
 
-    /// Sends, waits for at most `patience`, and receives.
-    fn exchange(&mut self, patience: Duration, tally: &mut Tally) {
-        for place in self.awake.drain(..) {
-            self.lines[place].flush();
+    /// Sends, waits for at most `timeout`, and receives.
+    fn exchange(&mut self, timeout: Duration, tally: &mut Tally) {
+        for index in self.ready.drain(..) {
+            self.connections[index].flush();
         }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
-        // Interrupted or not, the events say what there is.
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        // An interrupted wait returns no events, and the next one follows.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout));
         for event in self.events.drain(..) {
-            let place = event.data.u64() as usize;
+            let index = event.data.u64() as usize;
             let now = Instant::now();
-            self.lines[place].receive(|answer, since| tally.take(answer, now.saturating_duration_since(since)));
-            self.awake.push(place);
+            self.connections[index].receive(|answer, since| tally.take(answer, now.saturating_duration_since(since)));
+            self.ready.push(index);
         }
-        for place in 0..self.lines.len() {
-            if self.lines[place].ended {
-                self.connect_anew(place, Instant::now(), tally);
+        for index in 0..self.connections.len() {
+            if self.connections[index].closed {
+                self.reconnect(index, Instant::now(), tally);
             }
         }
     }
@@ -300,7 +303,7 @@ impl Client {
 /// The calls of an open loop.
 struct Schedule {
     due: Instant,
-    /// Due and not yet made.
+    /// The instants of calls that are due and not yet made.
     waiting: VecDeque<Instant>,
 }
 

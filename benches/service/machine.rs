@@ -1,9 +1,9 @@
-//! The machine that is measured on, and what the kernel and the programs on it say.
+//! The machine: its cores, CPU times of processes, and versions of programs.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// CPU time of a process so far. The kernel counts it in ticks of 10 ms, so that a window has to be many of them.
+/// CPU time of a process so far, in microseconds. The kernel counts ticks of 10 ms, so that a window must be much longer.
 pub fn cpu_micros(process: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in brackets").split_whitespace().collect();
@@ -11,7 +11,7 @@ pub fn cpu_micros(process: u32) -> f64 {
     (ticks(11) + ticks(12)) * 10_000.0
 }
 
-/// CPU time of a process's first thread so far, in microseconds: all that one without further threads has used, and exact.
+/// CPU time of a process's first thread so far, in microseconds: the exact CPU time of a process with one thread.
 pub fn first_thread_micros(process: u32) -> f64 {
     let schedstat = fs::read_to_string(format!("/proc/{process}/schedstat")).expect("Linux");
     schedstat.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok()).expect("nanoseconds") / 1_000.0
@@ -22,25 +22,25 @@ pub fn cores() -> usize {
     online.max(1)
 }
 
-/// Whether servers can be given cores.
+/// Whether processes can be pinned to cores.
 pub fn can_pin() -> bool {
     cores() > 1 && Command::new("taskset").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// The first line that a program says of its version.
+/// The first line of a program's `--version`.
 pub fn version(program: &str) -> String {
     let output = Command::new(program).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).lines().next().unwrap_or(program).to_owned()
 }
 
-/// How many processors of which kind.
+/// The number and the model of the processors.
 pub fn processors() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("unknown", |(_, model)| model);
     format!("{} × {model}", cores())
 }
 
-/// The version of the Redis that is measured with.
+/// The version of redis-server.
 pub fn redis_version() -> String {
     version("redis-server").split(" sha").next().unwrap_or_default().to_owned()
 }

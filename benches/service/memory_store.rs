@@ -1,10 +1,10 @@
-//! The memory store with very many keys: what a key takes, and the longest that a request is held up.
+//! The memory store with very many keys: bytes per key, and the longest time that it blocks a request.
 //!
-//! In processes of their own, so that nothing that an allocator kept from before hides what is new. Pauses are CPU time: on a machine with other
-//! work the clock would show that work. Whoever asks may have to wait for one insertion, which may make a shard grow, and for one sweep of
-//! the same shard; the longest of both are added up, though they hardly ever meet. For tending, which gets memory and gives it back, nobody
-//! waits. The longest of millions is also what the machine itself does now and then, in interrupts that count as CPU time of whoever runs:
-//! how long that is shows arithmetic that needs no memory, between the insertions, on the same thread and as often.
+//! It is measured in new processes, in which the allocator holds no freed memory. Pauses are CPU time, because wall time would include other
+//! work of the machine. A request may wait for one insertion, which may make a shard grow, and for one sweep of the same shard; the report adds
+//! the longest of both, though they hardly ever coincide. No request waits for maintenance, which allocates and frees memory. The longest of
+//! millions includes interrupts, which count as CPU time of the running thread. Arithmetic that needs no memory, on the same thread, as often
+//! and between the insertions, shows how long those are.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,18 @@ use weir::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
 
-use super::servers::{Place, run_this_on};
+use super::servers::{CpuPlacement, run_this_process_on};
 
-/// The argument that asks for it, with the number of keys.
+/// The argument that starts the measurement in a new process; the number of keys follows.
 pub const FILL: &str = "--fill";
 
-/// Insertions that are timed together: the clock costs as much as one of them.
+/// Insertions that are timed together, because reading the clock costs as much as one of them.
 const TOGETHER: usize = 16;
 
-/// Steps of arithmetic that are timed together: some microseconds, as the insertions are.
+/// Steps of arithmetic that are timed together: a few microseconds, like the insertions.
 const ARITHMETIC: u64 = 4_000;
 
-/// Shards that are swept between two pauses, each timed by itself: a store of twice as many keys as there are is swept within seconds.
+/// Shards that are swept between two pauses, each timed separately. The whole store is swept within seconds.
 const IN_TURN: usize = 16;
 
 const PAUSE: Duration = Duration::from_micros(100);
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Processes.
 const ROUNDS: usize = 3;
 
-/// What a process of its own found.
+/// The figures of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
     pub bytes_per_key: f64,
@@ -45,13 +45,13 @@ pub struct Fill {
     pub longest_arithmetic_ms: f64,
 }
 
-/// Runs it a few times, on all cores, as a service has its control thread beside its workers.
+/// Runs the measurement a few times on all cores, because a service runs its control thread beside its workers.
 pub fn in_new_processes(keys: usize) -> Vec<Fill> {
-    run_this_on(Place::Anywhere);
+    run_this_process_on(CpuPlacement::AllCores);
     (0..ROUNDS).map(|_| in_a_new_process(keys)).collect()
 }
 
-/// Runs it and reads what it prints.
+/// Runs the measurement in a new process and reads what it prints.
 fn in_a_new_process(keys: usize) -> Fill {
     let this = std::env::current_exe().expect("a program");
     let output = std::process::Command::new(this).args([FILL, &keys.to_string()]).output().expect("it runs");
@@ -65,11 +65,11 @@ fn in_a_new_process(keys: usize) -> Fill {
 
 /// Prints the five figures.
 pub fn here(keys: usize) {
-    // Room for the second half beside the first, should the sweep be late.
+    // Capacity for the later keys beside the first ones, in case the sweep is late.
     let memory = Memory::new(memory::Options { max_keys: 2 * keys });
     let before = resident_bytes();
     let done = AtomicBool::new(false);
-    // From the middle on everything has recovered, and is swept while new keys come.
+    // Set when the first keys have recovered, so that they are swept while new ones are inserted.
     let late = AtomicBool::new(false);
     let ([insertion, arithmetic], [sweep, tending], bytes, all) = std::thread::scope(|scope| {
         let (memory, done, late) = (&memory, &done, &late);
@@ -94,17 +94,17 @@ pub fn here(keys: usize) {
         done.store(true, Ordering::Relaxed);
         (std::array::from_fn(|index| first[index].max(second[index])), sweeper.join().expect("no panic"), bytes, all)
     });
-    assert_eq!((all, memory.size().evicted), (keys, 0), "it held all of them");
+    assert_eq!((all, memory.size().evicted), (keys, 0), "the store holds all keys");
     println!("{bytes:.1} {insertion:.3} {sweep:.3} {tending:.3} {arithmetic:.3}");
 }
 
-/// The beginning of a minute, or when all that was counted in that minute has recovered. The clock would cross an edge in between, and what is
-/// swept then would not be counted as held.
+/// The beginning of a minute, or a time when its counters have recovered. The real clock could reach the next window during the insertions; the
+/// sweep would then drop keys before they are counted.
 fn at(late: bool) -> Micros {
     Micros(1_800_000_000_000_000) + if late { Span::from_secs(600) } else { Span::ZERO }
 }
 
-/// The longest that any few insertions took, and the longest of some arithmetic that takes about as long.
+/// The longest CPU time of [`TOGETHER`] insertions, and of arithmetic that takes about as long.
 fn insert(memory: &Memory, keys: std::ops::Range<usize>, late: bool) -> [f64; 2] {
     let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
     let algorithm = Algorithm::try_new(&rate, &Options::default()).expect("a fixed window");
@@ -138,7 +138,7 @@ fn thread_cpu_ms() -> f64 {
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
 }
 
-/// Bytes of this process that are in memory.
+/// The resident memory of this process, in bytes.
 fn resident_bytes() -> f64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");

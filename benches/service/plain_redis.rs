@@ -1,5 +1,5 @@
-//! What Redis alone costs: plain `INCR`s, sixteen to a round trip, which decisions are compared with; and a sorted set with a member for
-//! each event, which the log is compared with.
+//! The costs of Redis alone: plain `INCR`s, sixteen to a round trip, with which decisions are compared, and a sorted set with a member for each
+//! event, with which the log is compared.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,20 +10,20 @@ use bb8_redis::redis;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::machine::cpu_micros;
-use super::servers::{Place, run_this_as_a_server, run_this_on};
+use super::servers::{CpuPlacement, run_this_process_as_a_server, run_this_process_on};
 use crate::support::RedisServer;
 
-/// As redis-benchmark does it in the budget that the figures are compared with: so many to a round trip, connections and keys.
+/// Commands per round trip, connections and keys, as redis-benchmark was run for the budget.
 const PIPELINE: usize = 16;
 const CONNECTIONS: usize = 32;
 const KEYS: usize = 100_000;
 
-/// CPU time of redis-server per INCR, in microseconds, over a window; half as long before it is not counted. Redis runs where it does for a
-/// server on the first core, and is asked from there.
+/// CPU time of redis-server per INCR, in microseconds, over a window, after a warm-up of half its length. Redis runs on the second core and the
+/// client on the first one.
 fn incr_micros(window: Duration) -> f64 {
-    run_this_on(Place::FirstCore);
+    run_this_process_on(CpuPlacement::FirstCore);
     let server = RedisServer::start();
-    run_this_as_a_server();
+    run_this_process_as_a_server();
     let mut streams: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|_| {
             let stream = TcpStream::connect(server.url()).expect("it listens");
@@ -39,15 +39,14 @@ fn incr_micros(window: Duration) -> f64 {
     (cpu_micros(server.process_id()) - begin) / answered as f64
 }
 
-/// What is measured, and what an INCR costs right before and after it: what else goes on in the machine changes by the second, and what is
-/// compared has to be neighbours.
+/// Runs `measure`, and measures INCR right before and after it, because the other work of the machine changes from second to second.
 pub fn beside_incrs<T>(window: Duration, measure: impl FnOnce() -> T) -> (T, f64) {
     let before = incr_micros(window / 2);
     let measured = measure();
     (measured, f64::midpoint(before, incr_micros(window / 2)))
 }
 
-/// Sends whenever all of a connection's replies have come; how many came.
+/// Sends the next commands on a connection when all its replies have arrived. Returns the number of replies.
 fn incr(streams: &mut [TcpStream], missing: &mut [usize], window: Duration) -> usize {
     let begin = Instant::now();
     let mut answered = 0;
@@ -58,7 +57,7 @@ fn incr(streams: &mut [TcpStream], missing: &mut [usize], window: Duration) -> u
             for _ in 0..PIPELINE {
                 write!(commands, "*2\r\n$4\r\nINCR\r\n$24\r\nw1{{bench|user=user-{:06}}}\r\n", fastrand::usize(..KEYS)).expect("memory");
             }
-            stream.write_all(&commands).expect("the socket takes so little at once");
+            stream.write_all(&commands).expect("the socket buffer has space");
             *missing = PIPELINE;
         }
         let mut polled: Vec<PollFd<'_>> = streams.iter().map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
@@ -71,31 +70,31 @@ fn incr(streams: &mut [TcpStream], missing: &mut [usize], window: Duration) -> u
                     answered += lines;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => panic!("redis-server is gone: {error}"),
+                Err(error) => panic!("redis-server closed the connection: {error}"),
             }
         }
     }
     answered
 }
 
-/// Bytes of all data.
+/// Bytes that Redis has allocated.
 pub fn used_bytes(server: &RedisServer) -> f64 {
-    figure(server, "memory", "used_memory:")
+    info_number(server, "memory", "used_memory:")
 }
 
-/// Commands so far, this question not included.
+/// Commands so far, without this one.
 pub fn commands(server: &RedisServer) -> f64 {
-    figure(server, "stats", "total_commands_processed:")
+    info_number(server, "stats", "total_commands_processed:")
 }
 
-/// How often it has read from a connection so far: once for each batch that came whole.
+/// How often Redis has read from a connection so far: once for each batch that arrived whole.
 pub fn reads(server: &RedisServer) -> f64 {
-    figure(server, "stats", "total_reads_processed:")
+    info_number(server, "stats", "total_reads_processed:")
 }
 
-fn figure(server: &RedisServer, section: &str, name: &str) -> f64 {
+fn info_number(server: &RedisServer, section: &str, name: &str) -> f64 {
     let info: String = server.run(&["INFO", section]);
-    info.lines().find_map(|line| line.strip_prefix(name)).expect("a figure").trim().parse().expect("a number")
+    info.lines().find_map(|line| line.strip_prefix(name)).expect("a number in INFO").trim().parse().expect("a number")
 }
 
 /// Bytes per event of sorted sets that hold the instant of each event, in microseconds, as its score and as its member.

@@ -1,7 +1,7 @@
-//! The servers that are measured: started fresh for each run, each on the core that it is given, ended with it.
+//! The servers that are measured: each run starts a new one on the given core, and ends it.
 //!
-//! Server on the first core, Redis and load on the second, where `taskset` can say so, or the load beside the server; elsewhere everything
-//! runs anywhere, and the table says that too.
+//! Where `taskset` works, the server runs on the first core, Redis on the second, and the load on either. Elsewhere everything runs on all cores,
+//! and the table says so.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -16,25 +16,25 @@ use super::machine::{can_pin, cores, cpu_micros};
 use super::workload;
 use crate::support::{RedisServer, ports};
 
-/// No server takes longer to listen.
+/// The longest time until a server listens.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Where a server may run.
+/// The cores on which server, load and Redis run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The first core, and everything else on the second.
+pub enum CpuPlacement {
+    /// The server on the first core, everything else on the second.
     FirstCore,
-    /// The first core together with the load; Redis has the second for itself.
+    /// The server and the load on the first core, Redis alone on the second.
     BesideLoad,
     /// Everything on all cores.
-    Anywhere,
+    AllCores,
 }
 
-/// A server that takes part by `--peer`.
+/// A server that was added with `--peer`.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub name: String,
-    /// For a shell; `{port}`, `{http}`, `{debug}`, `{redis}` and `{limits}` stand for what differs from run to run.
+    /// A shell command; `{port}`, `{http}`, `{debug}`, `{redis}` and `{limits}` are replaced in each run.
     command: String,
 }
 
@@ -52,14 +52,14 @@ impl Peer {
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum ServerKind {
     Empty(Runtime),
     Memory { algorithm: &'static str },
     Redis { algorithm: &'static str },
     Peer(Peer),
 }
 
-impl Kind {
+impl ServerKind {
     fn algorithm(&self) -> &'static str {
         match self {
             Self::Memory { algorithm } | Self::Redis { algorithm } => algorithm,
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// A running server, and the Redis of its own if it has one.
+/// A running server, and its Redis if it needs one.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
@@ -88,31 +88,31 @@ pub struct Server {
 
 impl Server {
     /// Returns when it listens.
-    pub fn start(kind: &Kind, place: Place) -> Self {
+    pub fn start(kind: &ServerKind, placement: CpuPlacement) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         workload::write(folder.path(), kind.algorithm());
-        run_this_on(place);
+        run_this_process_on(placement);
         let redis = kind.needs_redis().then(RedisServer::start);
-        if place == Place::BesideLoad {
-            run_this_as_a_server();
+        if placement == CpuPlacement::BesideLoad {
+            run_this_process_as_a_server();
         }
         let [address, http, debug] = [ports::free(), ports::free(), ports::free()];
         let command = match kind {
-            Kind::Empty(runtime) => {
-                let mut command = on(place, &std::env::current_exe().expect("a program").display().to_string());
+            ServerKind::Empty(runtime) => {
+                let mut command = on(placement, &std::env::current_exe().expect("a program").display().to_string());
                 command.args(["--serve-empty", runtime.name(), &address.port().to_string()]);
                 command
             }
-            Kind::Memory { .. } | Kind::Redis { .. } => {
-                let mut command = weir(folder.path(), place, [address, http]);
+            ServerKind::Memory { .. } | ServerKind::Redis { .. } => {
+                let mut command = weir(folder.path(), placement, [address, http]);
                 command.envs(redis.as_ref().map(|redis| ("REDIS_URL", redis.url())));
                 command
             }
-            Kind::Peer(peer) => {
+            ServerKind::Peer(peer) => {
                 let text = peer.command.replace("{port}", &address.port().to_string()).replace("{http}", &http.port().to_string());
                 let text = text.replace("{debug}", &debug.port().to_string()).replace("{limits}", &folder.path().display().to_string());
                 let text = text.replace("{redis}", &redis.as_ref().map(RedisServer::url).unwrap_or_default());
-                let mut command = on(place, "sh");
+                let mut command = on(placement, "sh");
                 command.args(["-c", &format!("exec {text}")]);
                 command
             }
@@ -120,11 +120,11 @@ impl Server {
         Self::spawn(command, [address, http], redis, folder)
     }
 
-    /// Weir with these variables and the limits in `config` of this folder, which ends with it.
-    pub fn weir(folder: TempDir, variables: &[(&str, String)], place: Place) -> Self {
-        run_this_on(place);
+    /// Starts Weir with these variables and the limits in `config` of this folder. The folder is removed with the server.
+    pub fn weir(folder: TempDir, variables: &[(&str, String)], placement: CpuPlacement) -> Self {
+        run_this_process_on(placement);
         let [address, http] = [ports::free(), ports::free()];
-        let mut command = weir(folder.path(), place, [address, http]);
+        let mut command = weir(folder.path(), placement, [address, http]);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         Self::spawn(command, [address, http], None, folder)
     }
@@ -138,7 +138,7 @@ impl Server {
         server
     }
 
-    /// The folder that it was started with.
+    /// The folder that the server was started with.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -152,12 +152,12 @@ impl Server {
         }
     }
 
-    /// What it has written so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Memory of the process that is in use, in bytes.
+    /// The resident memory of the process, in bytes.
     pub fn resident_bytes(&self) -> f64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).expect("Linux");
         statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("pages") * 4_096.0
@@ -168,12 +168,12 @@ impl Server {
         cpu_micros(self.child.id())
     }
 
-    /// The same, with that of its Redis.
+    /// CPU time of the server and its Redis so far, in microseconds.
     pub fn all_cpu_micros(&self) -> f64 {
         self.cpu_micros() + self.redis_cpu_micros().unwrap_or_default()
     }
 
-    /// The same of its Redis alone.
+    /// CPU time of its Redis so far, in microseconds.
     pub fn redis_cpu_micros(&self) -> Option<f64> {
         self.redis.as_ref().map(|redis| cpu_micros(redis.process_id()))
     }
@@ -186,17 +186,17 @@ impl Drop for Server {
     }
 }
 
-/// `weir serve`, listening on these two.
-fn weir(folder: &Path, place: Place, [address, http]: [SocketAddr; 2]) -> Command {
-    let mut command = on(place, env!("CARGO_BIN_EXE_weir"));
+/// `weir serve`, listening on these two addresses.
+fn weir(folder: &Path, placement: CpuPlacement, [address, http]: [SocketAddr; 2]) -> Command {
+    let mut command = on(placement, env!("CARGO_BIN_EXE_weir"));
     command.args(["serve", "--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", &http.port().to_string()]);
     command.args(["--grpc-port", &address.port().to_string(), "--config"]).arg(folder.join("config"));
     command.env_clear();
     command
 }
 
-fn on(place: Place, program: &str) -> Command {
-    if place != Place::Anywhere && can_pin() {
+fn on(placement: CpuPlacement, program: &str) -> Command {
+    if placement != CpuPlacement::AllCores && can_pin() {
         let mut command = Command::new("taskset");
         command.args(["-c", "0", program]);
         command
@@ -205,20 +205,20 @@ fn on(place: Place, program: &str) -> Command {
     }
 }
 
-/// Moves this process, and with it every Redis that it starts from now on.
-pub fn run_this_on(place: Place) {
-    match place {
-        Place::FirstCore | Place::BesideLoad => run_this_on_cores("1"),
-        Place::Anywhere => run_this_on_cores(&format!("0-{}", cores() - 1)),
+/// Moves this process, and so every Redis that it starts later, to the cores of the load.
+pub fn run_this_process_on(placement: CpuPlacement) {
+    match placement {
+        CpuPlacement::FirstCore | CpuPlacement::BesideLoad => run_this_process_on_cores("1"),
+        CpuPlacement::AllCores => run_this_process_on_cores(&format!("0-{}", cores() - 1)),
     }
 }
 
-/// Moves this process to where servers run, so that Redis stays behind alone.
-pub fn run_this_as_a_server() {
-    run_this_on_cores("0");
+/// Moves this process to the core of servers, so that Redis has the other one alone.
+pub fn run_this_process_as_a_server() {
+    run_this_process_on_cores("0");
 }
 
-fn run_this_on_cores(list: &str) {
+fn run_this_process_on_cores(list: &str) {
     if can_pin() {
         let moved = Command::new("taskset").args(["-a", "-c", "-p", list, &std::process::id().to_string()]).stdout(Stdio::null()).status();
         assert!(moved.is_ok_and(|status| status.success()), "taskset cannot move this process to {list}");

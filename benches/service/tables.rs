@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The middle one, or what is between the middle two.
+/// The median.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -10,7 +10,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     if sorted.len() % 2 == 1 { Some(*middle) } else { Some(f64::midpoint(sorted[sorted.len() / 2 - 1], *middle)) }
 }
 
-/// The least and the most.
+/// The least and the largest value.
 pub fn extremes(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::MAX, f64::MIN), |(least, most), &value| (least.min(value), most.max(value)))
 }

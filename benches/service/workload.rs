@@ -1,7 +1,7 @@
-//! What every server is set up with and asked: a hundred limits on three levels, and requests that meet all of them.
+//! The limits of every server, a hundred on three levels, and the requests, which match all of them.
 //!
-//! The same limits are written as Weir and envoyproxy/ratelimit read them, and as limitador does. One more, of three hits a year, shows
-//! that refusals are refusals.
+//! The same limits are written in the format of Weir and envoyproxy/ratelimit, and in that of limitador. A further limit of three hits a year
+//! serves to check that servers refuse.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,22 +10,22 @@ use std::path::Path;
 use weir::proto::rate_limit_descriptor::Entry;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
 
-use super::http2_client::Question;
-use super::load::Questions;
+use super::http2_client::EncodedRequest;
+use super::load::RequestSequence;
 
-/// Distinct users, and so about as many counters for each kind of descriptor.
+/// Distinct users, and so the number of counters for each kind of descriptor.
 pub const KEYS: usize = 10_000;
 
-/// Hits a minute: nobody reaches it.
+/// Hits a minute, more than the load sends.
 pub const PER_MINUTE: u32 = 1_000_000;
 
-/// A log remembers each hit, so that Weir takes no larger ones than 100,000; one key of the load gets some ten hits a second.
+/// Hits a minute for a log, whose amount must not exceed 100,000. A key gets about ten hits a second.
 const PER_MINUTE_OF_A_LOG: u32 = 1_000;
 
-/// Of the limit that is reached.
+/// The amount of the limit that is exceeded.
 pub const NARROW: u32 = 3;
 
-/// Of the limit that is reached exactly.
+/// The amount of the limit whose admitted hits are counted.
 pub const THOUSAND: u32 = 1_000;
 
 const ROUTES: usize = 11;
@@ -34,10 +34,10 @@ const PLANS: [&str; 4] = ["free", "bronze", "silver", "gold"];
 /// The limits of every user of each route, of each plan, and of every user of each plan; and one for addresses.
 pub const LIMITS: usize = 1 + ROUTES * (1 + 2 * PLANS.len());
 
-/// Draws from [`KEYS`]; a run begins again at its end.
+/// The length of the drawn order of keys, which is repeated.
 const DRAWS: usize = 1 << 17;
 
-/// The limit of a minute for this algorithm.
+/// The amount per minute for this algorithm.
 pub fn per_minute(algorithm: &str) -> u32 {
     if algorithm == "sliding_window_log" { PER_MINUTE_OF_A_LOG } else { PER_MINUTE }
 }
@@ -57,7 +57,7 @@ pub fn write(folder: &Path, algorithm: &str) {
     }
 }
 
-/// The key `algorithm` only where it is not the default: not everybody knows it.
+/// The rate in YAML. `algorithm` is written only when it is not the default, because other servers do not know this key.
 fn rate(algorithm: &str, unit: &str, hits: u32) -> String {
     let algorithm = if algorithm == "fixed_window" { String::new() } else { format!(", algorithm: {algorithm}") };
     format!("rate_limit: {{ unit: {unit}, requests_per_unit: {hits}{algorithm} }}")
@@ -98,8 +98,8 @@ const NARROW_FOR_LIMITADOR: &str = "\
   variables: [\"descriptors[0]['narrow']\"]
 ";
 
-/// In limitador a limit applies when its conditions hold and its variables are there, whatever else the descriptor says; `!(x in y)` keeps
-/// descriptors of other levels away.
+/// A limit of limitador applies when its conditions hold and its variables exist, also when the descriptor has further entries; `!(x in y)`
+/// excludes descriptors of other levels.
 fn for_limitador() -> String {
     let mut text = NARROW_FOR_LIMITADOR.to_owned();
     let mut limit = |conditions: &[String], variable: &str| {
@@ -127,7 +127,7 @@ fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-/// What Envoy asks for one call of one user, with one descriptor or with three.
+/// The request of Envoy for one call of one user, with one descriptor or with three.
 pub fn request(key: usize, descriptors: usize) -> RateLimitRequest {
     let (user, route, plan) = (format!("user-{key:05}"), format!("/api/v1/{}", key % ROUTES), PLANS[key % PLANS.len()]);
     let address = format!("10.0.{}.{}", key / 256, key % 256);
@@ -139,24 +139,24 @@ pub fn request(key: usize, descriptors: usize) -> RateLimitRequest {
     RateLimitRequest { domain: "bench".to_owned(), descriptors: all, hits_addend: 0 }
 }
 
-/// One key of the domain `exact`.
+/// A request for one key of the domain `exact`.
 pub fn exact_request(key: &str, value: &str) -> RateLimitRequest {
     RateLimitRequest { domain: "exact".to_owned(), descriptors: vec![descriptor(&[(key, value)])], hits_addend: 0 }
 }
 
-/// How often each key comes.
+/// How often each key is asked for.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys {
-    /// Each as often as the others.
+    /// All equally often.
     Uniform,
-    /// The n-th most frequent one 1/n as often as the first.
+    /// The n-th most frequent key 1/n times as often as the first.
     Zipf,
 }
 
-/// The questions of a load.
-pub fn questions(keys: Keys, descriptors: usize) -> Questions {
-    let all = (0..KEYS).map(|key| Question::new(&request(key, descriptors))).collect();
-    // Every server is asked the same.
+/// The requests of a load.
+pub fn requests(keys: Keys, descriptors: usize) -> RequestSequence {
+    let all = (0..KEYS).map(|key| EncodedRequest::new(&request(key, descriptors))).collect();
+    // A fixed seed, so that every server gets the same requests.
     let mut random = fastrand::Rng::with_seed(7);
     let order = match keys {
         Keys::Uniform => (0..DRAWS).map(|_| random.u32(..KEYS as u32)).collect(),
@@ -166,15 +166,15 @@ pub fn questions(keys: Keys, descriptors: usize) -> Questions {
             (0..DRAWS).map(|_| sums.partition_point(|&below| below < random.f64() * sum).min(KEYS - 1) as u32).collect()
         }
     };
-    Questions::new(all, order)
+    RequestSequence::new(all, order)
 }
 
-/// A few keys, one after the other: each as often as the others, exactly.
-pub fn in_turn(keys: usize) -> Questions {
-    Questions::new((0..keys).map(|key| Question::new(&request(key, 1))).collect(), (0..keys as u32).collect())
+/// The first keys in turn, each exactly as often as the others.
+pub fn in_turn(keys: usize) -> RequestSequence {
+    RequestSequence::new((0..keys).map(|key| EncodedRequest::new(&request(key, 1))).collect(), (0..keys as u32).collect())
 }
 
-/// A single question, again and again.
-pub fn always(request: &RateLimitRequest) -> Questions {
-    Questions::new(vec![Question::new(request)], vec![0])
+/// The same request each time.
+pub fn always(request: &RateLimitRequest) -> RequestSequence {
+    RequestSequence::new(vec![EncodedRequest::new(request)], vec![0])
 }
