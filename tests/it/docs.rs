@@ -1,7 +1,9 @@
-//! The pages tell the truth: their commands run and print what the pages show, their YAML compiles, and their links lead somewhere.
+//! The pages tell the truth: their commands run and print what the pages show, and their limits compile. `form` checks the rest.
 //!
 //! Every command is run as it stands there, against a service on the files in `config/`. Only addresses are replaced, and numbers that depend
 //! on the time of day. A command that no arm below knows fails the test.
+
+mod form;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +15,7 @@ use crate::envoy::example_configuration;
 use crate::support::envoy::Envoy;
 use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
-/// A command of a console block, and what the README shows below it.
+/// A command of a console block, and the output that the page shows below it.
 struct Shown {
     command: String,
     output: Vec<String>,
@@ -53,7 +55,7 @@ fn timeless(line: &str) -> String {
     words.join(" ")
 }
 
-/// All lines that the README shows are there, in this order; `...` stands for any others.
+/// Asserts that the output has all lines that the page shows, in this order; `...` stands for any others.
 fn assert_shows(shown: &Shown, real: &str) {
     let mut real_lines = real.lines().map(timeless);
     for expected in shown.output.iter().filter(|line| *line != "...") {
@@ -62,13 +64,9 @@ fn assert_shows(shown: &Shown, real: &str) {
     }
 }
 
-/// Ends close to the start of a minute, so that no window ends between the first request and the twenty-first.
-fn with_room_in_the_minute() {
-    loop {
-        let second = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() % 60;
-        if second < 40 {
-            return;
-        }
+/// Waits for the first half of a window of 30 seconds, so that no window ends between the commands of one page.
+fn wait_for_time_in_the_window() {
+    while SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() % 30 > 14 {
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
 }
@@ -80,7 +78,7 @@ fn shell(line: &str) -> String {
 }
 
 /// A line of the log without what differs from run to run and from machine to machine: the time, cores, and addresses.
-fn placeless(line: &str) -> String {
+fn without_time_and_addresses(line: &str) -> String {
     let masked = line.split(' ').enumerate().map(|(index, word)| match word.split_once('=') {
         None if index == 0 && is_time(word) => "TIME".to_owned(),
         Some((name @ ("address" | "workers"), _)) => format!("{name}=..."),
@@ -95,14 +93,14 @@ fn is_time(word: &str) -> bool {
     pattern == "0000-00-00T00:00:00.000000Z"
 }
 
-/// What the service logs first, as a person sees it who starts it in the repository.
-fn first_lines(count: usize) -> Vec<String> {
+/// The first lines that `weir serve` logs when it is started in the repository.
+fn first_log_lines(count: usize) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"]);
     command.env_clear().current_dir(tools::repository()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let log = BufReader::new(child.stderr.take().expect("stderr is piped"));
-    let lines = log.lines().take(count).map(|line| placeless(&line.expect("text"))).collect();
+    let lines = log.lines().take(count).map(|line| without_time_and_addresses(&line.expect("text"))).collect();
     child.kill().and_then(|()| child.wait()).expect("it ends");
     lines
 }
@@ -111,33 +109,32 @@ fn first_lines(count: usize) -> Vec<String> {
 #[test]
 fn every_command_prints_what_its_page_shows() {
     for page in pages() {
-        // deploy.rs holds its commands to the manifests: most of them need Docker or Kubernetes.
-        if page != "deploy/README.md" {
-            run(&console(&tools::file(&page)));
+        let commands = console(&tools::file(&page));
+        // The commands of deploy/README.md need Docker or Kubernetes; deploy.rs compares them with the manifests.
+        if page != "deploy/README.md" && !commands.is_empty() {
+            run(&commands);
         }
     }
 }
 
 fn run(commands: &[Shown]) {
-    with_room_in_the_minute();
+    const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+    wait_for_time_in_the_window();
     let weir = Weir::start_in(copy_examples, &[]);
     let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
     let mut front = None;
     for shown in commands {
         let command = shown.command.as_str();
         match command.split_whitespace().collect::<Vec<_>>()[..] {
-            ["cargo", "run", "--release"] => {
-                let real = first_lines(shown.output.len());
-                let shown: Vec<_> = shown.output.iter().map(|line| placeless(line)).collect();
-                assert_eq!(shown, real, "what the README shows, and what the process logs");
+            // Cargo has built the binary for this test.
+            ["cargo", "install", "--locked", "--path", "."] => {}
+            ["weir", "serve"] => {
+                let real = first_log_lines(shown.output.len());
+                let shown: Vec<_> = shown.output.iter().map(|line| without_time_and_addresses(line)).collect();
+                assert_eq!(shown, real, "what the page shows, and what the process logs");
             }
-            ["target/release/weir", "hit", ..] => {
-                let line = command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir")) + " --address " + &grpc;
-                assert_shows(shown, &shell(&line));
-            }
-            ["target/release/weir", "check", ..] => {
-                assert_shows(shown, &shell(&command.replace("target/release/weir", env!("CARGO_BIN_EXE_weir"))));
-            }
+            ["weir", "hit", ..] => assert_shows(shown, &shell(&(command.replacen("weir", WEIR, 1) + " --address " + &grpc))),
+            ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&example_configuration(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");
@@ -162,21 +159,21 @@ fn run(commands: &[Shown]) {
                 assert_eq!(shown.output.iter().map(|line| name(line)).collect::<Vec<_>>(), real);
             }
             ["curl", "-s", ..] => assert_shows(shown, &shell(&command.replace("localhost:8080", &http))),
-            ["REDIS_URL=localhost:6379", "cargo", "run", "--release"] => {
+            ["REDIS_URL=localhost:6379", "weir", "serve"] => {
                 let redis = RedisServer::start();
                 let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
                 assert!(weir.logs().join("\n").contains("counters are kept in Redis"));
             }
-            // What runs this test.
+            // It runs this test.
             ["tests/run.sh"] => assert!(tools::repository().join("tests/run.sh").exists()),
             _ => panic!("no test runs `{command}`"),
         }
     }
 }
 
-/// What somebody is to be told of can be told.
+/// The metrics of the alerts are on `/metrics` of a process in which nothing has happened yet.
 #[test]
-fn every_metric_to_be_told_of_is_there() {
+fn every_alert_has_its_metric() {
     let redis = RedisServer::start();
     let url = redis.url();
     let pages = [&[][..], &[("REDIS_URL", &url[..])]].map(|environment| {
@@ -184,16 +181,16 @@ fn every_metric_to_be_told_of_is_there() {
         http_client::post(weir.http_addr(), "/json", br#"{"domain": "nobody", "descriptors": [{"entries": [{"key": "k"}]}]}"#);
         let wanted = if environment.is_empty() { "weir_memory_keys" } else { "weir_redis_up" };
         let page = || Some(weir.get("/metrics").1).filter(|page| page.contains(wanted));
-        wait::eventually(page).expect("Redis is looked at")
+        wait::eventually(page).expect("an inspection of Redis")
     });
     let text = tools::file("deploy/operations.md");
-    let (_, section) = text.split_once("### What to be told of\n").expect("the section");
+    let (_, section) = text.split_once("\n## Alerts\n").expect("the section");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let words = section.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let names: Vec<_> = words.filter(|word| word.starts_with("weir_") || word.starts_with("ratelimit_")).collect();
     assert!(names.len() > 5, "{names:?}");
     for name in names {
-        assert!(pages.iter().any(|page| page.contains(&format!("# TYPE {name} "))), "{name} is in no /metrics");
+        assert!(pages.iter().any(|page| page.contains(&format!("# TYPE {name} "))), "{name} is not on /metrics");
     }
 }
 

@@ -1,0 +1,123 @@
+//! The form of the pages: title, introduction, contents; links; the size of the README; metrics and figures that pages repeat.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use weir::metrics::families;
+
+use super::pages;
+use crate::support::tools;
+
+/// What a newcomer reads in three minutes.
+const LONGEST_README_BYTES: usize = 12 << 10;
+
+/// Pages without contents: one has a table of rooms in its place, the other is one list by release.
+const WITHOUT_CONTENTS: [&str; 2] = ["ARCHITECTURE.md", "CHANGELOG.md"];
+
+/// The lines of a page outside of its code blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut in_code = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    })
+}
+
+/// The targets of the links of a page, images included.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(text) {
+        // Every second part is code.
+        let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        found.extend(plain.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())));
+    }
+    found
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> Vec<String> {
+    let is_kept = |letter: char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
+    prose(text)
+        .filter(|line| line.starts_with('#'))
+        .map(|line| line.trim_start_matches('#').trim())
+        .map(|heading| heading.to_lowercase().chars().filter(|&letter| is_kept(letter)).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_to_a_heading() {
+    for page in pages() {
+        let text = tools::file(&page);
+        let folder = Path::new(&page).parent().expect("a folder");
+        for link in links(&text).iter().filter(|link| !link.starts_with("http")) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let path = if path.is_empty() { Path::new(&page).to_owned() } else { folder.join(path) };
+            assert!(tools::repository().join(&path).exists(), "{page}: there is no {link}");
+            if !anchor.is_empty() {
+                let target = tools::file(&path.to_string_lossy());
+                assert!(anchors(&target).iter().any(|known| known == anchor), "{page}: there is no heading for {link}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_page_begins_with_its_title_an_introduction_and_its_contents() {
+    for page in pages().iter().filter(|page| !WITHOUT_CONTENTS.contains(&&***page)) {
+        let text = tools::file(page);
+        let mut lines = text.lines();
+        assert!(lines.next().is_some_and(|line| line.starts_with("# ")), "{page} begins with no title");
+        assert_eq!(lines.next(), Some(""), "{page}: an empty line follows the title");
+        let introduction = lines.next().expect("an introduction");
+        assert!(introduction.starts_with(char::is_alphabetic), "{page} begins with {introduction}");
+        let sections: Vec<&str> = prose(&text).filter(|line| line.starts_with("## ") && *line != "## Contents").collect();
+        let (head, _) = text.split_once(sections[0]).expect("a section");
+        let listed = links(head);
+        for section in sections {
+            let anchor = format!("#{}", anchors(section)[0]);
+            assert!(listed.contains(&anchor), "{page}: the contents miss {section}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let length = tools::file("README.md").len();
+    assert!(length <= LONGEST_README_BYTES, "the README has {length} bytes; move something into a page");
+}
+
+/// The ratios of the README are those that were measured last.
+#[test]
+fn the_readme_repeats_the_measured_ratios() {
+    let (readme, measured) = (tools::file("README.md"), tools::file("benches/README.md"));
+    let (_, table) = readme.split_once("| row | ratio | measured |\n|---|---|---|\n").expect("the table of ratios");
+    let rows: Vec<Vec<&str>> = table.lines().take_while(|line| line.starts_with('|')).map(|line| line.split(" | ").collect()).collect();
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        let [number, _, median] = row[..] else { panic!("{row:?} has three cells") };
+        let source = measured.lines().find(|line| line.starts_with(&format!("{number} | "))).expect("a row of benches/README.md");
+        let value = source.split(" | ").nth(4).expect("the measured value");
+        assert_eq!(value.split(' ').next(), median.split(' ').next(), "{source}");
+    }
+}
+
+/// Every family of metrics stands in deploy/operations.md, and no page names another one.
+#[test]
+fn the_pages_name_every_metric() {
+    let declared: BTreeSet<&str> = families::ALL.iter().map(|family| family.name()).collect();
+    let mut described = BTreeSet::new();
+    for page in pages() {
+        let text = tools::file(&page);
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        for name in words.filter(|word| word.starts_with("weir_") || word.starts_with("ratelimit_service_")) {
+            assert!(declared.contains(name), "{page}: there is no metric {name}");
+            if page == "deploy/operations.md" {
+                described.insert(name.to_owned());
+            }
+        }
+    }
+    // The others of its kind are named by their endings.
+    let missing: Vec<_> = declared.iter().filter(|name| name.starts_with("weir_") && !described.contains(**name)).collect();
+    assert!(missing.is_empty(), "deploy/operations.md does not describe {missing:?}");
+}
