@@ -232,7 +232,7 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Recei
     let _ = stream.set_nodelay(true);
     let pages = service_fn(move |request| {
         let pages = Arc::clone(&pages);
-        async move { Ok::<_, Infallible>(guarded(&pages, request).await) }
+        async move { Ok::<_, Infallible>(catch_panics(&pages, request).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD_BYTES);
@@ -248,7 +248,7 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Recei
 }
 
 /// A panic costs one request and is counted.
-async fn guarded(pages: &Pages, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn catch_panics(pages: &Pages, request: Request<Incoming>) -> Response<Full<Bytes>> {
     AssertUnwindSafe(pages.page(request)).catch_unwind().await.unwrap_or_else(|_| {
         pages.metrics.panicked();
         failed(StatusCode::INTERNAL_SERVER_ERROR, "the request made the service panic; this is a defect of the service")

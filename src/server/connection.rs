@@ -40,14 +40,14 @@ pub(super) enum Phase {
     /// Connections are served.
     Serving,
     /// Connections accept no more requests, and finish those in flight within `grace`.
-    Ending { grace: Duration },
+    Draining { grace: Duration },
 }
 
-/// How a connection is to end.
+/// How a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum Close {
     /// When all requests in flight are answered, or after this grace period.
-    Within(Duration),
+    Graceful(Duration),
     /// At once; requests in flight get no answer.
     Now,
 }
@@ -112,28 +112,28 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     let NewConnection { stream, permit: _permit } = connection;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a shutdown does not wait for it.
-    let greeted = tokio::select! {
-        greeted = timeout(options.preface_timeout, greet(stream)) => greeted,
-        _ = ending(&mut phase) => return,
+    let read = tokio::select! {
+        read = timeout(options.preface_timeout, read_preface(stream)) => read,
+        _ = draining(&mut phase) => return,
     };
-    let Ok(Ok(Some(stream))) = greeted else { return };
+    let Ok(Ok(Some(stream))) = read else { return };
     let intake = Intake::new(&worker.backlog);
     let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&worker.services.metrics));
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
     // Timers run in tasks of their own: the task that serves is woken often, and would poll them each time.
-    let mut ends = JoinSet::new();
+    let mut close_timers = JoinSet::new();
     if let Some(pings) = http2.ping_pong() {
-        ends.spawn(vanished(pings));
+        close_timers.spawn(close_without_pong(pings));
     }
-    ends.spawn(until_its_end(options, phase));
+    close_timers.spawn(close_at_age_or_drain(options, phase));
     let mut accepted = Vec::new();
     let mut calls = Calls::new(Arc::clone(&worker.services), Arc::clone(&worker.wait_permits), Arc::clone(&intake), begin);
     poll_fn(|context| {
-        while let Poll::Ready(Some(Ok(end))) = ends.poll_join_next(context) {
-            let End::Within(grace) = end else { return Poll::Ready(()) };
+        while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
+            let Close::Graceful(grace) = close else { return Poll::Ready(()) };
             http2.graceful_shutdown();
-            ends.spawn(after(grace));
+            close_timers.spawn(close_after(grace));
         }
         if accept(&mut http2, &mut accepted, &intake, context).is_ready() {
             return Poll::Ready(());
@@ -187,7 +187,7 @@ fn http2(options: Options) -> server::Builder {
 ///
 /// # Errors
 /// The socket's.
-async fn greet(mut stream: TcpStream) -> std::io::Result<Option<TcpStream>> {
+async fn read_preface(mut stream: TcpStream) -> std::io::Result<Option<TcpStream>> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {
@@ -200,35 +200,35 @@ async fn greet(mut stream: TcpStream) -> std::io::Result<Option<TcpStream>> {
     Ok(None)
 }
 
-/// Waits until the connection has reached its maximum age, varied by a tenth, or the process ends.
-async fn until_its_end(options: Options, mut phase: watch::Receiver<Phase>) -> End {
+/// Waits until the connection has reached its maximum age, varied by a tenth, or the process drains.
+async fn close_at_age_or_drain(options: Options, mut phase: watch::Receiver<Phase>) -> Close {
     let age = options.max_connection_age.mul_f64(0.9 + 0.2 * fastrand::f64());
-    End::Within(tokio::select! {
+    Close::Graceful(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
-        grace = ending(&mut phase) => grace,
+        grace = draining(&mut phase) => grace,
     })
 }
 
 /// Waits until the client leaves a ping without an answer.
-async fn vanished(mut pings: PingPong) -> End {
+async fn close_without_pong(mut pings: PingPong) -> Close {
     loop {
         sleep(KEEP_ALIVE).await;
         match timeout(KEEP_ALIVE_TIMEOUT, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => return End::Now,
+            Ok(Err(_)) | Err(_) => return Close::Now,
         }
     }
 }
 
-async fn after(grace: Duration) -> End {
+async fn close_after(grace: Duration) -> Close {
     sleep(grace).await;
-    End::Now
+    Close::Now
 }
 
-/// Waits until the process ends; returns the grace period for requests in flight.
-pub(super) async fn ending(phase: &mut watch::Receiver<Phase>) -> Duration {
-    match phase.wait_for(|phase| matches!(phase, Phase::Ending { .. })).await.as_deref() {
-        Ok(Phase::Ending { grace }) => *grace,
+/// Waits until the process drains; returns the grace period for requests in flight.
+pub(super) async fn draining(phase: &mut watch::Receiver<Phase>) -> Duration {
+    match phase.wait_for(|phase| matches!(phase, Phase::Draining { .. })).await.as_deref() {
+        Ok(Phase::Draining { grace }) => *grace,
         _ => Duration::ZERO,
     }
 }

@@ -74,7 +74,7 @@ impl Workers {
 
     /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the threads. Blocks.
     pub fn drain(&self, grace: Duration) {
-        self.phase.send_replace(Phase::Ending { grace });
+        self.phase.send_replace(Phase::Draining { grace });
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         for thread in threads {
             if thread.join().is_err() {
@@ -95,14 +95,14 @@ fn runtime_builder(backlog: &Arc<Backlog>) -> Builder {
 async fn work<T: ShouldRateLimit>(mut incoming: mpsc::Receiver<NewConnection>, state: WorkerState<T>, phase: watch::Receiver<Phase>) {
     let state = Arc::new(state);
     let mut connections = JoinSet::new();
-    let mut ending = phase.clone();
+    let mut drained = phase.clone();
     let grace = loop {
         tokio::select! {
             Some(connection) = incoming.recv() => {
                 drop(connections.spawn(connection::serve(connection, Arc::clone(&state), phase.clone())));
             }
             Some(_) = connections.join_next() => {}
-            grace = connection::ending(&mut ending) => break grace,
+            grace = connection::draining(&mut drained) => break grace,
         }
     };
     let _ = tokio::time::timeout(grace, async { while connections.join_next().await.is_some() {} }).await;
