@@ -26,7 +26,7 @@ mod support {
     pub mod workload;
 }
 
-use support::workload::{message, rules, service, usual};
+use support::workload::{message, rules, service, typical_rules};
 
 const ROUNDS: usize = 9;
 
@@ -153,7 +153,7 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         let message = message.clone();
         move || drop(black_box(decode(black_box(&message)).expect("a request")))
     }));
-    let rules = Arc::new(usual());
+    let rules = Arc::new(typical_rules());
     rows.push(Row::new(of("plan, with decode"), {
         let (message, rules, options) = (message.clone(), Arc::clone(&rules), plan::Options::default());
         move || drop(black_box(Arc::new(Plan::new(&rules, &decode(&message).expect("a request"), &options))))

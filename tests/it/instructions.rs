@@ -1,7 +1,7 @@
-//! What a decision costs in instructions, counted by callgrind and held to figures that are written down: no busy machine hides a regression.
+//! The instructions of a decision, counted by callgrind and compared with recorded counts. A busy machine does not change them.
 //!
-//! Another compiler or C library makes other instructions: then the figures are only reported, and written anew to be put in their place.
-//! Hash maps with random keys make the counts vary by a few in a thousand; what is counted is the mean of many calls.
+//! Another compiler or C library makes other instructions; then differences are only reported. Each run writes its counts to a file that can
+//! replace the recorded one. Random keys of hash maps change the counts by a few in a thousand, so that each is the mean of many calls.
 
 mod cases;
 
@@ -13,32 +13,32 @@ use std::process::Command;
 
 use crate::support::tools;
 
-/// Where the figures are written down.
-const KEPT: &str = "tests/vectors/instructions.txt";
+/// The file of the recorded counts.
+const RECORDED: &str = "tests/vectors/instructions.txt";
 
-/// Where they are written by each run.
+/// The file to which each run writes its counts.
 const NEW: &str = "target/instructions.txt";
 
-const REMEDY: &str = "if that is meant: cp target/instructions.txt tests/vectors/instructions.txt";
+const REMEDY: &str = "if the change is intended: cp target/instructions.txt tests/vectors/instructions.txt";
 
-/// By how much a count may differ: a share of it, and instructions.
+/// The permitted difference of a count: a share of it plus a number of instructions.
 const TOLERANCE: (f64, f64) = (0.02, 1.0);
 
 const HEAD: &str =
     "# Instructions of one call, built as the tests are. Written by `cargo test --test it instructions` to target/instructions.txt.\n";
 
-/// What decides how many instructions there are, apart from the code.
+/// The prefix of the line that names what changes instruction counts apart from the code.
 const BUILT: &str = "# built with ";
 
-/// What was counted, and with what it was built.
+/// Counts, and the tools with which the code was built.
 #[derive(Debug, PartialEq)]
-struct Figures {
+struct Counts {
     built: String,
-    /// By name, in the order of the cases.
+    /// Instructions of one call by the name of the case, in the order of the cases.
     counts: Vec<(String, f64)>,
 }
 
-impl Figures {
+impl Counts {
     fn parse(text: &str) -> Self {
         let built = text.lines().find_map(|line| line.strip_prefix(BUILT)).unwrap_or_default().to_owned();
         let count = |line: &str| line.trim().split_once("  ").map(|(count, name)| (name.to_owned(), count.parse().expect("a number")));
@@ -58,12 +58,12 @@ impl Figures {
     }
 }
 
-/// What became more, and what became less, than was written down.
-fn compare(kept: &Figures, new: &Figures) -> (Vec<String>, Vec<String>) {
+/// The counts that are above the recorded ones, and those that are below.
+fn compare(recorded: &Counts, new: &Counts) -> (Vec<String>, Vec<String>) {
     let (mut more, mut less) = (Vec::new(), Vec::new());
     for (name, count) in &new.counts {
-        let Some(before) = kept.of(name) else {
-            more.push(format!("{name}: {count:.1}, and nothing is written down"));
+        let Some(before) = recorded.of(name) else {
+            more.push(format!("{name}: {count:.1}, and no count is recorded"));
             continue;
         };
         let (share, few) = TOLERANCE;
@@ -74,7 +74,7 @@ fn compare(kept: &Figures, new: &Figures) -> (Vec<String>, Vec<String>) {
             less.push(line);
         }
     }
-    more.extend(kept.counts.iter().filter(|(name, _)| new.of(name).is_none()).map(|(name, _)| format!("{name}: is not counted any more")));
+    more.extend(recorded.counts.iter().filter(|(name, _)| new.of(name).is_none()).map(|(name, _)| format!("{name}: is no longer counted")));
     (more, less)
 }
 
@@ -83,7 +83,7 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output).lines().next().unwrap_or("unknown").to_owned()
 }
 
-/// The compiler; its target; the C library, which copies memory; and whether memory is copied and searched by wide registers.
+/// The compiler, its target, the C library (which copies memory), and whether the CPU has wide registers for copying and searching.
 fn built() -> String {
     let compiler = first_line("rustc", &["--version"]);
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
@@ -94,9 +94,9 @@ fn built() -> String {
     format!("{compiler}, {target}, {library}, {wide}{incremental}")
 }
 
-/// Runs the cases of this binary under callgrind. Before each call of a function with this in its name it writes what it has counted to a file
-/// of its own: every second file is what stands between [`cases::counted_by_callgrind`] and [`cases::no_more_counted_by_callgrind`].
-fn count(folder: &Path) -> Figures {
+/// Runs the cases of this binary under callgrind. Before each call of a function whose name contains `counted_by_callgrind` it writes its count
+/// to a new file. Every second file is the count from [`cases::counted_by_callgrind`] to [`cases::no_more_counted_by_callgrind`].
+fn count(folder: &Path) -> Counts {
     let out = folder.join("out");
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--dump-before=*counted_by_callgrind*"]);
@@ -106,49 +106,46 @@ fn count(folder: &Path) -> Figures {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     let cases = text.lines().filter_map(|line| line.strip_prefix(cases::COUNTED)?.split_once(' '));
-    let counts = cases.enumerate().map(|(place, (calls, name))| {
-        let file = format!("{}.{}", out.display(), 2 * (place + 1));
+    let counts = cases.enumerate().map(|(index, (calls, name))| {
+        let file = format!("{}.{}", out.display(), 2 * (index + 1));
         let dump = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
         let total = dump.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
         let total: f64 = total.and_then(|total| total.trim().parse().ok()).unwrap_or_else(|| panic!("{file} has no total"));
         assert!(total > 0.0, "{name}: nothing was counted");
         (name.to_owned(), total / calls.parse::<f64>().expect("a number"))
     });
-    Figures { built: built(), counts: counts.collect() }
+    Counts { built: built(), counts: counts.collect() }
 }
 
 #[test]
-fn instructions_are_no_more_than_is_written_down() {
+fn instructions_are_no_more_than_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let new = count(folder.path());
     fs::write(tools::repository().join(NEW), new.text()).expect("target/ is there");
-    let kept = Figures::parse(&tools::file(KEPT));
-    let (more, less) = compare(&kept, &new);
-    // Around the test runner, which shows nothing of tests that pass.
+    let recorded = Counts::parse(&tools::file(RECORDED));
+    let (more, less) = compare(&recorded, &new);
+    // Written to stderr directly, because the test runner hides the output of tests that pass.
     let report = |text: String| io::stderr().write_all(text.as_bytes()).expect("stderr");
-    if kept.built != new.built {
+    if recorded.built != new.built {
         let changes = [more, less].concat().join("\n");
-        report(format!("instructions: counted with {}, written down with {}; {REMEDY}\n{changes}\n", new.built, kept.built));
+        report(format!("instructions: counted with {}, recorded with {}; {REMEDY}\n{changes}\n", new.built, recorded.built));
         return;
     }
     if !less.is_empty() {
-        report(format!("instructions: less than before; write it down: cp {NEW} {KEPT}\n{}\n", less.join("\n")));
+        report(format!("instructions: fewer than recorded; to record them: cp {NEW} {RECORDED}\n{}\n", less.join("\n")));
     }
-    assert!(more.is_empty(), "more instructions than before; {REMEDY}\n{}", more.join("\n"));
+    assert!(more.is_empty(), "more instructions than recorded; {REMEDY}\n{}", more.join("\n"));
 }
 
 #[test]
-fn figures_are_read_as_they_are_written_and_compared() {
-    let figures = |counts: &[(&str, f64)]| Figures {
+fn counts_are_read_as_written_and_compared() {
+    let with_counts = |counts: &[(&str, f64)]| Counts {
         built: "rustc 1.0, glibc".to_owned(),
         counts: counts.iter().map(|&(name, count)| (name.to_owned(), count)).collect(),
     };
-    let kept = figures(&[("a, 1", 1_000.0), ("b", 1_000.0), ("c", 10.5), ("d", 1.0)]);
-    assert_eq!(Figures::parse(&kept.text()), kept);
-    let (more, less) = compare(&kept, &figures(&[("a, 1", 1_022.0), ("b", 900.0), ("c", 11.0), ("e", 1.0)]));
-    assert_eq!(
-        more,
-        ["a, 1: 1022.0 instructions, 1000.0 before (+2.2 %)", "e: 1.0, and nothing is written down", "d: is not counted any more"]
-    );
+    let recorded = with_counts(&[("a, 1", 1_000.0), ("b", 1_000.0), ("c", 10.5), ("d", 1.0)]);
+    assert_eq!(Counts::parse(&recorded.text()), recorded);
+    let (more, less) = compare(&recorded, &with_counts(&[("a, 1", 1_022.0), ("b", 900.0), ("c", 11.0), ("e", 1.0)]));
+    assert_eq!(more, ["a, 1: 1022.0 instructions, 1000.0 before (+2.2 %)", "e: 1.0, and no count is recorded", "d: is no longer counted"]);
     assert_eq!(less, ["b: 900.0 instructions, 1000.0 before (-10.0 %)"]);
 }

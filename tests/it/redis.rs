@@ -55,7 +55,7 @@ pub struct When {
     pub patience: Span,
 }
 
-/// All checks of requests that come in at a given time, each with its own patience.
+/// One script call for these requests at their time, each with its own deadline and `max_hold`.
 pub fn call<'p>(requests: impl IntoIterator<Item = (&'p Checks, When)>) -> Call<'p> {
     let mut now = Micros::default();
     let part = |(checks, when): (&'p Checks, When)| {

@@ -1,4 +1,4 @@
-//! What the tests stand on: real processes on free ports, each with a folder of its own, gone when the test is done.
+//! Shared by the tests: real processes on free ports, each with its own folder, which end with the test; and requests.
 
 pub mod certificates;
 pub mod cluster;
@@ -31,10 +31,10 @@ pub use self::weir::Weir;
 /// The client that `build.rs` makes.
 pub type Client = RateLimitServiceClient<Channel>;
 
-/// For tests that start a handful of servers or load the machine: one at a time.
+/// A lock for tests that start many servers or load the machine: only one of them runs at a time.
 pub fn exclusive() -> MutexGuard<'static, ()> {
     static EXCLUSIVE: Mutex<()> = Mutex::new(());
-    // One that failed left nothing behind.
+    // A test that failed leaves no state behind.
     EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -49,7 +49,7 @@ descriptors:
 ",
 )];
 
-/// Limits with metadata, domain `meta`: `narrow` adds to what `wide` says, and differs in one thing.
+/// Limits with metadata, domain `meta`. The metadata of `narrow` adds a tag to that of `wide`, and has another team.
 pub const METADATA: &[(&str, &str)] = &[(
     "meta.yaml",
     r#"
@@ -64,13 +64,13 @@ descriptors:
 "#,
 )];
 
-/// A descriptor of these entries.
+/// A descriptor with these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |&(key, value): &(&str, &str)| Entry { key: key.into(), value: value.into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-/// A request that leaves the hits to its descriptors.
+/// A request without `hits_addend`: each descriptor asks for one hit, or for its own `hits_addend`.
 pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
 }
@@ -91,7 +91,7 @@ fn json_value(value: &prost_types::Value) -> Value {
     }
 }
 
-/// `ShouldRateLimit` with these bytes for its message, whatever they are; the answer's bytes.
+/// Calls `ShouldRateLimit` with these bytes as its message, valid or not. Returns the bytes of the answer.
 pub async fn raw_call(weir: &Weir, message: &[u8]) -> Result<Vec<u8>, Status> {
     let channel = Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("an address is a URI").connect().await;
     let mut client = tonic::client::Grpc::new(channel.expect("weir listens"));
@@ -100,7 +100,7 @@ pub async fn raw_call(weir: &Weir, message: &[u8]) -> Result<Vec<u8>, Status> {
     Ok(client.unary(Request::new(message.to_vec()), path, Raw).await?.into_inner())
 }
 
-/// Bytes as they are, in both directions.
+/// A codec that passes bytes unchanged in both directions.
 #[derive(Clone, Copy, Default)]
 struct Raw;
 

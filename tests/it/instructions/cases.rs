@@ -1,4 +1,4 @@
-//! What is counted: the steps of a request in memory, one algorithm's step, and matching in few and in many limits.
+//! The cases whose instructions are counted: the steps of a request in memory, a step of each algorithm, and matching in few and in many limits.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -12,23 +12,23 @@ use weir::rls::decode::decode;
 use weir::rules::Rules;
 use weir::time::{Micros, Rate, Span, Unit};
 
-use crate::support::workload::{message, rules, service, usual};
+use crate::support::workload::{message, rules, service, typical_rules};
 
-/// Begins the line of a case: then come the calls, a space and the name.
+/// The beginning of a case's line; the number of calls, a space and the name follow.
 pub const COUNTED: &str = "counted: ";
 
-/// Calls that are counted of each case, after as many that warm it up.
+/// Counted calls of each case, after a warm-up of as many.
 const CALLS: usize = 1_000;
 
-/// Customers in turn; more than a few, so that no single place in a hash map decides.
+/// Customers in turn; many, so that the count does not depend on one position in a hash map.
 const CUSTOMERS: usize = 500;
 
-/// Equal rules that are asked in turn: how long a look-up searches depends a little on the random key of each hash map.
+/// Equal sets of rules that are used in turn, because the cost of a look-up depends a little on the random key of its hash map.
 const SETS: usize = 8;
 
 const START: Micros = Micros(1_800_000_000_000_000);
 
-/// What callgrind counts. Its name is all that it is told.
+/// The function that callgrind counts; it is selected by its name.
 #[inline(never)]
 pub fn counted_by_callgrind(call: &mut dyn FnMut()) {
     for _ in 0..CALLS {
@@ -36,7 +36,7 @@ pub fn counted_by_callgrind(call: &mut dyn FnMut()) {
     }
 }
 
-/// The end of what callgrind counts.
+/// The call at which callgrind stops counting.
 #[inline(never)]
 pub fn no_more_counted_by_callgrind() {
     black_box(());
@@ -50,9 +50,9 @@ fn count(name: &str, mut call: impl FnMut()) {
 }
 
 #[test]
-#[ignore = "run under callgrind by its neighbour"]
+#[ignore = "run under callgrind by instructions_are_no_more_than_recorded"]
 fn counted() {
-    // The line of the test runner ends here.
+    // Ends the line that the test runner has begun.
     println!();
     for descriptors in [1, 3, 10] {
         request(descriptors);
@@ -73,7 +73,7 @@ fn request(descriptors: usize) {
         all.rotate_left(1);
         drop(black_box(decode(black_box(&all[0])).expect("a request")));
     });
-    let (mut all, rules, options) = (messages(), Arc::new(usual()), plan::Options::default());
+    let (mut all, rules, options) = (messages(), Arc::new(typical_rules()), plan::Options::default());
     count(&of("decode and plan"), || {
         all.rotate_left(1);
         drop(black_box(Plan::new(&rules, &decode(&all[0]).expect("a request"), &options)));
@@ -99,18 +99,18 @@ fn step(name: &str, kind: AlgorithmKind) {
 
 fn matching(limits: usize) {
     let written = |value: &dyn Fn(usize) -> String| {
-        let limit = |place| format!("- {{key: path, value: '{}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n", value(place));
+        let limit = |index| format!("- {{key: path, value: '{}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n", value(index));
         let text = (0..limits).map(limit).collect::<String>();
         (0..SETS).map(|_| rules(&text)).collect::<VecDeque<Rules>>()
     };
     let find = |name: &str, mut sets: VecDeque<Rules>, value: &dyn Fn(usize) -> String| {
-        let mut values: VecDeque<String> = (0..CUSTOMERS).map(|place| value(place % limits)).collect();
+        let mut values: VecDeque<String> = (0..CUSTOMERS).map(|index| value(index % limits)).collect();
         count(&format!("match one of {limits} {name}"), || {
             values.rotate_left(1);
             sets.rotate_left(1);
             black_box(sets[0].find(b"shop", &[Entry { key: b"path", value: black_box(values[0].as_bytes()) }]));
         });
     };
-    find("values", written(&|place| format!("/{place:04}")), &|place| format!("/{place:04}"));
-    find("prefixes", written(&|place| format!("/{place:04}/*")), &|place| format!("/{place:04}/x"));
+    find("values", written(&|index| format!("/{index:04}")), &|index| format!("/{index:04}"));
+    find("prefixes", written(&|index| format!("/{index:04}/*")), &|index| format!("/{index:04}/x"));
 }

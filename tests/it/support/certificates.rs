@@ -1,11 +1,11 @@
-//! Authorities and certificates of a test's own, as files in a folder that is gone with it.
+//! Certificate authorities and certificates of a test, as files in a temporary folder.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
-/// Signs certificates.
+/// A certificate authority.
 pub struct Authority {
     name: &'static str,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -29,7 +29,7 @@ impl Authority {
         self.sign(CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names"))
     }
 
-    /// One that is no longer valid.
+    /// An expired certificate for these names, and its key.
     pub fn issue_expired(&self, names: &[&str]) -> Issued {
         let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
         (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
@@ -50,7 +50,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// Where they are.
+/// A temporary folder of files.
 pub struct Files(TempDir);
 
 impl Files {
@@ -62,7 +62,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// As text, for settings and arguments.
+    /// The path of a file as text, for settings and arguments.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
@@ -73,14 +73,14 @@ impl Files {
         self.path(name)
     }
 
-    /// `NAME.crt` and `NAME.key`.
+    /// Writes `NAME.crt` and `NAME.key`.
     pub fn write_issued(&self, name: &str, issued: &Issued) {
         self.write(&format!("{name}.crt"), &issued.certificate);
         self.write(&format!("{name}.key"), &issued.key);
     }
 }
 
-/// At once, as Kubernetes does it: nobody reads half of a file.
+/// Replaces a file atomically, as Kubernetes does, so that no process reads half of it.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).expect("written");

@@ -1,4 +1,4 @@
-//! A Redis Cluster of three primaries and three replicas on free ports; gone when dropped.
+//! A Redis Cluster of three primaries and three replicas on free ports; it ends when it is dropped.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use super::wait::eventually;
 /// Primaries; each has one replica.
 const PRIMARIES: usize = 3;
 
-/// What each primary owns at first.
+/// The slots that each primary owns at first.
 const SLOTS: [RangeInclusive<u16>; PRIMARIES] = [0..=5460, 5461..=10922, 10923..=16383];
 
-/// Nodes and their ids; the first three were the primaries at first.
+/// Nodes and their ids; the first three are the primaries at first.
 pub struct Cluster {
     nodes: Vec<RedisServer>,
     ids: Vec<String>,
 }
 
 impl Cluster {
-    /// All slots served and all replicas in sync.
+    /// Returns when all slots are served and all replicas are in sync.
     pub fn start() -> Self {
         let nodes: Vec<_> = (0..2 * PRIMARIES).map(|_| node()).collect();
         let ids = nodes.iter().map(|node| node.run(&["CLUSTER", "MYID"])).collect();
@@ -38,7 +38,7 @@ impl Cluster {
             self.nodes[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &met, &bus]);
         }
         for (replica, id) in self.nodes[PRIMARIES..].iter().zip(&self.ids) {
-            // A node can follow only whom it has met.
+            // A node can replicate only a node that it has met.
             let follows = eventually(|| replica.try_run::<()>(&["CLUSTER", "REPLICATE", id]).ok());
             assert!(follows.is_some(), "{} does not meet {id}", replica.port());
         }
@@ -47,7 +47,7 @@ impl Cluster {
         assert!(eventually(|| synced().then_some(())).is_some(), "the replicas do not get in sync");
     }
 
-    /// Waits until every node that lives serves all slots, and knows all replicas as such.
+    /// Waits until every running node serves all slots, and knows all replicas.
     pub fn wait_until_ok(&self) {
         let is_ok = |node: &RedisServer| {
             let info: String = node.try_run(&["CLUSTER", "INFO"]).unwrap_or_default();
@@ -56,20 +56,20 @@ impl Cluster {
                 && info.contains("cluster_known_nodes:6")
                 && nodes.lines().filter(|line| line.contains("slave") || line.contains("fail")).count() == PRIMARIES
         };
-        let ok = eventually(|| self.living().all(is_ok).then_some(()));
+        let ok = eventually(|| self.running().all(is_ok).then_some(()));
         assert!(
             ok.is_some(),
-            "the cluster does not get well: {:?}",
-            self.living().next().map(|node| node.run::<String>(&["CLUSTER", "NODES"]))
+            "the cluster does not become ok: {:?}",
+            self.running().next().map(|node| node.run::<String>(&["CLUSTER", "NODES"]))
         );
     }
 
-    /// How `REDIS_URL` names it: by some of its nodes.
+    /// The value of `REDIS_URL`: the addresses of all nodes.
     pub fn url(&self) -> String {
         self.nodes.iter().map(RedisServer::url).collect::<Vec<_>>().join(",")
     }
 
-    fn living(&self) -> impl Iterator<Item = &RedisServer> {
+    fn running(&self) -> impl Iterator<Item = &RedisServer> {
         self.nodes.iter().filter(|node| node.runs())
     }
 
@@ -85,12 +85,12 @@ impl Cluster {
 
     /// The slot of a key.
     pub fn slot(&self, key: &str) -> u16 {
-        self.living().next().expect("a node lives").run(&["CLUSTER", "KEYSLOT", key])
+        self.running().next().expect("a node runs").run(&["CLUSTER", "KEYSLOT", key])
     }
 
-    /// The port of the primary that owns a slot, as the other living nodes say.
+    /// The port of the primary that owns a slot, according to a running node.
     pub fn owner(&self, slot: u16) -> u16 {
-        Self::owner_by(self.living().next().expect("a node lives"), slot).unwrap_or_else(|| panic!("nobody owns slot {slot}"))
+        Self::owner_by(self.running().next().expect("a node runs"), slot).unwrap_or_else(|| panic!("no primary owns slot {slot}"))
     }
 
     fn owner_by(node: &RedisServer, slot: u16) -> Option<u16> {
@@ -111,20 +111,20 @@ impl Cluster {
         SLOTS.iter().map(|slots| self.owner(*slots.start())).collect()
     }
 
-    /// Waits until every living node says that somebody else than `old` owns the slot; who does.
+    /// Waits until all running nodes agree on an owner of the slot other than `old`. Returns its port.
     pub fn wait_for_new_owner(&self, slot: u16, old: u16) -> u16 {
         let found = eventually(|| {
-            let owners: Vec<_> = self.living().map(|node| Self::owner_by(node, slot)).collect();
+            let owners: Vec<_> = self.running().map(|node| Self::owner_by(node, slot)).collect();
             let first = owners[0].filter(|&port| port != old)?;
             owners.iter().all(|owner| *owner == Some(first)).then_some(first)
         });
-        found.unwrap_or_else(|| panic!("nobody takes slot {slot} over from {old}"))
+        found.unwrap_or_else(|| panic!("no primary takes slot {slot} over from {old}"))
     }
 
     /// Moves a slot with its keys, one at a time, to the primary on another port, and pauses between the steps.
     pub fn migrate(&self, slot: u16, to: u16, pause: Duration) {
         let from = self.owner(slot);
-        let by_port = |port: u16| self.nodes.iter().position(|node| node.port() == port).expect("one of ours");
+        let by_port = |port: u16| self.nodes.iter().position(|node| node.port() == port).expect("a node of this cluster");
         let (source, target) = (by_port(from), by_port(to));
         let slot = slot.to_string();
         self.nodes[target].run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[source]]);
@@ -140,7 +140,7 @@ impl Cluster {
         let ends = [target, source].into_iter();
         let others = (0..self.nodes.len()).filter(|index| ![target, source].contains(index));
         for index in ends.chain(others) {
-            // Replicas learn it from their primary, and say so.
+            // Replicas learn it from their primary, and refuse the command.
             let _ = self.nodes[index].try_run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[target]]);
             std::thread::sleep(pause / 4);
         }
@@ -178,7 +178,7 @@ mod tests {
     use crate::support::exclusive;
 
     #[test]
-    fn forms_fails_over_and_migrates() {
+    fn a_cluster_forms_migrates_a_slot_and_fails_over() {
         let _exclusive = exclusive();
         let began = Instant::now();
         let mut cluster = Cluster::start();
@@ -194,8 +194,8 @@ mod tests {
         assert_eq!(cluster.owner(slot), target);
         assert_eq!(cluster.node(target).run::<i64>(&["EXISTS", &keys[0], &keys[1], &keys[2]]), 3);
         cluster.kill(target);
-        let heir = cluster.wait_for_new_owner(slot, target);
-        assert!(![owner, target].contains(&heir));
-        assert_eq!(cluster.node(heir).run::<i64>(&["EXISTS", &keys[0]]), 1);
+        let new_owner = cluster.wait_for_new_owner(slot, target);
+        assert!(![owner, target].contains(&new_owner));
+        assert_eq!(cluster.node(new_owner).run::<i64>(&["EXISTS", &keys[0]]), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! A real Envoy as a process of its own; killed when the test is done.
+//! A real Envoy process; it is killed when it is dropped.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts it with this configuration, which has its admin listener on port 0, and waits until it is ready for requests.
+    /// Starts Envoy with this configuration, whose admin listener has port 0. Returns when Envoy is ready for requests.
     pub fn start(configuration: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder for Envoy");
         let (file, address) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
@@ -46,7 +46,7 @@ impl Envoy {
         Self { child, admin, log, _folder: folder }
     }
 
-    /// Where one of its listeners is.
+    /// The address of a listener.
     pub fn listener(&self, name: &str) -> SocketAddr {
         let listeners = self.admin_page("/listeners?format=json");
         let statuses = listeners["listener_statuses"].as_array().expect("Envoy lists its listeners");
@@ -56,13 +56,13 @@ impl Envoy {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
-    /// A counter or gauge of its statistics; 0 while it has none of the name.
+    /// A counter or gauge of Envoy's statistics; 0 when it does not exist.
     pub fn stat(&self, name: &str) -> u64 {
         let page = http_client::get(self.admin, "/stats").body;
         page.lines().find_map(|line| line.split_once(": ").filter(|(stat, _)| *stat == name)?.1.parse().ok()).unwrap_or(0)
     }
 
-    /// What it has logged: warnings and errors, and nothing when all is well.
+    /// The log: warnings and errors.
     pub fn log(&self) -> String {
         self.log.text()
     }
@@ -77,22 +77,22 @@ impl Drop for Envoy {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Shown by the test runner only when the test failed.
+        // The test runner shows it only when the test fails.
         println!("-- log of Envoy\n{}", self.log.text());
     }
 }
 
-/// Lets Envoy check a configuration without serving it; panics with its words when it is refused or uses a deprecated field.
+/// Lets Envoy validate a configuration. Panics with Envoy's output when it is invalid or uses a deprecated field.
 pub fn validate(configuration: &str) {
     let folder = tempfile::tempdir().expect("a folder for Envoy");
     let file = folder.path().join("envoy.yaml");
     std::fs::write(&file, configuration).expect("Envoy's configuration");
     let output = command(&file).args(["--mode", "validate"]).output().unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("Deprecated field"), "Envoy refuses:\n{said}\n{configuration}");
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !output_text.contains("Deprecated field"), "Envoy refuses:\n{output_text}\n{configuration}");
 }
 
-/// `text` with one `old` replaced. It must be there exactly once, so that a test notices when the file it changes has changed.
+/// Replaces `old` in `text`. Panics unless `old` stands there exactly once, so that a test fails when the file that it edits has changed.
 pub fn with(text: &str, old: &str, new: &str) -> String {
     assert_eq!(text.matches(old).count(), 1, "{old:?} must be in the configuration once:\n{text}");
     text.replace(old, new)
@@ -100,7 +100,7 @@ pub fn with(text: &str, old: &str, new: &str) -> String {
 
 fn command(file: &Path) -> Command {
     let mut command = Command::new(tools::envoy());
-    // Hot restart would tie Envoys of tests that run at the same time to each other.
+    // With hot restart, Envoys of tests that run at the same time would share memory.
     command.args(["--disable-hot-restart", "--log-level", "warning", "-c"]).arg(file).env_clear().stdin(Stdio::null());
     command
 }

@@ -1,7 +1,7 @@
-//! Open-loop load: requests leave when they are due, whether or not the earlier ones were answered, as those of an Envoy do.
+//! An open-loop load: requests are sent when they are due, whether or not earlier ones were answered, like those of an Envoy.
 //!
-//! Latency counts from the instant a request was due, so that a stall is seen by all who met it. The load runs on a thread and a runtime of
-//! its own. It judges nothing: it keeps every record, and a test asks the [`Report`].
+//! Latency counts from the instant at which a request was due, so that a stall delays all requests that were due meanwhile. The load runs on its
+//! own thread and runtime. It only keeps records; tests evaluate them through the [`Report`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,23 +18,23 @@ use tonic::{Request, Response, Status};
 use super::wait::TIMEOUT;
 use super::{Client, Weir};
 
-/// Connections to each service: as many as a small Envoy has threads.
+/// Connections to each service, as many as a small Envoy has worker threads.
 const CONNECTIONS: usize = 4;
 
-/// So many good answers one after the other are no luck.
+/// The number of consecutive good answers that counts as a recovery.
 const IN_A_ROW: usize = 10;
 
-/// How much time there is, and how quiet the machine is.
+/// How long a scenario runs, and how strict its times are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Short, and beside other tests: counts are strict, times are not.
+    /// Short, while other tests run: counts are strict, times are not.
     Ci,
-    /// By `tests/faults.sh`, with the machine to itself: times as the goals say.
+    /// By `tests/faults.sh`, while nothing else runs: times are those of the goals.
     Script,
 }
 
 impl Pace {
-    /// What the environment says.
+    /// The pace that `WEIR_FAULTS` selects.
     pub fn here() -> Self {
         match std::env::var("WEIR_FAULTS").as_deref() {
             Ok("script") => Self::Script,
@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// One for each.
+    /// The value for this pace.
     pub fn pick<T>(self, ci: T, script: T) -> T {
         match self {
             Self::Ci => ci,
@@ -51,31 +51,31 @@ impl Pace {
         }
     }
 
-    /// A bound of the goals, as wide as the machine needs.
+    /// The bound for a goal's time: ten times as wide in CI.
     pub fn bound(self, goal: Duration) -> Duration {
         goal * self.pick(10, 1)
     }
 }
 
-/// One request, and what the report calls its kind.
+/// A request and its label in the report.
 pub struct LoadRequest {
     pub label: &'static str,
     pub request: RateLimitRequest,
 }
 
-/// What to send.
+/// What to send, where, and how often.
 pub struct Options {
-    /// Each gets every n-th request.
+    /// The services, which get the requests in turn.
     pub services: Vec<SocketAddr>,
     pub per_second: u32,
-    /// What `grpc-timeout` says; the client waits no longer either.
+    /// The value of `grpc-timeout`; the client waits no longer either.
     pub timeout: Duration,
-    /// The request of this number.
+    /// Makes the request with this number.
     pub request: Box<dyn Fn(u64) -> LoadRequest + Send>,
 }
 
 impl Options {
-    /// A usual load: as Envoy waits in the script, and with time to be late beside other tests.
+    /// A load with Envoy's timeout of 20 ms in the script, and with a long one in CI.
     pub fn new(services: &[Weir], request: impl Fn(u64) -> LoadRequest + Send + 'static) -> Self {
         let pace = Pace::here();
         Self {
@@ -96,16 +96,16 @@ pub enum Outcome {
     Failed(tonic::Code),
 }
 
-/// One request and its end.
+/// A request and its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     pub label: &'static str,
     /// When it was due.
     pub due: Instant,
-    /// From then to its end.
+    /// The time from `due` to the answer.
     pub latency: Duration,
     pub outcome: Outcome,
-    /// What its first descriptor has left.
+    /// What remains for its first descriptor.
     pub remaining: u32,
 }
 
@@ -130,18 +130,18 @@ impl Record {
         matches!(self.outcome, Outcome::Failed(_))
     }
 
-    /// The client itself waited no longer.
+    /// Whether the client gave up waiting.
     pub fn gave_up(&self) -> bool {
         self.outcome == Outcome::Failed(tonic::Code::Cancelled)
     }
 
-    /// An answer that is an error.
+    /// Whether the service answered with an error.
     pub fn is_error(&self) -> bool {
         self.is_failed() && !self.gave_up()
     }
 }
 
-/// A load that goes on until it is stopped.
+/// A load that runs until it is stopped.
 pub struct Load {
     records: Arc<Mutex<Vec<Record>>>,
     stop: Arc<AtomicBool>,
@@ -158,12 +158,12 @@ impl Load {
         Self { records, stop, thread: Some(thread) }
     }
 
-    /// What has ended so far.
+    /// The requests that have ended so far.
     pub fn so_far(&self) -> Report {
         Report::new(self.records.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Sends no more, and waits for the answers that are still to come.
+    /// Stops sending, and waits for the outstanding answers.
     pub fn stop(mut self) -> Report {
         self.end();
         self.so_far()
@@ -187,7 +187,7 @@ impl Drop for Load {
 }
 
 async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<AtomicBool>) {
-    // Connected before the first request is due: a load measures services, and not how long its own connections take.
+    // Connects before the first request is due, so that latencies do not include connecting.
     let mut clients = Vec::new();
     for number in 0..options.services.len() * CONNECTIONS {
         let address = options.services[number % options.services.len()];
@@ -218,7 +218,7 @@ async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<Atom
     calls.join_all().await;
 }
 
-/// One request at a time, for a test without a runtime.
+/// A client for tests without a runtime: one request at a time.
 pub struct BlockingClient {
     runtime: tokio::runtime::Runtime,
     client: Client,
@@ -231,7 +231,7 @@ impl BlockingClient {
         Self { runtime, client }
     }
 
-    /// Asks, and waits as long as a patient caller does.
+    /// Sends a request with a long timeout.
     pub fn ask(&mut self, request: RateLimitRequest) -> Record {
         let due = Instant::now();
         let mut request = Request::new(request);
@@ -239,7 +239,7 @@ impl BlockingClient {
         Record::new("", due, self.runtime.block_on(self.client.should_rate_limit(request)))
     }
 
-    /// Asks until the answer is good; how long it took.
+    /// Repeats a request until it is allowed. Returns how long that took.
     pub fn ask_until_ok(&mut self, request: &RateLimitRequest) -> Duration {
         let began = Instant::now();
         while !self.ask(request.clone()).is_ok() {
@@ -268,17 +268,17 @@ impl Report {
         self.0.len()
     }
 
-    /// Those that fit.
+    /// The records for which `keep` is true.
     pub fn filter(&self, keep: impl Fn(&Record) -> bool) -> Self {
         Self(self.0.iter().filter(|record| keep(record)).copied().collect())
     }
 
-    /// Those of one kind.
+    /// The records with this label.
     pub fn of(&self, label: &str) -> Self {
         self.filter(|record| record.label == label)
     }
 
-    /// Those that were due from one instant to before the other.
+    /// The records that were due at or after `from` and before `to`.
     pub fn between(&self, from: Instant, to: Instant) -> Self {
         self.filter(|record| record.due >= from && record.due < to)
     }
@@ -287,7 +287,7 @@ impl Report {
         self.0.iter().filter(|record| counts(record)).count()
     }
 
-    /// How many ended how, by the name of the outcome.
+    /// The number of records by outcome.
     pub fn outcomes(&self) -> BTreeMap<String, usize> {
         let mut outcomes = BTreeMap::new();
         for record in &self.0 {
@@ -296,7 +296,7 @@ impl Report {
         outcomes
     }
 
-    /// The latency that this part of all did not exceed.
+    /// The latency at this quantile.
     pub fn quantile(&self, part: f64) -> Duration {
         let mut latencies: Vec<_> = self.0.iter().map(|record| record.latency).collect();
         latencies.sort();
@@ -308,7 +308,7 @@ impl Report {
         self.0.iter().map(|record| record.latency).max().unwrap_or_default()
     }
 
-    /// From `event` to the first of ten good answers in a row; zero when they were never bad.
+    /// The time from `event` to the first of ten consecutive good answers; zero when no answer was bad, `None` when there was no recovery.
     pub fn recovery_after(&self, event: Instant) -> Option<Duration> {
         let later = &self.0[self.0.partition_point(|record| record.due < event)..];
         let first = later.windows(IN_A_ROW).find(|row| row.iter().all(Record::is_ok))?[0];
@@ -316,7 +316,7 @@ impl Report {
         Some(if bad_before { first.due + first.latency - event } else { Duration::ZERO })
     }
 
-    /// The longest time from the first to the last of a series of such records.
+    /// The longest time from the first to the last of consecutive records for which `of` is true.
     pub fn longest_series(&self, of: impl Fn(&Record) -> bool) -> Duration {
         let series = self.0.chunk_by(|left, right| of(left) == of(right)).filter(|series| of(&series[0]));
         series.map(|series| series[series.len() - 1].due - series[0].due).max().unwrap_or_default()
@@ -333,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn a_report_tells_when_it_was_good_again() {
+    fn a_report_finds_the_recovery() {
         let at = Instant::now();
         let bad = |ms| (100..300).contains(&ms) || ms == 350;
         let outcome = |ms| if bad(ms) { Outcome::Failed(tonic::Code::Unavailable) } else { Outcome::Ok };
         let report = Report::new((0..100).rev().map(|n| record(at, n * 10, outcome(n * 10))).collect());
         assert_eq!(report.recovery_after(at), Some(Duration::ZERO));
-        // Five good ones from 300 on are too few.
+        // The five good answers from 300 ms on are too few.
         let again = report.recovery_after(at + Duration::from_millis(100));
         assert_eq!(again, Some(Duration::from_millis(260 + 360 % 7)));
         assert_eq!(report.recovery_after(at + Duration::from_millis(950)), None);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_sends_what_it_was_told_when_it_was_told() {
+    fn a_load_sends_its_requests_when_they_are_due() {
         let services = [Weir::start(support::DEMO, &[]), Weir::start(support::DEMO, &[])];
         let key = |number: u64| if number.is_multiple_of(2) { "even" } else { "odd" };
         let load = Load::start(Options {
@@ -364,7 +364,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(500));
         let report = load.stop();
         assert!((80..=400).contains(&report.len()), "{} requests", report.len());
-        // Two a year of each key; every even number goes to one service, every odd one to the other.
+        // The limit is two a year per key. Even numbers go to one service, odd ones to the other.
         assert_eq!((report.of("even").count(Record::is_ok), report.of("odd").count(Record::is_ok)), (2, 2));
         assert_eq!(report.outcomes().into_keys().collect::<Vec<_>>(), ["Ok", "Over"]);
         let gap = report.records().windows(2).map(|pair| pair[1].due - pair[0].due).max();

@@ -1,13 +1,13 @@
-//! What a process under test writes.
+//! The log of a process under test.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines, gathered by a thread that ends with what it reads from.
+/// Lines, which a thread collects until the end of the stream.
 pub struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    /// Reads to the end, in the background.
+    /// Reads a stream to its end, on a new thread.
     pub fn follow(from: impl Read + Send + 'static) -> Self {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let filled = Arc::clone(&lines);
@@ -24,7 +24,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The lines so far, to be shown.
+    /// The lines so far, as one text.
     pub fn text(&self) -> String {
         self.lines().join("\n")
     }

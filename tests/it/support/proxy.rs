@@ -1,7 +1,7 @@
-//! A TCP proxy between Weir and a Redis that does to bytes what networks do: holds, slows, loses and cuts them.
+//! A TCP proxy between Weir and Redis that simulates network faults: delay, throttling, black holes, lost replies and resets.
 //!
-//! It runs on a thread and a runtime of its own, so that a test needs none and cannot stall it. What it does may change at any time, each
-//! direction apart, for connections that are open too. It must not change a byte.
+//! It runs on its own thread and runtime, so that a test needs none and cannot stall it. Its faults may change at any time, separately for each
+//! direction, also for open connections. It never changes a byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,23 +23,23 @@ use super::wait::eventually;
 /// The most chunks that wait for their delay on one connection.
 const MAX_DELAYED_CHUNKS: usize = 4_096;
 
-/// Read at once.
+/// The most bytes that are read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Forwarding {
-    /// They go on at once.
+    /// They are forwarded at once.
     Pass,
-    /// They go on after this time and a random part of the other; in order.
+    /// They are forwarded in order after `by` and a random part of `jitter`.
     Delay { by: Duration, jitter: Duration },
-    /// They go on at this rate.
+    /// They are forwarded at this rate.
     Throttle { bytes_per_second: u32 },
-    /// They wait, as long as this is so, and nobody is told: a partition.
+    /// They wait while this is set, and neither side gets an error: a network partition.
     BlackHole,
-    /// The next ones are lost, and both sides get a reset.
+    /// The next bytes are lost, and both sides get a reset.
     LoseThenReset,
-    /// So many go on from now on, on each connection; then both sides get a reset.
+    /// This number of bytes is forwarded on each connection; then both sides get a reset.
     CutAfter { bytes: usize },
 }
 
@@ -50,14 +50,14 @@ pub enum ListenerState {
     Open,
     /// They are accepted and closed at once.
     AcceptAndClose,
-    /// Nobody listens.
+    /// They are refused, because nothing listens.
     Closed,
 }
 
-/// What there was so far.
+/// Totals so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Accepted.
+    /// Connections accepted.
     pub connections: u64,
     /// Bytes that were passed on to the server.
     pub to_server: u64,
@@ -78,9 +78,9 @@ struct Shared {
     to_server: Direction,
     to_client: Direction,
     listener_state: watch::Sender<ListenerState>,
-    /// Raised to reset every open connection.
+    /// A counter; each increment resets every open connection.
     cuts: watch::Sender<u64>,
-    /// The next reply is lost, whosever it is, and no other.
+    /// Whether the next reply on any connection is lost.
     lose_one: AtomicBool,
     listens: AtomicBool,
     connections: AtomicU64,
@@ -129,17 +129,17 @@ impl Proxy {
         proxy
     }
 
-    /// Before a server on this port of the loopback.
+    /// A proxy before the server on this port of the loopback interface.
     pub fn before(port: u16) -> Self {
         Self::start(SocketAddr::from(([127, 0, 0, 1], port)))
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How a setting names it.
+    /// The value of `REDIS_URL`.
     pub fn url(&self) -> String {
         self.address.to_string()
     }
@@ -154,7 +154,7 @@ impl Proxy {
         self.shared.to_client.forwarding.send_replace(forwarding);
     }
 
-    /// What happens to new connections; returns when it is so.
+    /// Sets what happens to new connections. Returns when it is in effect.
     pub fn set_listener(&self, listener_state: ListenerState) {
         self.shared.listener_state.send_replace(listener_state);
         self.wait_until_listening(listener_state != ListenerState::Closed);
@@ -165,12 +165,12 @@ impl Proxy {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// The next reply is lost, and its connection reset; only that one.
+    /// Loses the next reply and resets its connection.
     pub fn lose_one_reply(&self) {
         self.shared.lose_one.store(true, Ordering::Relaxed);
     }
 
-    /// What there was so far.
+    /// Totals so far.
     pub fn traffic(&self) -> Traffic {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Traffic {
@@ -191,13 +191,13 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was shown when it happened.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Accepts until it is told to stop; its connections end with it.
+/// Accepts connections until it is stopped; they end with it.
 async fn serve(address: SocketAddr, shared: Arc<Shared>, mut stopped: mpsc::Receiver<()>) {
     let mut listener_state = shared.listener_state.subscribe();
     let mut connections = tokio::task::JoinSet::new();
@@ -234,7 +234,7 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
 async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
     let Ok(mut server) = TcpStream::connect(shared.server).await else { return reset(&client) };
-    // Both are best effort: a socket that is gone already tells by its next read.
+    // Both are best effort: a closed socket is noticed by its next read.
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     let end = {
@@ -254,13 +254,13 @@ async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// Makes the close that follows a reset.
+/// Makes the following close send a reset.
 fn reset(stream: &TcpStream) {
-    // Fails only on a socket that is gone.
+    // Fails only on a closed socket.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Passes on one direction of one connection. Reading goes on while chunks are delayed, so that a delay is not a throttle.
+/// Forwards one direction of a connection. It reads on while chunks are delayed, so that a delay does not throttle.
 async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Direction, lose_one: Option<&AtomicBool>) -> io::Result<End> {
     let (send, mut delayed) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_DELAYED_CHUNKS);
     let reading = async {
@@ -295,7 +295,7 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Directi
             // The other half ends only together with this one.
             let _ = send.send((latest, chunk[..whole].to_vec())).await;
             if matches!(now, Forwarding::CutAfter { bytes } if passed >= bytes) {
-                // What was passed on is to arrive before the reset, which throws away what was not read.
+                // The forwarded bytes must arrive before the reset, which discards unread bytes.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 return Ok(End::Reset);
             }
@@ -307,7 +307,7 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Directi
             if due > Instant::now() {
                 tokio::time::sleep_until(due).await;
             }
-            // Before it is: who has read it may look.
+            // Counted before it is written, because a test may read the total as soon as it has the bytes.
             direction.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             to.write_all(&bytes).await?;
         }
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use crate::support::wait::TIMEOUT;
 
-    /// Sends back what it gets.
+    /// A server that sends back what it receives.
     fn echo() -> SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_and_counts() {
+    fn bytes_are_forwarded_and_counted() {
         let proxy = Proxy::start(echo());
         let mut stream = connect(&proxy);
         round_trip(&mut stream, "hello").expect("an echo");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_no_throttle() {
+    fn a_delay_does_not_throttle() {
         let proxy = Proxy::start(echo());
         proxy.to_client(Forwarding::Delay { by: Duration::from_millis(100), jitter: Duration::from_millis(10) });
         let mut stream = connect(&proxy);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn throttles() {
+    fn a_throttle_limits_the_rate() {
         let proxy = Proxy::start(echo());
         proxy.to_server(Forwarding::Throttle { bytes_per_second: 1_000 });
         let took = round_trip(&mut connect(&proxy), &"x".repeat(200)).expect("an echo");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_black_hole_keeps_what_it_swallows_until_it_ends() {
+    fn a_black_hole_forwards_its_bytes_when_it_ends() {
         let proxy = Proxy::start(echo());
         let mut stream = connect(&proxy);
         round_trip(&mut stream, "before").expect("an echo");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn loses_a_reply_and_resets() {
+    fn a_lost_reply_resets_its_connection() {
         let proxy = Proxy::start(echo());
         proxy.lose_one_reply();
         let error = round_trip(&mut connect(&proxy), "gone").expect_err("reset");
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_after_so_many_bytes_and_on_demand() {
+    fn connections_are_reset_after_a_number_of_bytes_and_on_demand() {
         let proxy = Proxy::start(echo());
         proxy.to_client(Forwarding::CutAfter { bytes: 3 });
         let mut stream = connect(&proxy);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_and_closes_its_door() {
+    fn new_connections_are_refused_closed_or_forwarded() {
         let proxy = Proxy::start(echo());
         proxy.set_listener(ListenerState::Closed);
         assert_eq!(TcpStream::connect(proxy.address()).expect_err("refused").kind(), io::ErrorKind::ConnectionRefused);

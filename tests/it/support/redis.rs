@@ -1,4 +1,4 @@
-//! A redis-server of a test's own: on a free port of the loopback, in a folder of its own, gone when it is dropped.
+//! A redis-server on a free port of the loopback interface, in a temporary folder; it ends when it is dropped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,12 +21,12 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// A server that answers.
+    /// Starts a server. Returns when it answers.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server that answers, with further arguments.
+    /// Starts a server with further arguments. Returns when it answers.
     pub fn start_with(arguments: &[&str]) -> Self {
         let mut server = Self::absent();
         server.password = arguments.iter().skip_while(|&&name| name != "--requirepass").nth(1).map(|&password| password.to_owned());
@@ -64,21 +64,21 @@ impl RedisServer {
         }
     }
 
-    /// kill -9.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Both fail only when it is gone already.
+            // Both fail only when the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Stops it where it stands: the kernel still accepts connections and bytes for it.
+    /// Stops the process (SIGSTOP); the kernel still accepts connections and bytes for it.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes the process (SIGCONT).
     pub fn resume(&self) {
         self.signal("-CONT");
     }
@@ -88,7 +88,7 @@ impl RedisServer {
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill is installed").success());
     }
 
-    /// Whose CPU time to look at.
+    /// The process id.
     #[allow(dead_code, reason = "for benches, which share this file")]
     pub fn process_id(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
@@ -98,7 +98,7 @@ impl RedisServer {
         self.port
     }
 
-    /// How a setting names it.
+    /// The value of `REDIS_URL`.
     pub fn url(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -108,7 +108,7 @@ impl RedisServer {
         self.folder.path().join("redis.sock")
     }
 
-    /// How Weir reaches it.
+    /// Weir's options for this server.
     pub fn options(&self) -> Options {
         Options::new(Address::Tcp { host: "127.0.0.1".to_owned(), port: self.port })
     }
@@ -121,17 +121,17 @@ impl RedisServer {
         Some(connection)
     }
 
-    /// A connection beside Weir's.
+    /// A new connection for the test.
     pub fn connection(&self) -> Connection {
         self.try_connect().expect("it answers")
     }
 
-    /// Runs one command and gives its reply.
+    /// Runs a command. Returns its reply.
     pub fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connection()).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// As [`RedisServer::run`], where the server may be gone or may refuse.
+    /// As [`RedisServer::run`], for a server that may not run or may reply with an error.
     #[allow(dead_code, reason = "for the tests, whose file benches share")]
     pub fn try_run<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, redis::RedisError> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
@@ -154,7 +154,7 @@ impl RedisServer {
         line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// Forgets all keys.
+    /// Deletes all keys.
     pub fn flush(&self) {
         self.run::<()>(&["FLUSHALL"]);
     }
@@ -166,7 +166,7 @@ impl RedisServer {
         keys
     }
 
-    /// A key without an expiry would stay for ever.
+    /// Panics when a key has no TTL, or when there are no keys.
     pub fn assert_every_key_expires(&self) {
         let keys = self.raw_keys();
         assert!(!keys.is_empty(), "nothing was counted");

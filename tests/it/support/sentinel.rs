@@ -1,4 +1,4 @@
-//! A primary, replicas and three sentinels that watch them, on free ports; gone when dropped.
+//! A primary, replicas and three Sentinels that watch them, on free ports; all end when they are dropped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use super::RedisServer;
 use super::ports;
 use super::wait::{eventually, eventually_within};
 
-/// What the sentinels call the primary.
+/// The name of the primary for the Sentinels.
 pub const MASTER: &str = "mymaster";
 
-/// A Sentinel that sees its clock jump, as on a machine that pauses for two seconds, does nothing for thirty.
+/// A Sentinel whose clock jumps (TILT mode), as on a machine that pauses for two seconds, does nothing for thirty seconds.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Of them, two have to agree that the primary is gone.
+/// The number of Sentinels; two must agree that the primary has failed.
 const SENTINELS: usize = 3;
 
-/// One sentinel, told to talk more often than it would, so that all of them know each other within a second.
+/// A Sentinel with short periods, so that all of them know each other within a second.
 struct Sentinel {
     port: u16,
     child: Child,
@@ -35,7 +35,7 @@ impl Sentinel {
              sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 2000\n",
             folder = folder.path().display()
         );
-        // Sentinels that all vote for themselves try again after twice the failover's time.
+        // When every Sentinel votes for itself, they try again after twice the failover timeout.
         std::fs::write(&file, text).expect("a file");
         let child = Command::new("redis-server")
             .arg(&file)
@@ -46,8 +46,8 @@ impl Sentinel {
             .spawn()
             .expect("redis-server is installed: tests/run.sh installs it");
         let sentinel = Self { port, child, _folder: folder };
-        let hasty = ["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "300", "PING-PERIOD", "100"];
-        let ready = eventually(|| sentinel.ask::<String>(&hasty).ok());
+        let short_periods = ["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "300", "PING-PERIOD", "100"];
+        let ready = eventually(|| sentinel.ask::<String>(&short_periods).ok());
         assert!(ready.is_some(), "the sentinel on port {port} does not answer");
         sentinel
     }
@@ -60,7 +60,7 @@ impl Sentinel {
         redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connect()?)
     }
 
-    /// Knows the other sentinels and all replicas.
+    /// Whether it knows the other Sentinels and all replicas.
     fn is_ready(&self, replicas: usize) -> bool {
         let Ok(facts) = self.ask::<std::collections::HashMap<String, String>>(&["SENTINEL", "MASTER", MASTER]) else { return false };
         let number = |name: &str| facts.get(name).and_then(|text| text.parse::<usize>().ok());
@@ -70,13 +70,13 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // Both fail only when it is gone already.
+        // Both fail only when the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether a server says this of its replication; `None` when it does not answer.
+/// Whether the server's `INFO replication` contains this text; `None` when it does not answer.
 fn replication_contains(server: &RedisServer, what: &str) -> Option<bool> {
     Some(server.try_run::<String>(&["INFO", "replication"]).ok()?.contains(what))
 }
@@ -86,14 +86,14 @@ fn wait_until_in_sync(server: &RedisServer) {
     assert!(in_sync.is_some(), "{} does not get in sync", server.port());
 }
 
-/// A watched set of servers.
+/// Servers with their Sentinels.
 pub struct SentinelSet {
     servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
 }
 
 impl SentinelSet {
-    /// One primary and so many replicas, all in sync and known to all sentinels.
+    /// Starts a primary and this number of replicas. Returns when all are in sync and known to all Sentinels.
     pub fn start(replicas: usize) -> Self {
         let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port().to_string();
@@ -107,7 +107,7 @@ impl SentinelSet {
         Self { servers, sentinels }
     }
 
-    /// How `REDIS_URL` names them.
+    /// The value of `REDIS_URL`.
     pub fn url(&self) -> String {
         let addresses: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
         format!("{MASTER},{}", addresses.join(","))
@@ -128,7 +128,7 @@ impl SentinelSet {
         self.servers.iter().any(|server| server.port() == port).then_some(port)
     }
 
-    /// Waits until the sentinels announce another primary than this one; when the first of them did.
+    /// Waits until a Sentinel announces another primary than `old`. Returns its port and the instant of the announcement.
     pub fn wait_for_switch_from(&self, old: u16) -> (u16, Instant) {
         let switched = eventually_within(FAILOVER_TIMEOUT, || {
             let found = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).find(|&port| port != old);
@@ -146,12 +146,12 @@ impl SentinelSet {
         self.servers.iter_mut().find(|server| server.port() == port).unwrap_or_else(|| panic!("no server on port {port}"))
     }
 
-    /// kill -9 of the server on this port.
+    /// Kills the server on this port with SIGKILL.
     pub fn kill(&mut self, port: u16) {
         self.server_mut(port).kill();
     }
 
-    /// Starts the server on this port again, as it was started at first; the sentinels tell it whom to follow.
+    /// Starts the server on this port again with its first arguments; the Sentinels make it a replica.
     pub fn start_again(&mut self, port: u16) {
         self.server_mut(port).start_again();
     }
@@ -162,12 +162,12 @@ impl SentinelSet {
         replication_contains(self.server(port), "role:master")
     }
 
-    /// Waits until the server on this port has all that its primary has.
+    /// Waits until the server on this port is in sync with its primary.
     pub fn wait_until_in_sync(&self, port: u16) {
         wait_until_in_sync(self.server(port));
     }
 
-    /// Waits until the server on this port follows another one.
+    /// Waits until the server on this port is a replica.
     pub fn wait_until_replica(&self, port: u16) {
         let demoted = eventually(|| (self.says_primary(port) == Some(false)).then_some(()));
         assert!(demoted.is_some(), "{port} stays a primary");
@@ -180,7 +180,7 @@ mod tests {
     use crate::support::exclusive;
 
     #[test]
-    fn a_killed_primary_is_followed_by_its_replica() {
+    fn a_replica_replaces_a_killed_primary() {
         let _exclusive = exclusive();
         let began = Instant::now();
         let mut set = SentinelSet::start(1);

@@ -1,13 +1,13 @@
-//! Where the programs are that tests run beside Weir.
+//! The paths of the programs that tests run beside Weir.
 //!
-//! `tests/run.sh` installs them and says where by the environment; without it (a plain `cargo test`) they are looked for where it would have
-//! put them. A missing one is a failure that says what to do, never a silent pass.
+//! `tests/run.sh` installs them and passes their paths in environment variables. Without it (a plain `cargo test`) they are searched where it
+//! would have installed them. A missing program fails the test with a message that names the remedy.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The package's own folder.
+/// The folder of the repository.
 pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -17,38 +17,38 @@ pub fn file(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Envoy itself.
+/// Envoy.
 pub fn envoy() -> PathBuf {
-    needed("Envoy", "WEIR_TEST_ENVOY", "envoy-", "envoy")
+    required("Envoy", "WEIR_TEST_ENVOY", "envoy-", "envoy")
 }
 
-/// Checks manifests against the published schemas of Kubernetes.
+/// kubernetes-validate, which checks manifests against the published schemas of Kubernetes.
 pub fn kubernetes_validate() -> PathBuf {
-    needed("kubernetes-validate", "WEIR_TEST_K8S_VALIDATE", "python", "bin/kubernetes-validate")
+    required("kubernetes-validate", "WEIR_TEST_K8S_VALIDATE", "python", "bin/kubernetes-validate")
 }
 
-/// `None` only where `tests/run.sh` said that it cannot be had.
+/// grpcurl; `None` only when `tests/run.sh` reported that it cannot be installed.
 pub fn grpcurl() -> Option<PathBuf> {
-    unless_told_none("grpcurl", "WEIR_TEST_GRPCURL")
+    unless_none("grpcurl", "WEIR_TEST_GRPCURL")
 }
 
-/// `None` only where `tests/run.sh` said that it cannot be had.
+/// kustomize; `None` only when `tests/run.sh` reported that it cannot be installed.
 pub fn kustomize() -> Option<PathBuf> {
-    unless_told_none("kustomize", "WEIR_TEST_KUSTOMIZE")
+    unless_none("kustomize", "WEIR_TEST_KUSTOMIZE")
 }
 
-fn unless_told_none(name: &str, variable: &str) -> Option<PathBuf> {
-    (told(variable).as_deref() != Some("none".as_ref())).then(|| needed(name, variable, "bin", &format!("{name}-")))
+fn unless_none(name: &str, variable: &str) -> Option<PathBuf> {
+    (variable_value(variable).as_deref() != Some("none".as_ref())).then(|| required(name, variable, "bin", &format!("{name}-")))
 }
 
-#[expect(clippy::disallowed_methods, reason = "how tests/run.sh speaks to tests")]
-fn told(variable: &str) -> Option<OsString> {
+#[expect(clippy::disallowed_methods, reason = "tests/run.sh passes paths to tests by variables")]
+fn variable_value(variable: &str) -> Option<OsString> {
     std::env::var_os(variable)
 }
 
-/// By the variable; or in `target/tools/FOLDER*/FILE*`, where versions may follow both names; or on the path.
-fn needed(name: &str, variable: &str, folder: &str, file: &str) -> PathBuf {
-    if let Some(path) = told(variable) {
+/// The path in the variable; else `target/tools/FOLDER*/FILE*`, where a version may follow both names; else the program in PATH.
+fn required(name: &str, variable: &str, folder: &str, file: &str) -> PathBuf {
+    if let Some(path) = variable_value(variable) {
         return PathBuf::from(path);
     }
     let (inner, file) = file.rsplit_once('/').unwrap_or(("", file));
@@ -61,7 +61,7 @@ fn needed(name: &str, variable: &str, folder: &str, file: &str) -> PathBuf {
     installed.or_else(on_the_path).unwrap_or_else(|| panic!("{name} is missing: run tests/run.sh, which installs it"))
 }
 
-/// The last by name, so that of two versions the newer is likely to be taken.
+/// The last entry by name, which is the newer one of two versions in most cases.
 fn starting_with(folder: &Path, prefix: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
     entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).map(|entry| entry.path()).max()

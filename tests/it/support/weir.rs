@@ -1,4 +1,4 @@
-//! A real `weir serve` as a process of its own: clean environment, own folder of limits, free ports; killed when the test is done.
+//! A real `weir serve` process with a clean environment, its own folder of limits and free ports; it is killed when it is dropped.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::http_client;
 use super::log::Log;
 use super::wait::{eventually, eventually_async};
 
-/// What a process starts with when no test says more: nothing of this machine's environment, and any free ports of the loopback.
+/// The arguments of every process: any free ports of the loopback interface.
 const ARGUMENTS: [&str; 9] = ["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"];
 
 /// A running service.
@@ -24,7 +24,7 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// With these files (name, text) of limits and these environment variables; returns when both listeners are open.
+    /// Starts a service with these files of limits (name, text) and these environment variables. Returns when both listeners are open.
     pub fn start(files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
         let write = |folder: &Path| {
             for (name, text) in files {
@@ -34,7 +34,7 @@ impl Weir {
         Self::start_in(write, environment)
     }
 
-    /// As [`Weir::start`], with a folder of limits that `fill` makes.
+    /// As [`Weir::start`], with a folder of limits that `fill` fills.
     pub fn start_in(fill: impl FnOnce(&Path), environment: &[(&str, &str)]) -> Self {
         let config = tempfile::tempdir().expect("a folder for limits");
         fill(config.path());
@@ -46,7 +46,7 @@ impl Weir {
         Self::spawn(command, config)
     }
 
-    /// Runs a prepared command that ends up in `weir serve` with the limits in `config`; returns when both listeners are open.
+    /// Runs a command that executes `weir serve` with the limits in `config`. Returns when both listeners are open.
     pub fn spawn(mut command: Command, config: TempDir) -> Self {
         command.env("LOG_FORMAT", "json").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot run {}: {error}", command.get_program().display()));
@@ -65,22 +65,22 @@ impl Weir {
         Self { child, grpc, http, config, log }
     }
 
-    /// Where `ShouldRateLimit` is answered.
+    /// The address of the gRPC listener.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// Where `/healthcheck`, `/metrics` and `/json` are.
+    /// The address of the HTTP listener.
     pub fn http_addr(&self) -> SocketAddr {
         self.http
     }
 
-    /// The folder of limits, to change while it runs.
+    /// The folder of limits.
     pub fn config_dir(&self) -> &Path {
         self.config.path()
     }
 
-    /// A new connection of a real client.
+    /// A gRPC client with a new connection.
     pub async fn client(&self) -> Client {
         let address = format!("http://{}", self.grpc);
         Client::connect(address).await.unwrap_or_else(|error| panic!("cannot connect to weir: {error}"))
@@ -92,7 +92,7 @@ impl Weir {
         (response.status, response.body)
     }
 
-    /// The value of one series of `/metrics`, named as it stands there: `name` or `name{label="value"}`.
+    /// The value of a series of `/metrics`, named as on that page: `name` or `name{label="value"}`.
     pub fn metric(&self, series: &str) -> Option<f64> {
         let page = self.get("/metrics").1;
         page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
@@ -103,30 +103,30 @@ impl Weir {
         self.log.lines()
     }
 
-    /// Waits for a line of the log that contains `text`.
+    /// Waits for a line of the log that contains `text`, and returns it.
     pub async fn wait_for_log(&self, text: &str) -> String {
         let found = eventually_async(|| self.logs().into_iter().find(|line| line.contains(text))).await;
-        found.unwrap_or_else(|| panic!("nothing about {text:?} in the log:\n{}", self.log.text()))
+        found.unwrap_or_else(|| panic!("no line with {text:?} in the log:\n{}", self.log.text()))
     }
 
-    /// The id of the process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal by its name: `TERM`, `STOP`, `CONT`.
+    /// Sends the signal with this name: `TERM`, `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "cannot send SIG{name}");
     }
 
-    /// How it ended, once it has.
+    /// Waits for the process to end. Returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
         let ended = eventually(|| self.child.try_wait().expect("a child can be waited for"));
         ended.unwrap_or_else(|| panic!("weir does not end:\n{}", self.log.text()))
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM and waits for the process to end. Returns its exit status.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
         self.wait()
@@ -137,12 +137,12 @@ impl Drop for Weir {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // The test runner shows it only when the test failed.
+        // The test runner shows it only when the test fails.
         println!("-- log of weir\n{}", self.log.text());
     }
 }
 
-/// The address in the start line of a listener.
+/// The address in the log line of a listener's start.
 fn listening(log: &Log, listener: &str) -> Option<SocketAddr> {
     log.lines().iter().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|line| {
         let matches = line["@message"] == "listening" && line["listener"] == listener;

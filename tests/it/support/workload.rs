@@ -1,4 +1,5 @@
-//! What the steps of a request are counted and measured with: a hundred limits, requests that meet them, and a service without a network.
+//! The workload with which the steps of a request are counted and timed: a hundred limits, requests that match them, and a service without a
+//! network. Used by the instruction counts and by `benches/path.rs`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,14 +15,14 @@ use weir::rules::Rules;
 use weir::rules::compile::{self, SourceText, compile};
 use weir::store::{AnyStore, Memory, memory};
 
-/// The rules of a domain `shop` with these limits.
+/// The rules of the domain `shop` with these limits.
 pub fn rules(limits: &str) -> Rules {
     let text = format!("domain: shop\ndescriptors:\n{limits}").into_bytes();
     compile(&[SourceText { name: "shop.yaml".to_owned(), text }], &compile::Options::default()).expect("good limits").rules
 }
 
 /// A hundred limits on three levels.
-pub fn usual() -> Rules {
+pub fn typical_rules() -> Rules {
     let mut text = String::new();
     for product in 0..10 {
         let _ = write!(text, "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    descriptors:\n");
@@ -32,7 +33,7 @@ pub fn usual() -> Rules {
     rules(&text)
 }
 
-/// An encoded request of so many descriptors, ten at most, each for a limit of its own in the usual rules.
+/// An encoded request with this number of descriptors, at most ten; each matches another limit of the typical rules.
 pub fn message(descriptors: usize, customer: usize) -> Vec<u8> {
     let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
     let descriptor = |path| RateLimitDescriptor {
@@ -46,11 +47,11 @@ pub fn message(descriptors: usize, customer: usize) -> Vec<u8> {
     RateLimitRequest { domain: "shop".to_owned(), descriptors: (0..descriptors).map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
 }
 
-/// A service that decides in memory by the usual rules.
+/// A service with the typical rules and the memory store.
 pub fn service() -> Rls {
     let metrics = Metrics::new(1, 0.8);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
-    live.replace(usual());
+    live.replace(typical_rules());
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
     let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), limiter::Options::default());
     Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
