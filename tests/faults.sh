@@ -19,12 +19,12 @@ for argument in "$@"; do
     case "$argument" in
     --write) write=yes ;;
     [gG][0-9]*) filters+=("::${argument,,}_") ;;
-    *) die "unknown argument '$argument'; there are --write and names of goals" ;;
+    *) die "unknown argument '$argument'; usage: tests/faults.sh [--write] [GOAL...], for example g3" ;;
     esac
 done
 [ ${#filters[@]} != 0 ] || filters=("faults::")
 
-# write_table LINES: the last cell of each row is what the lines of that goal say; rows without a line stay.
+# write_table LINES: writes the figures of each goal into the last cell of its row; rows without a line stay.
 write_table() {
     local new
     new=$(mktemp)
@@ -45,15 +45,15 @@ write_table() {
     rm -f "$new"
 }
 
-has cargo || die "cargo is missing; install a Rust toolchain, version 1.88 or newer"
+has cargo || die "cargo is not installed. Install a Rust toolchain of version 1.88 or newer (https://rustup.rs)"
 need_redis
 export CARGO_TERM_COLOR=never
-quietly "the tests" cargo test --locked --test it --no-run
+quietly "build the tests" cargo test --locked --test it --no-run
 
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
 failed=
-# What a test prints beside its line is shown only when it fails.
+# Other output of a test is printed only when it fails.
 WEIR_FAULTS=script cargo test --quiet --locked --test it -- --test-threads=1 --nocapture "${filters[@]}" 2>&1 |
     tee "$lines.all" | sed -u -n 's/^.*\(\<G[0-9][0-9]* \(PASS\|FAIL\) .*\)$/\1/p' | tee "$lines" || failed=yes
 if [ -n "$failed" ] || ! grep -q PASS "$lines"; then

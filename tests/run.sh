@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change is taken: installs what is missing, then format, lints, build and all tests.
+# All checks that a change must pass: installs missing tools, then checks format and lints, builds, and runs all tests.
 #
-#     tests/run.sh            everything; ends with the test runner's own closing lines
-#     tests/run.sh install    only what is missing
+#     tests/run.sh            runs everything; ends with the result lines of the test runner
+#     tests/run.sh install    only installs missing tools
 #
-# After the installation nothing needs a network. Every step runs even when an earlier one failed, so that one run tells all.
+# After the installation no step needs a network. Every step runs even when an earlier one has failed, so that one run reports all failures.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,7 +18,7 @@ table=()
 failed=()
 suites=0
 
-# step NAME COMMAND...: runs it, remembers its time, and whether it failed.
+# step NAME COMMAND...: runs COMMAND, and records its time and whether it failed.
 step() {
     local name=$1 begin=$SECONDS verdict=ok
     shift
@@ -30,7 +30,7 @@ step() {
     table+=("$(printf '%-24s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")")
 }
 
-# suite ARGUMENTS...: one run of the test runner. Its closing lines are kept back for the end, where they are looked for.
+# suite ARGUMENTS...: one run of `cargo test`. Its result lines are held back and printed at the end.
 suite() {
     suites=$((suites + 1))
     cargo test --locked "$@" 2>&1 | sed -u -e "/^test result:/{
@@ -45,11 +45,11 @@ install)
     exit
     ;;
 "") ;;
-*) die "unknown argument '$1'; there is only 'install'" ;;
+*) die "unknown argument '$1'; usage: tests/run.sh [install]" ;;
 esac
 
 install_tools
-cargo fetch --locked --quiet || die "cannot fetch the dependencies of Cargo.lock"
+cargo fetch --locked --quiet || die "cannot download the dependencies in Cargo.lock; the lines above are the output of cargo fetch"
 export CARGO_NET_OFFLINE=true
 mkdir -p "$results"
 rm -f "$results"/*
