@@ -51,7 +51,7 @@ pub struct Redis {
     per_second: Option<Arc<WorkerLanes>>,
 }
 
-/// The ways of one runtime to one deployment.
+/// The lanes of one runtime to the servers of one deployment.
 struct WorkerLanes {
     deployment: Arc<Deployment>,
     /// One per server that was asked. Made when first needed, because connections belong to the runtime that they are made in.
@@ -98,7 +98,7 @@ impl Redis {
     /// A store of its own, which looks after its servers by itself, in the runtime that this is called in. Never fails and never waits: it
     /// connects when it is first asked, and again whenever it has to.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the keeper ends with the store")]
+    #[expect(clippy::disallowed_methods, reason = "the supervisor ends with the store")]
     pub fn connect_lazily(options: Options) -> Self {
         let deployment = Deployment::new(options);
         let supervisor = Some(tokio::spawn(supervise(Arc::clone(&deployment))));
@@ -106,7 +106,7 @@ impl Redis {
     }
 
     /// The store for one runtime; all that are made of the same deployments count as one. The first [`Store::decide`] binds it, and its
-    /// clones, to the runtime that it runs in. Somebody has to [`supervise`] the deployments.
+    /// clones, to the runtime that it runs in. The caller has to run [`supervise`] for each deployment.
     #[must_use]
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
         let worker_lanes = |deployment| Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor: None });

@@ -5,4 +5,5 @@
 
 mod diagnostics;
 mod inspection;
+mod queries;
 pub(crate) mod supervisor;

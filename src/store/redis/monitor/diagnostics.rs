@@ -27,22 +27,22 @@ pub(crate) struct Config {
 
 /// Commands that requests need and the server refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lacks {
+pub(crate) struct MissingAccess {
     /// The user may not use them.
-    pub(crate) rights: Vec<&'static str>,
+    pub(crate) denied: Vec<&'static str>,
     /// The user may not use the keys of Weir.
     pub(crate) keys: bool,
     /// The server does not know them.
     pub(crate) commands: Vec<&'static str>,
 }
 
-impl Lacks {
+impl MissingAccess {
     pub(crate) fn is_nothing(&self) -> bool {
-        self.rights.is_empty() && self.commands.is_empty() && !self.keys
+        self.denied.is_empty() && self.commands.is_empty() && !self.keys
     }
 
     pub(crate) fn add(&mut self, other: Self) {
-        self.rights.extend(other.rights);
+        self.denied.extend(other.denied);
         self.commands.extend(other.commands);
         self.keys |= other.keys;
     }
@@ -53,7 +53,7 @@ impl Lacks {
 pub(crate) struct Facts {
     pub(crate) report: Report,
     pub(crate) config: Config,
-    pub(crate) lacks: Lacks,
+    pub(crate) missing: MissingAccess,
     /// Beside the clock of this machine, in microseconds.
     pub(crate) clock_ahead: Option<i64>,
 }
@@ -62,13 +62,13 @@ pub(crate) struct Facts {
 pub(crate) fn judge(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
     let was_full = before.iter().any(|advice| advice.name == "memory");
     let full_percent = if was_full { ROOM_AGAIN_PERCENT } else { NEARLY_FULL_PERCENT };
-    let Facts { report, config, lacks, clock_ahead } = facts;
+    let Facts { report, config, missing, clock_ahead } = facts;
     [
         memory(report, full_percent),
         persistence(report, config),
         version(report),
-        rights(lacks),
-        commands(lacks),
+        rights(missing),
+        commands(missing),
         (report.replicas.is_some_and(|count| count > 0) && !report.needs_replicas).then(|| {
             information(
                 "replicas",
@@ -141,20 +141,22 @@ fn version(report: &Report) -> Option<Diagnostic> {
     (version < OLDEST).then(|| warning("version", format!("this is version {text}; Weir is made for 6.2 and later: upgrade")))
 }
 
-fn rights(lacks: &Lacks) -> Option<Diagnostic> {
-    if !lacks.rights.is_empty() {
-        let grants: Vec<_> = lacks.rights.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))).collect();
+fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
+    if !missing.denied.is_empty() {
+        let grants: Vec<_> = missing.denied.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))).collect();
         let text = format!("the Redis user lacks rights, and limits that need them get no answer: grant it {}", grants.join(" "));
         return Some(warning("rights", text));
     }
-    lacks.keys.then(|| warning("rights", "the Redis user may not use the keys of Weir: grant it ~w1*, with CACHE_KEY_PREFIX before the w1"))
+    missing
+        .keys
+        .then(|| warning("rights", "the Redis user may not use the keys of Weir: grant it ~w1*, with CACHE_KEY_PREFIX before the w1"))
 }
 
-fn commands(lacks: &Lacks) -> Option<Diagnostic> {
-    (!lacks.commands.is_empty()).then(|| {
+fn commands(missing: &MissingAccess) -> Option<Diagnostic> {
+    (!missing.commands.is_empty()).then(|| {
         let text = format!(
             "what answers does not know {}, which Weir needs: is it a proxy? connect to Redis itself, with REDIS_TYPE=cluster if it is one",
-            lacks.commands.join(", ")
+            missing.commands.join(", ")
         );
         warning("unsupported_command", text)
     })
@@ -239,11 +241,11 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_named() {
-        let advise = |lacks| judge(&Facts { lacks, ..Facts::default() }, &[]).remove(0);
-        let rights = advise(Lacks { rights: vec!["GET", "CLUSTER SLOTS"], ..Lacks::default() });
+        let advise = |missing| judge(&Facts { missing, ..Facts::default() }, &[]).remove(0);
+        let rights = advise(MissingAccess { denied: vec!["GET", "CLUSTER SLOTS"], ..MissingAccess::default() });
         assert!(rights.name == "rights" && rights.text.ends_with("+get +cluster|slots"), "{rights:?}");
-        assert!(advise(Lacks { keys: true, ..Lacks::default() }).text.contains("~w1*"));
-        let unknown = advise(Lacks { commands: vec!["MULTI"], ..Lacks::default() });
+        assert!(advise(MissingAccess { keys: true, ..MissingAccess::default() }).text.contains("~w1*"));
+        let unknown = advise(MissingAccess { commands: vec!["MULTI"], ..MissingAccess::default() });
         assert!(unknown.name == "unsupported_command" && unknown.text.contains("MULTI"), "{unknown:?}");
     }
 

@@ -1,5 +1,5 @@
-//! What goes on beside the requests, on the control thread: servers are found and found again, and whoever fell silent is probed until it
-//! writes again. The slow look at all of them is in `watch`.
+//! Runs the background work of a deployment on the control thread: discovery of its servers, probes of those whose circuit is open, and the
+//! inspection of all of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

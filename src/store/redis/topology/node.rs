@@ -36,7 +36,7 @@ pub(crate) struct Node {
     began: Instant,
     circuit: Mutex<Circuit>,
     is_closed: AtomicBool,
-    /// Told to the keeper when the circuit opens.
+    /// Wakes the supervisor when the circuit opens.
     pub(crate) opened_circuit: Arc<Notify>,
     error_counters: Arc<ErrorCounters>,
     connections: OpenConnections,
@@ -305,7 +305,7 @@ impl Node {
         self.circuit().breaker.transitions()
     }
 
-    /// Asks the breaker, says what changes, and tells the keeper.
+    /// Asks the breaker, says what changes, and wakes the supervisor.
     fn with_circuit<T>(&self, ask: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
         let now = Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX));
         let (answer, before, after, reason) = {

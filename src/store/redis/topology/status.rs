@@ -12,7 +12,7 @@ use tokio::time::Duration;
 /// A word of a server that is passed on has at most this many characters.
 const LONGEST_WORD: usize = 32;
 
-/// What a server looked like last.
+/// What the latest inspection of a server found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStatus {
     /// Whether it answered; not before the first look.
@@ -27,7 +27,7 @@ pub struct ServerStatus {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// The last sight of a server, for whoever shows it.
+/// The latest status of a server, for metrics and health.
 #[derive(Debug, Default)]
 pub(crate) struct LatestStatus(ArcSwap<ServerStatus>);
 

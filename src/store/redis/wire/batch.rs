@@ -1,9 +1,10 @@
-//! What is sent to one Redis server for the checks of many requests, and what its replies mean.
+//! The commands for the checks of many requests to one Redis server; `batch/read.rs` reads the replies to them.
 //!
-//! Hits of fixed windows that count what they refuse go as a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`, `EXEC`); but those whose
-//! counter is known to expire, and looks, need nothing beside them, and go as plain commands (`TIME`, `INCRBY` or `GET`). All else goes as a
-//! call of the script. A single server gets one of each for all requests together; a node of a cluster one transaction and one call for every
-//! slot, because neither may reach over two. Every request gets its own answers, whatever became of its neighbours (see `batch/read.rs`).
+//! A check is encoded in one of three ways. A look at a fixed window that counts refused hits, and a hit on one whose counter is known to
+//! expire, are plain commands (`TIME`, `GET` or `INCRBY`). A hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and
+//! `EXPIRE`, `EXEC`). All other checks go in a call of the script. A single server gets at most one group of each encoding. A node of a cluster
+//! gets one transaction and one call per slot, because neither may use keys of two slots. Every request gets its own answers, whatever became
+//! of the others in the batch.
 
 mod read;
 
@@ -90,7 +91,7 @@ pub(crate) struct Batch<'w> {
     groups: SmallVec<[CommandGroup; 2]>,
 }
 
-/// What goes in one transaction or one call.
+/// Checks that are sent together: as plain commands, as one transaction, or as one call of the script.
 #[derive(Clone, Debug)]
 struct CommandGroup {
     encoding: Encoding,
@@ -207,7 +208,7 @@ impl<'w> Batch<'w> {
         }
     }
 
-    /// Packs what counts: of a transaction each hit with its expiry.
+    /// Packs the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE` follows each hit.
     fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(USUAL_KEY);
         for (checks, check, fixed) in self.counted(group) {
@@ -284,7 +285,7 @@ impl<'w> Batch<'w> {
         (&work.checks, &work.checks[work.picked[item.at]])
     }
 
-    /// The checks of a transaction.
+    /// The checks of plain commands or of a transaction.
     fn counted<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
         group.items.iter().filter_map(|&item| {
             let (checks, check) = self.check(item);
@@ -305,7 +306,7 @@ impl<'w> Batch<'w> {
     }
 }
 
-/// The window of a check that a transaction can decide: one that counts ahead of the answer, for itself alone.
+/// The window of a check that plain commands or a transaction can decide: one that counts before the answer is known, for itself alone.
 fn counted<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
         Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each => Some(fixed),
