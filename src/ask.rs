@@ -1,62 +1,63 @@
-//! What a caller asks, borrowed from the bytes that it sent.
+//! A decoded rate limit request, which borrows from the bytes that the caller sent.
 //!
-//! No entry costs an allocation: descriptors and entries sit in two short vectors inside the ask. Keys and values are bytes, because Envoy
-//! passes on header bytes that need not be UTF-8.
+//! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation. Keys and values are bytes, because Envoy forwards
+//! header values that need not be UTF-8.
 
 use smallvec::SmallVec;
 
 use crate::time::Rate;
 
-/// One request: a domain and what to decide in it.
+/// One request: a domain, and descriptors to decide in it.
 #[derive(Debug, Default)]
 pub struct Ask<'a> {
-    /// The set of limits to look in.
+    /// The domain, which selects a set of limits.
     pub domain: &'a [u8],
-    /// Hits of each descriptor that does not say otherwise; 0 means 1.
+    /// The hits of each descriptor without hits of its own; 0 means 1.
     pub hits_addend: u32,
     entries: SmallVec<[Entry<'a>; 16]>,
     descriptors: SmallVec<[Descriptor; 4]>,
 }
 
-/// One step of the path through the tree of limits.
+/// One entry of a descriptor: a step on the path through the tree of limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Chosen by Envoy's configuration.
+    /// Envoy's configuration chooses it.
     pub key: &'a [u8],
-    /// Often chosen by a client: any bytes, any length.
+    /// Often chosen by a client: any bytes of any length.
     pub value: &'a [u8],
 }
 
-/// One thing to decide, apart from its entries.
+/// One descriptor, apart from its entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Descriptor {
+    /// Index of the entry behind its last one.
     end: usize,
-    /// Its own hits; present with 0 it looks without counting.
+    /// Its own hits; `Some(0)` looks without counting.
     pub hits_addend: Option<u64>,
-    /// The hits are given back.
+    /// The hits are given back instead of counted.
     pub is_negative_hits: bool,
-    /// A limit that the caller brings along in place of the configured one.
+    /// A limit of the request, which replaces the configured one.
     pub limit: Option<Rate>,
 }
 
 impl<'a> Ask<'a> {
-    /// Adds an entry to the descriptor that the next [`Ask::close`] ends.
+    /// Adds an entry to the descriptor that the next [`Ask::close`] completes.
     pub fn push(&mut self, entry: Entry<'a>) {
         self.entries.push(entry);
     }
 
-    /// Ends a descriptor: all entries pushed since the last one are its own.
+    /// Adds a descriptor with all entries that were pushed since the previous one.
     pub fn close(&mut self, descriptor: Descriptor) {
         self.descriptors.push(Descriptor { end: self.entries.len(), ..descriptor });
     }
 
-    /// How many descriptors there are.
+    /// The number of descriptors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.descriptors.len()
     }
 
-    /// Whether nothing is asked.
+    /// Whether there are no descriptors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.descriptors.is_empty()
@@ -72,7 +73,7 @@ impl<'a> Ask<'a> {
         })
     }
 
-    /// What a descriptor asks for: 0 looks, below 0 gives back. Saturates at what a counter can hold.
+    /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of i64.
     #[must_use]
     pub fn hits(&self, descriptor: &Descriptor) -> i64 {
         let asked = descriptor.hits_addend.unwrap_or(u64::from(self.hits_addend.max(1)));

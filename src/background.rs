@@ -1,12 +1,11 @@
-//! Work that requests must not feel: it steps back when there are not enough cores for all.
-//!
-//! For whole threads, as the one that compiles limits and those that put metrics together and read JSON. No gRPC call waits for them.
+//! The priority of threads that no gRPC call waits for: those that compile limits, encode metrics and parse JSON. When there are not enough cores,
+//! the threads that serve requests run first.
 
-/// Lets the threads that serve requests go first from now on: this thread gets about a tenth of what one of them gets, and all that is idle.
+/// Lowers the priority of the calling thread: beside a busy worker it gets about a tenth of that worker's CPU time, and otherwise all that is idle.
 ///
-/// Where the operating system knows no priorities of threads nothing happens, nor where it refuses.
+/// Does nothing where the operating system has no priority per thread, or refuses to change it.
 pub fn lower_priority() {
-    /// As `nice -n 10`. Lower still, a reload beside workers that never rest would take too long.
+    /// As `nice -n 10`. With a lower priority, a reload beside busy workers would take too long.
     #[cfg(target_os = "linux")]
     const NICE: i32 = 10;
     // On Linux the calling thread, not its process. Source: setpriority(2), "C library/kernel differences".
@@ -23,7 +22,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_this_thread_alone_that_steps_back() {
+    fn only_the_calling_thread_gets_a_lower_priority() {
         let before = nice();
         let other = std::thread::spawn(|| {
             lower_priority();

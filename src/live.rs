@@ -1,8 +1,7 @@
-//! The rules in force, behind one atomic pointer, and how they are replaced.
+//! The rules in force, behind one atomic pointer, and how a reload replaces them.
 //!
-//! A request takes one snapshot and keeps it to its end, so that it never sees half of a reload. Replacing is all or nothing. Rules that are
-//! no longer in force are freed by whoever replaces or watches, never by the request that happens to be the last to use them: freeing a
-//! large configuration takes milliseconds.
+//! A request takes one snapshot and keeps it to its end, so that it never sees half of a reload. The thread that reloads frees old rules, and never the
+//! request that is the last to use them, because freeing a large configuration takes milliseconds.
 
 pub mod files;
 
@@ -15,23 +14,23 @@ use crate::metrics::{Metrics, Tallies};
 use crate::rules::Rules;
 use crate::rules::compile::Problem;
 
-/// Rules and what belongs to them.
+/// A configuration: its rules and their counters.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The rules.
     pub rules: Arc<Rules>,
-    /// The counters of their limits.
+    /// The metrics of their limits.
     pub tallies: Tallies,
-    /// Which configuration this is, counted from 1 since the process began.
+    /// The number of the configuration since the start of the process, from 1 on.
     pub generation: u64,
 }
 
-/// The last configuration that was refused, while no later one is in force.
+/// The last configuration that was rejected, while no later one is in force.
 #[derive(Debug)]
 pub struct RejectedConfig {
-    /// When.
+    /// When it was rejected.
     pub at: SystemTime,
-    /// Why.
+    /// Why it was rejected.
     pub problems: Vec<Problem>,
 }
 
@@ -40,16 +39,16 @@ pub struct RejectedConfig {
 pub struct Live {
     current: ArcSwapOption<Snapshot>,
     metrics: Arc<Metrics>,
-    /// Held while rules are replaced.
+    /// Snapshots that requests may still use. Locked while rules are replaced.
     old: Mutex<Vec<Arc<Snapshot>>>,
-    refusal: Mutex<Option<Arc<RejectedConfig>>>,
+    rejected: Mutex<Option<Arc<RejectedConfig>>>,
 }
 
 impl Live {
-    /// No rules yet.
+    /// Without rules.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { current: ArcSwapOption::empty(), metrics, old: Mutex::default(), refusal: Mutex::default() }
+        Self { current: ArcSwapOption::empty(), metrics, old: Mutex::default(), rejected: Mutex::default() }
     }
 
     /// The rules in force; `None` before the first ones.
@@ -58,7 +57,7 @@ impl Live {
         self.current.load_full()
     }
 
-    /// Puts `rules` in force. Counters of limits that were there before go on.
+    /// Puts `rules` in force. Metrics of limits that both configurations have go on counting.
     pub fn replace(&self, rules: Rules) -> Arc<Snapshot> {
         let mut old = lock(&self.old);
         let generation = self.current.load().as_ref().map_or(0, |snapshot| snapshot.generation) + 1;
@@ -66,30 +65,31 @@ impl Live {
         let snapshot = Arc::new(Snapshot { rules: Arc::new(rules), tallies, generation });
         old.extend(self.current.swap(Some(Arc::clone(&snapshot))));
         self.metrics.config_loaded(&snapshot.rules, generation);
-        *lock(&self.refusal) = None;
+        *lock(&self.rejected) = None;
         free(&mut old);
         snapshot
     }
 
-    /// Remembers that a configuration was refused; what is in force stays. False: it is the same refusal as before, and was not counted.
-    #[expect(clippy::disallowed_methods, reason = "for people who look; nothing is decided by it")]
+    /// Records that a configuration was rejected. The rules in force stay. Returns false, and counts nothing, if the problems are those of the last
+    /// rejection.
+    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
     pub fn reject(&self, problems: Vec<Problem>) -> bool {
-        let mut refusal = lock(&self.refusal);
-        if refusal.as_ref().is_some_and(|last| last.problems == problems) {
+        let mut rejected = lock(&self.rejected);
+        if rejected.as_ref().is_some_and(|last| last.problems == problems) {
             return false;
         }
-        *refusal = Some(Arc::new(RejectedConfig { at: SystemTime::now(), problems }));
+        *rejected = Some(Arc::new(RejectedConfig { at: SystemTime::now(), problems }));
         self.metrics.config_refused();
         true
     }
 
-    /// Why the last configuration was refused; `None` when it is in force.
+    /// The last configuration, if it was rejected; `None` if it is in force.
     #[must_use]
     pub fn rejected(&self) -> Option<Arc<RejectedConfig>> {
-        lock(&self.refusal).clone()
+        lock(&self.rejected).clone()
     }
 
-    /// Frees rules that are no longer in force and that no request uses any more.
+    /// Frees rules that are no longer in force and that no request uses.
     pub fn free_old(&self) {
         free(&mut lock(&self.old));
     }
@@ -99,7 +99,7 @@ fn free(old: &mut Vec<Arc<Snapshot>>) {
     old.retain(|snapshot| Arc::strong_count(snapshot) > 1 || Arc::strong_count(&snapshot.rules) > 1);
 }
 
-/// What is behind these locks is replaced as a whole.
+/// Ignores poisoning: the values behind these locks are replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_only_a_plan_holds_are_not_freed_by_it() {
+    fn rules_that_only_a_plan_uses_are_not_freed_by_it() {
         let live = Live::new(Metrics::new(1, 0.8));
         let plan = Arc::clone(&live.replace(Rules::default()).rules);
         live.replace(Rules::default());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_remembered_until_rules_are_in_force() {
+    fn a_rejection_is_kept_until_rules_are_in_force() {
         let metrics = Metrics::new(1, 0.8);
         let live = Live::new(Arc::clone(&metrics));
         assert!(live.reject(vec![problem("one")]));

@@ -1,6 +1,7 @@
-//! THE REQUEST PATH: what happens between a message from Envoy and its answer.
+//! The request path: from a `RateLimitRequest` of Envoy to the response.
 //!
-//! gRPC and `POST /json` both end in [`Rls::answer`]. Everything that takes time or may fail is one of its verbs.
+//! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of `Rls::decide`: decode, load the rules, plan, decide,
+//! count, respond.
 
 pub mod codec;
 pub mod decode;
@@ -22,23 +23,22 @@ use decode::decode;
 use failure::Failure;
 use respond::{Framed, respond};
 
-/// How requests are read and answered.
+/// Options of the service.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What goes into counter keys.
+    /// Options of the plan: the key prefix and the defaults of limits.
     pub plan: plan::Options,
-    /// What goes into answers besides the verdicts.
+    /// What responses carry besides the statuses.
     pub respond: respond::Options,
 }
 
-/// Who answers `ShouldRateLimit`, by whatever way it came.
+/// A handler of `ShouldRateLimit` calls, whichever transport they came by.
 pub trait ShouldRateLimit: Send + Sync + 'static {
-    /// Answers one encoded `RateLimitRequest`, whose caller waits for `timeout` if it says so. A future that is dropped asks for nothing
-    /// any more.
+    /// Answers one encoded `RateLimitRequest`. `timeout` is the caller's `grpc-timeout`. Dropping the future cancels the request.
     fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>) -> impl Future<Output = Result<Framed, Status>> + Send;
 }
 
-/// The service of one core.
+/// The service of one worker.
 #[derive(Debug)]
 pub struct Rls {
     live: Arc<Live>,
@@ -49,17 +49,17 @@ pub struct Rls {
 }
 
 impl Rls {
-    /// The service for `core`, whose limiter was made in the runtime that will run it.
+    /// A service for `core`. `limiter` must be made in the runtime that runs the service.
     #[must_use]
     pub fn new(live: Arc<Live>, limiter: Limiter, metrics: Arc<Metrics>, core: Core, options: Options) -> Self {
         Self { live, limiter, metrics, core, options }
     }
 
-    /// Decides one encoded request, and counts it when it fails.
+    /// Answers one encoded request, and counts it if it fails.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a message that is malformed or asks for something impossible; UNAVAILABLE when there are no rules yet or the
-    /// store gives no answer in time.
+    /// INVALID_ARGUMENT if the message is malformed or has an impossible value. UNAVAILABLE if no configuration is loaded, or if the store gives no
+    /// answer in time and a limit's failure policy is `error`.
     pub async fn answer(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
         self.decide(message, timeout).await.map_err(|failure| {
             let cause = if matches!(failure, Failure::Store(_)) { ErrorCause::Store } else { ErrorCause::Service };

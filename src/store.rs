@@ -1,7 +1,6 @@
-//! Stores: who decides the checks of a plan atomically.
+//! Stores decide checks atomically.
 //!
-//! A store owns atomicity and time; the arithmetic is the algorithms'. Every call takes a deadline and comes back by then, with one answer
-//! per check.
+//! A store provides atomicity and the time; the algorithms do the arithmetic. Every call has a deadline, and returns by then with one answer per check.
 
 pub mod memory;
 pub mod redis;
@@ -35,16 +34,16 @@ impl Budget {
     }
 }
 
-/// Decides checks atomically.
+/// A store of counters.
 pub trait Store {
-    /// Decides the checks at `picked`, counts each at most once, and returns before the deadline or a few milliseconds after it. The result has one
+    /// Decides the checks at `picked` (in ascending order), counts each at most once, and returns before the deadline or a few milliseconds after it. The result has one
     /// answer per check of `checks`; those of checks that were not picked mean nothing. Of checks that commit all or none all are picked.
     ///
     /// Dropping the future is safe. What was sent to the store by then may be counted.
     fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> impl Future<Output = Answers> + Send;
 }
 
-/// The store that the settings chose; one match instead of a table of functions on the hot path.
+/// The store that the settings select. An enum, so that the hot path has no dynamic dispatch.
 #[derive(Clone, Debug)]
 pub enum AnyStore {
     /// Counters in this process.

@@ -1,37 +1,38 @@
-//! Answers: what a store says about checks, and what becomes of each of them in the end.
+//! The answers of a store to checks, and the decisions that are made of them.
 
 use smallvec::SmallVec;
 
 use crate::time::{Micros, Span};
 
-/// The answer to one check.
+/// The answer of a store to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the hits fit.
+    /// Whether the hits fit within the limit.
     pub allowed: bool,
-    /// Hits that still fit now.
+    /// Hits that still fit within the limit now.
     pub remaining: u32,
-    /// Hits that count against the limit now, this check's included; above the limit when it is in debt.
+    /// Hits that count against the limit now, with those of this check. Above the limit while it is in debt.
     pub used: u64,
-    /// Until the limit has fully recovered.
+    /// The time until the limit has fully recovered.
     pub reset_after: Span,
-    /// Until the same check would be allowed; meaningful only when refused.
+    /// The time until the same check would be allowed. Meaningful only if it was refused.
     pub retry_after: Wait,
-    /// How long an allowed request is to be held before it is answered: a shaper's spacing. Zero for all other algorithms.
+    /// How long Weir has to hold an allowed request before it answers: the spacing of a shaper (`leaky_bucket`). Zero for all other algorithms.
     pub delay: Span,
 }
 
-/// "Not yet" and "never" are different answers.
+/// When a refused check would be allowed. "Not yet" and "never" are different answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Asking again after this much time succeeds, if nobody else asks in between.
+    /// After this time, if no other request counts in between.
     For(Span),
-    /// The check asks for more than the limit ever gives.
+    /// Never: the check asks for more hits than the limit's capacity.
     Never,
 }
 
 impl Verdict {
-    /// What a caller is told to wait: the retry when refused (the reset when no retry helps), else the reset.
+    /// The `duration_until_reset` of the response: if refused, the time until a retry is allowed (until the reset if that is never), else the time
+    /// until the reset.
     #[must_use]
     pub fn until_reset(&self) -> Span {
         match self.retry_after {
@@ -41,36 +42,30 @@ impl Verdict {
     }
 }
 
-/// Why a store gave no verdict, named for what the caller may do about it.
+/// Why a store gave no verdict. The variants are what the caller may do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The check provably did not run: it may be asked again, or answered by policy.
+    /// The check provably did not run. It may be sent again, or decided by a failure policy.
     #[error("not executed: {0}")]
     NotExecuted(&'static str),
-    /// Nobody knows whether the check ran: it must not be asked again, only answered by policy.
+    /// Whether the check ran is unknown. It must not be sent again; only a failure policy may decide it.
     #[error("outcome unknown: {0}")]
     Unknown(&'static str),
-    /// What is stored under the key cannot be read; only this check is affected.
+    /// The value stored under the key cannot be read. Only this check is affected.
     #[error("stored data: {0}")]
     Data(&'static str),
 }
 
-/// The answers to all checks of a plan, in their order.
+/// The answers to all checks of a request.
 #[derive(Clone, Debug)]
 pub struct Answers {
     /// The store's time when it decided.
     pub now: Micros,
-    /// One per check.
+    /// One per check, by its index.
     pub checks: SmallVec<[Result<Verdict, StoreError>; 4]>,
 }
 
 impl Answers {
-    /// No checks, so no answers.
-    #[must_use]
-    pub fn none() -> Self {
-        Self { now: Micros::default(), checks: SmallVec::new() }
-    }
-
     /// The same error for each of `count` checks.
     #[must_use]
     pub fn failed(count: usize, error: StoreError) -> Self {
@@ -78,33 +73,32 @@ impl Answers {
     }
 }
 
-/// How one check of a request came out, and by whose word: the source is the name.
+/// The outcome of one check. The variant names what decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The store's.
+    /// The store decided.
     Store(Verdict),
-    /// The denial cache's: the store has refused it, and would still.
+    /// The denial cache decided: the store refused the check earlier, and would refuse it still.
     DenialCache(Verdict),
     /// `on_store_failure: local`: the store failed, and the memory store decided with this replica's share of the limit.
     Local(Verdict, StoreError),
-    /// The store failed, and the check passes all the same: `allow`, a limit in shadow mode, or one whose word does not matter any more.
-    /// Nobody knows what is left.
+    /// The store failed, and the check is allowed: by `on_store_failure: allow`, by shadow mode, or because the request is over another limit anyway.
+    /// The remaining hits are unknown.
     PolicyAllows(StoreError),
     /// `on_store_failure: deny`: the store failed, and the check is refused.
     PolicyRefuses(StoreError),
-    /// `on_store_failure: error`: the store failed, and with it the request. Either no check of a request is one, or the request has no
-    /// answer.
+    /// `on_store_failure: error`: the store failed, and the whole request fails with UNAVAILABLE.
     Fails(StoreError),
 }
 
-/// One per check of a plan, in their order.
+/// One decision per check, by its index.
 pub type Decisions = SmallVec<[Decision; 4]>;
 
 impl Decision {
-    /// When to ask again where a policy refuses: the store may answer any time.
+    /// The retry time where a failure policy refuses: the store may be back at any time.
     const POLICY_RETRY: Span = Span::from_secs(1);
 
-    /// Whether the check passes. One that fails its request refuses nobody.
+    /// Whether the check is within its limit. A check that fails its request counts as within.
     #[must_use]
     pub const fn allows(&self) -> bool {
         match self {
@@ -114,7 +108,7 @@ impl Decision {
         }
     }
 
-    /// The verdict, where somebody has counted.
+    /// The verdict of the store that counted; `None` if none did.
     #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {
         match self {
@@ -132,7 +126,7 @@ impl Decision {
         }
     }
 
-    /// Why the request has no answer.
+    /// Why the request fails, if it does.
     #[must_use]
     pub const fn failure(&self) -> Option<StoreError> {
         match self {
@@ -141,7 +135,7 @@ impl Decision {
         }
     }
 
-    /// What a caller is told to wait; `None` when nobody knows.
+    /// The `duration_until_reset` of the response; `None` if unknown.
     #[must_use]
     pub fn until_reset(&self) -> Option<Span> {
         match self {

@@ -1,8 +1,8 @@
-//! Rules from a folder of files, and watching it.
+//! Loads rules from a folder of files, and reloads them when the files change.
 //!
-//! The folder is looked at by polling: it costs microseconds, and unlike notifications works the same for a file that is rewritten, renamed
-//! over, or swapped behind two links, on every file system. Looking, reading, compiling and freeing are done by a thread of their own, so
-//! that neither a slow disk nor a large configuration stalls a request or the control thread.
+//! The folder is polled. A poll costs microseconds, and unlike notifications it works the same for a file that is rewritten, renamed over, or swapped
+//! behind two symbolic links, on every file system. A thread of its own polls, reads, compiles and frees, so that neither a slow disk nor a large
+//! configuration stalls a request or the control thread.
 
 mod debounce;
 mod scan;
@@ -19,27 +19,26 @@ use crate::background;
 use crate::metrics::Metrics;
 use crate::rules::compile::{self, Problem, SourceText, compile};
 use debounce::Debounce;
-use scan::{Fingerprint, Found, scan};
+use scan::{Fingerprint, LimitFile, scan};
 
-/// How often files that change while they are read are read again, and how long to wait before that.
+/// The most attempts to read files that change while they are read, and the pause between two of them.
 const READS: usize = 5;
 const BETWEEN_READS: Duration = Duration::from_millis(50);
 
-/// A look may take this share of the time at most; with a slow disk there are fewer looks.
+/// The pause between two polls is at least so many times as long as the last poll took, so that a slow disk is polled less often.
 const BUSY_SHARE: u32 = 10;
 
-/// Problems that are logged of one refused configuration; `weir check` shows them all.
-const MOST_LOGGED: usize = 50;
+/// The most problems of one rejected configuration that are logged; `weir check` shows them all.
+const MAX_LOGGED: usize = 50;
 
-/// Where the files are and how they are read.
+/// Where the files are, and how they are read.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A folder, of which every file below is read, or one file.
+    /// A folder, which is read with all its subfolders, or one file.
     pub path: PathBuf,
-    /// Files and folders whose name begins with a dot are not read. Those that begin with two dots never are.
+    /// Ignore files and folders whose name begins with a dot. Names that begin with two dots are always ignored.
     pub ignore_dot_files: bool,
-    /// How often the folder is looked at. A change is loaded when two looks have found the same; at 250 ms that is half a second after the
-    /// last write.
+    /// The time between two polls. A change is loaded when two polls found the same files: at 250 ms, half a second after the last write.
     pub poll: Duration,
     /// How the files are compiled.
     pub compile: compile::Options,
@@ -56,66 +55,66 @@ impl Default for Options {
     }
 }
 
-/// The files of one moment.
+/// The content of all files at one moment.
 #[derive(Debug)]
 pub struct Read {
-    /// What they hold, sorted by name.
+    /// The texts, sorted by file name.
     pub texts: Vec<SourceText>,
     fingerprint: Fingerprint,
 }
 
-/// What was loaded or refused already, for [`watch`].
+/// The files that were loaded or rejected already, for [`watch`].
 #[derive(Debug)]
 pub struct Watched(Debounce<Fingerprint>);
 
 /// Why files were not read.
-struct Unread {
+struct ReadError {
     problems: Vec<Problem>,
-    /// What was refused; `None`: trying the same again may help.
-    refused: Option<Fingerprint>,
+    /// The files that were rejected; `None` if another attempt with the same files may succeed.
+    rejected: Option<Fingerprint>,
 }
 
-/// Reads all files of one moment: if one changes meanwhile, all are read again.
+/// Reads all files as they are at one moment: if one changes while they are read, all are read again.
 ///
 /// # Errors
-/// What stands in the way: a path that does not exist or holds no files, a file that may not be read, is too long, or keeps changing.
+/// A path that does not exist or holds no files; a file that cannot be read, is too large, or keeps changing.
 pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
-    try_read(options).map_err(|unread| unread.problems)
+    try_read(options).map_err(|error| error.problems)
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, or before anything is served")]
-fn try_read(options: &Options) -> Result<Read, Unread> {
-    let look = || scan(&options.path, options.ignore_dot_files);
+#[expect(clippy::disallowed_methods, reason = "runs on a thread of its own, or before the process serves")]
+fn try_read(options: &Options) -> Result<Read, ReadError> {
+    let poll = || scan(&options.path, options.ignore_dot_files);
     for attempt in 1..=READS {
-        let found = look();
+        let found = poll();
         let fingerprint = found.fingerprint();
         if !found.problems.is_empty() {
-            return Err(Unread { problems: found.problems, refused: Some(fingerprint) });
+            return Err(ReadError { problems: found.problems, rejected: Some(fingerprint) });
         }
-        // No limits at all are far more often an accident than a wish: a wrong path, a volume that is not there.
+        // An empty folder is most often an accident: a wrong path, or a volume that is not mounted.
         if found.files.is_empty() {
-            let remedy = "put a file here; to limit nothing, one with a domain and no descriptors";
+            let remedy = "add a configuration file; to limit nothing, one with a domain and no descriptors";
             let problems = vec![scan::problem(&options.path, "there are no files of limits".to_owned(), remedy)];
-            return Err(Unread { problems, refused: Some(fingerprint) });
+            return Err(ReadError { problems, rejected: Some(fingerprint) });
         }
         let texts = read_all(&found.files);
-        if look().fingerprint() == fingerprint {
-            let texts = texts.map_err(|problems| Unread { problems, refused: None })?;
+        if poll().fingerprint() == fingerprint {
+            let texts = texts.map_err(|problems| ReadError { problems, rejected: None })?;
             return Ok(Read { texts, fingerprint });
         }
         if attempt < READS {
             std::thread::sleep(BETWEEN_READS);
         }
     }
-    let what = "its files keep changing while they are read".to_owned();
-    Err(Unread { problems: vec![scan::problem(&options.path, what, "wait until they are written")], refused: None })
+    let what = "the files keep changing while weir reads them".to_owned();
+    Err(ReadError { problems: vec![scan::problem(&options.path, what, "wait until they are written, and try again")], rejected: None })
 }
 
-fn read_all(files: &[Found]) -> Result<Vec<SourceText>, Vec<Problem>> {
+fn read_all(files: &[LimitFile]) -> Result<Vec<SourceText>, Vec<Problem>> {
     let (mut texts, mut problems) = (Vec::with_capacity(files.len()), Vec::new());
     for file in files {
         match read_one(file) {
-            Ok(text) if text.len() as u64 > scan::LONGEST_FILE_BYTES => problems.push(scan::too_long(&file.name)),
+            Ok(text) if text.len() as u64 > scan::MAX_FILE_BYTES => problems.push(scan::too_long(&file.name)),
             Ok(text) => texts.push(SourceText { name: file.name.to_string_lossy().into_owned(), text }),
             Err(error) => problems.push(scan::unreadable(&file.name, &error)),
         }
@@ -123,21 +122,21 @@ fn read_all(files: &[Found]) -> Result<Vec<SourceText>, Vec<Problem>> {
     if problems.is_empty() { Ok(texts) } else { Err(problems) }
 }
 
-/// It may have grown since it was looked at.
-fn read_one(file: &Found) -> io::Result<Vec<u8>> {
+/// Bounded, because the file may have grown since the scan.
+fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    File::open(&file.real)?.take(scan::LONGEST_FILE_BYTES + 1).read_to_end(&mut text)?;
+    File::open(&file.real)?.take(scan::MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
     Ok(text)
 }
 
 /// Loads the first rules.
 ///
 /// # Errors
-/// All problems of all files, counted and remembered, but not logged; with the other half the folder can be watched all the same.
+/// All problems of all files, which are counted and kept in `live`, but not logged; and what [`watch`] needs to watch the folder all the same.
 pub fn load_once(live: &Arc<Live>, options: &Options) -> Result<Watched, (Vec<Problem>, Watched)> {
     let (loaded, tried) = match try_read(options) {
         Ok(read) => (put_in_force(live, options, &read.texts), Some(read.fingerprint)),
-        Err(unread) => (Err(unread.problems), unread.refused),
+        Err(error) => (Err(error.problems), error.rejected),
     };
     let watched = Watched(Debounce::new(tried));
     match loaded {
@@ -149,10 +148,10 @@ pub fn load_once(live: &Arc<Live>, options: &Options) -> Result<Watched, (Vec<Pr
     }
 }
 
-/// Watches the folder and loads what changes, until the future is dropped. A set of files with a mistake changes nothing: its problems are
-/// logged, counted and remembered in `live`.
+/// Watches the folder and loads changed files, until the future is dropped. Files with a mistake change nothing: their problems are logged, counted
+/// and kept in `live`.
 pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics: Arc<Metrics>) {
-    // Dropped with this future, which ends the thread.
+    // Dropping this future drops `_alive`, which ends the thread.
     let (_alive, ended) = mpsc::sync_channel::<()>(0);
     let run = move || {
         background::lower_priority();
@@ -160,10 +159,10 @@ pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics:
         let mut pause = options.poll;
         while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
             let started = Instant::now();
-            let look = AssertUnwindSafe(|| look(&live, &options, &mut debounce));
-            if catch_unwind(look).is_err() {
+            let poll = AssertUnwindSafe(|| poll(&live, &options, &mut debounce));
+            if catch_unwind(poll).is_err() {
                 metrics.panicked();
-                tracing::error!("loading limits made weir panic; the limits in force stay. This is a defect of weir");
+                tracing::error!("weir panicked while it loaded limits; the limits in force stay; this is a bug in weir");
                 debounce.tried(Some(scan(&options.path, options.ignore_dot_files).fingerprint()));
             }
             pause = options.poll.max(started.elapsed() * BUSY_SHARE);
@@ -171,14 +170,14 @@ pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics:
     };
     match std::thread::Builder::new().name("weir-files".to_owned()).spawn(run) {
         Ok(_) => std::future::pending().await,
-        Err(error) => tracing::error!(%error, "no thread to watch the limits: changes need a restart"),
+        Err(error) => tracing::error!(%error, "cannot start the thread that watches the limits; changes need a restart"),
     }
 }
 
-/// One look, and loading when it is time.
-fn look(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
+/// Polls once, and loads the files if it is time to.
+fn poll(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
     live.free_old();
-    if !debounce.look(scan(&options.path, options.ignore_dot_files).fingerprint()) {
+    if !debounce.observe(scan(&options.path, options.ignore_dot_files).fingerprint()) {
         return;
     }
     let loaded = match try_read(options) {
@@ -186,13 +185,13 @@ fn look(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
             debounce.tried(Some(read.fingerprint));
             put_in_force(live, options, &read.texts)
         }
-        Err(unread) => {
-            debounce.tried(unread.refused);
-            Err(unread.problems)
+        Err(error) => {
+            debounce.tried(error.rejected);
+            Err(error.problems)
         }
     };
     if let Err(problems) = loaded {
-        refuse(live, problems);
+        reject(live, problems);
     }
 }
 
@@ -208,17 +207,17 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText]) -> Result<
     Ok(())
 }
 
-fn refuse(live: &Live, problems: Vec<Problem>) {
+fn reject(live: &Live, problems: Vec<Problem>) {
     if !live.reject(problems) {
         return;
     }
-    let Some(refusal) = live.rejected() else { return };
+    let Some(rejected) = live.rejected() else { return };
     let stays = if live.load().is_some() { "the limits in force stay" } else { "there are no limits yet" };
-    tracing::error!(problems = refusal.problems.len(), "limits refused; {stays}");
-    for problem in refusal.problems.iter().take(MOST_LOGGED) {
+    tracing::error!(problems = rejected.problems.len(), "limits rejected; {stays}");
+    for problem in rejected.problems.iter().take(MAX_LOGGED) {
         tracing::error!("{problem}");
     }
-    if let Some(more @ 1..) = refusal.problems.len().checked_sub(MOST_LOGGED) {
+    if let Some(more @ 1..) = rejected.problems.len().checked_sub(MAX_LOGGED) {
         tracing::error!("and {more} more; `weir check` shows them all");
     }
 }

@@ -1,7 +1,7 @@
-//! How requests and answers cross tonic's generated service: both as the bytes that they are on the wire.
+//! A codec for tonic's generated service that passes messages as their encoded bytes.
 //!
-//! Decoding is left to [`super::decode`], which borrows from the bytes; a codec could only fail with INTERNAL and would have to own
-//! everything. Most calls do not come this way: `server` reads the usual ones itself.
+//! [`super::decode`] decodes them later and borrows from them. A tonic codec must own what it decodes, and its errors become INTERNAL. Only unusual
+//! calls come this way: `server` reads the usual ones itself.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::ShouldRateLimit;
 use super::timeout::grpc_timeout;
 use crate::proto::RateLimitService;
 
-/// One message as it came, or as it goes.
+/// One encoded message.
 #[derive(Clone, Debug, Default)]
 pub struct Frame(pub Bytes);
 
-/// Frames in, frames out.
+/// The codec of [`Frame`]: copies bytes in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameCodec;
 
@@ -55,7 +55,7 @@ impl Decoder for FrameCodec {
     }
 }
 
-/// What the generated service calls.
+/// Adapts a [`ShouldRateLimit`] to the generated service.
 #[derive(Debug)]
 pub struct Generated<T>(pub Arc<T>);
 

@@ -1,6 +1,6 @@
-//! What a request costs in allocations, held to figures: a line that allocates is found here, before anybody measures time.
+//! The number of allocations of a request, as exact figures: a change that adds an allocation fails here, without any measurement of time.
 //!
-//! The figures are exact. Whoever saves an allocation lowers them; whoever adds one has to say here what it is for.
+//! A change that saves an allocation lowers the figure. A change that adds one says here what it is for.
 
 use allocation_counter::measure;
 use futures_util::FutureExt;
@@ -13,10 +13,10 @@ use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rules::compile::{self, SourceText, compile};
 use crate::store::{AnyStore, Memory, memory};
 
-/// Limits that have a name, as in a configuration that `replaces` some of them.
+/// Gives limits a name, as in a configuration that uses `replaces`.
 const NAMED: &str = "name: some-limit, ";
 
-/// A service that knows ten limits at the second level, without a network.
+/// A service with ten limits at the second level, without a network.
 fn service(name: &str) -> Rls {
     let limit = |path: usize| {
         format!("      - key: path\n        value: /{path}\n        rate_limit: {{{name}unit: hour, requests_per_unit: 4000000000}}\n")
@@ -32,7 +32,7 @@ fn service(name: &str) -> Rls {
     Rls::new(live, limiter, metrics, Core(0), Options::default())
 }
 
-/// An encoded request of so many descriptors with two entries each.
+/// An encoded request with so many descriptors of two entries each.
 fn request(descriptors: usize) -> Vec<u8> {
     let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
     let descriptor = |path| RateLimitDescriptor {
@@ -42,7 +42,7 @@ fn request(descriptors: usize) -> Vec<u8> {
     RateLimitRequest { domain: "shop".to_owned(), descriptors: (0..descriptors).map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
 }
 
-/// Allocations of a request that is decided in memory: from its bytes to those of its answer.
+/// Allocations of a request that is decided in memory, from its bytes to those of the response.
 fn decided(name: &str, descriptors: usize) -> u64 {
     let (service, request) = (service(name), request(descriptors));
     let decide = || drop(service.answer(&request, None).now_or_never().expect("memory does not wait").expect("an answer"));
@@ -50,7 +50,7 @@ fn decided(name: &str, descriptors: usize) -> u64 {
     measure(decide).count_total
 }
 
-/// The plan, its keys, and the answer. What is longer than a usual request (four descriptors, sixteen entries) needs room of its own.
+/// One for the checks, one for their keys, one for the response. Requests of more than four descriptors or sixteen entries need more.
 #[test]
 fn a_usual_request_costs_three_allocations() {
     for name in ["", NAMED] {
@@ -58,7 +58,7 @@ fn a_usual_request_costs_three_allocations() {
     }
 }
 
-/// Entries are borrowed, whatever they hold.
+/// Entries are borrowed from the request, whatever their length.
 #[test]
 fn no_entry_costs_an_allocation() {
     let (service, mut allocations) = (service(""), Vec::new());

@@ -1,7 +1,10 @@
-//! From the wire to an [`Ask`], borrowed from the received bytes; whatever is wrong is INVALID_ARGUMENT and names the field.
+//! Decodes a `RateLimitRequest` into an [`Ask`] that borrows from the received bytes. Errors name the field and become INVALID_ARGUMENT.
 //!
-//! Only what Envoy's configuration chooses is capped. What a client can choose (values: any length, any bytes) is never refused, because
-//! Envoy lets a request pass when its check fails.
+//! Only what Envoy's configuration chooses is capped: the number of descriptors and of entries. What a client can choose (values of any length and
+//! any bytes) is never rejected, because Envoy lets a request pass when its rate limit call fails.
+//!
+//! Source of the field numbers: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitRequest`) and `envoy/extensions/common/ratelimit/v3/ratelimit.proto`
+//! (`RateLimitDescriptor`).
 
 mod wire;
 
@@ -9,60 +12,62 @@ use crate::ask::{Ask, Descriptor, Entry};
 use crate::time::{Rate, Unit};
 use wire::{Fields, Malformed, Value};
 
-/// Descriptors of one request. Envoy sends one per configured rate limit.
-const MOST_DESCRIPTORS: usize = 256;
+/// The most descriptors of one request. Envoy sends one per rate limit of a route.
+const MAX_DESCRIPTORS: usize = 256;
 
-/// Entries of one descriptor. Envoy sends one per configured action.
-const MOST_ENTRIES: usize = 64;
+/// The most entries of one descriptor. Envoy sends one per action of a rate limit.
+const MAX_ENTRIES: usize = 64;
 
-/// Why a message cannot be decided.
+/// Why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// Not a protobuf message of this type.
+    /// The bytes are no `RateLimitRequest`.
     #[error("malformed RateLimitRequest: {field}: {reason}")]
     Malformed {
-        /// The field that could not be read.
+        /// The field that cannot be decoded.
         field: &'static str,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// No domain.
+    /// `domain` is empty.
     #[error("rate limit domain must not be empty")]
     NoDomain,
-    /// Nothing to decide.
+    /// `descriptors` is empty.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// More than any configuration of Envoy needs.
-    #[error("descriptors: {MOST_DESCRIPTORS} at most")]
+    /// More than [`MAX_DESCRIPTORS`] descriptors.
+    #[error("descriptors: {MAX_DESCRIPTORS} at most")]
     TooManyDescriptors,
-    /// More than any configuration of Envoy needs.
-    #[error("descriptors[{descriptor}].entries: {MOST_ENTRIES} at most")]
+    /// A descriptor has more than [`MAX_ENTRIES`] entries.
+    #[error("descriptors[{descriptor}].entries: {MAX_ENTRIES} at most")]
     TooManyEntries {
-        /// Its place in the request.
+        /// The index of the descriptor in the request.
         descriptor: usize,
     },
-    /// A limit in a unit that does not exist.
-    #[error("descriptors[{descriptor}].limit.unit: {unit} is not a unit; SECOND is 1, MINUTE 2, HOUR 3, DAY 4, MONTH 5, YEAR 6, WEEK 7")]
+    /// The limit of a descriptor has an unknown unit.
+    #[error(
+        "descriptors[{descriptor}].limit.unit: {unit} is not a unit: use SECOND = 1, MINUTE = 2, HOUR = 3, DAY = 4, MONTH = 5, YEAR = 6 or WEEK = 7"
+    )]
     Unit {
-        /// Its place in the request.
+        /// The index of the descriptor in the request.
         descriptor: usize,
         /// The number that was sent; 0 is UNKNOWN.
         unit: u64,
     },
-    /// A window of no length, or of more than 100 years.
-    #[error("descriptors[{descriptor}].limit.unit_multiplier: {multiplier} units are no window between 1 second and 100 years")]
+    /// The limit of a descriptor has a window of no length or of more than 100 years.
+    #[error("descriptors[{descriptor}].limit.unit_multiplier: {multiplier} gives a window outside of 1 second to 100 years")]
     Multiplier {
-        /// Its place in the request.
+        /// The index of the descriptor in the request.
         descriptor: usize,
         /// The number that was sent.
         multiplier: u32,
     },
 }
 
-/// Reads a `RateLimitRequest`.
+/// Decodes an encoded `RateLimitRequest`.
 ///
 /// # Errors
-/// [`InvalidRequest`], which becomes INVALID_ARGUMENT.
+/// [`InvalidRequest`] names the field that is wrong.
 pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
     let mut ask = Ask::default();
     for field in Fields::of(message) {
@@ -82,7 +87,7 @@ pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
 
 fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidRequest> {
     let index = ask.len();
-    if index == MOST_DESCRIPTORS {
+    if index == MAX_DESCRIPTORS {
         return Err(InvalidRequest::TooManyDescriptors);
     }
     let mut descriptor = Descriptor::default();
@@ -92,7 +97,7 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidReq
         match field.map_err(malformed("descriptors"))? {
             (1, value) => {
                 entries += 1;
-                if entries > MOST_ENTRIES {
+                if entries > MAX_ENTRIES {
                     return Err(InvalidRequest::TooManyEntries { descriptor: index });
                 }
                 ask.push(entry(value).map_err(malformed("descriptors.entries"))?);
@@ -123,7 +128,7 @@ fn entry(value: Value<'_>) -> Result<Entry<'_>, Malformed> {
     Ok(entry)
 }
 
-/// A limit as it stands in the message, before anybody asks whether it makes sense.
+/// A `RateLimitDescriptor.RateLimitOverride` as decoded, before validation.
 #[derive(Default)]
 struct WireLimit {
     requests_per_unit: u32,
@@ -145,13 +150,13 @@ fn read_limit(limit: &mut WireLimit, value: Value<'_>) -> Result<(), Malformed> 
 
 fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
     let unit = Unit::from_number(limit.unit).ok_or(InvalidRequest::Unit { descriptor, unit: limit.unit })?;
-    // A uint32 on the wire: higher bits are cut off, as protobuf says.
+    // A uint32: protobuf parsers drop the higher bits.
     let unit_multiplier = limit.unit_multiplier.map_or(1, |multiplier| multiplier as u32);
     let rate = Rate { requests_per_unit: limit.requests_per_unit, unit, unit_multiplier };
     rate.window().map(|_| rate).ok_or(InvalidRequest::Multiplier { descriptor, multiplier: unit_multiplier })
 }
 
-/// A `google.protobuf.UInt32Value` or `UInt64Value`: present without a field, it is 0. Sent in parts, the parts are merged.
+/// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field that occurs again is merged with `before`.
 fn wrapped(value: Value<'_>, before: u64) -> Result<u64, Malformed> {
     let mut number = before;
     for field in Fields::of(value.bytes()?) {

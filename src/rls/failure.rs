@@ -1,18 +1,18 @@
-//! Why a request has no answer, and what its caller is told.
+//! Why a request gets no response, and the gRPC status that its caller gets instead.
 
 use tonic::Status;
 
 use super::decode::InvalidRequest;
 use crate::verdict::StoreError;
 
-/// Why a request has no answer.
+/// Why a request gets no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It cannot be asked like that.
+    /// The request is invalid: INVALID_ARGUMENT.
     InvalidRequest(InvalidRequest),
-    /// There are no rules yet.
+    /// No configuration is loaded yet: UNAVAILABLE.
     NoRules,
-    /// The store gave no verdict on one of its checks.
+    /// The store gave no verdict on a check whose failure policy is `error`: UNAVAILABLE.
     Store(StoreError),
 }
 

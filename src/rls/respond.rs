@@ -1,7 +1,9 @@
-//! From decisions to an encoded `RateLimitResponse`: statuses, the overall code, and what else was asked to be in it.
+//! From decisions to an encoded `RateLimitResponse`: the statuses, the overall code, and optional headers and metadata.
 //!
-//! It is written straight into the bytes that go over the wire, as most of an answer is a handful of numbers. The overall code is never
-//! UNKNOWN: Envoy takes that for OK.
+//! The response is encoded directly, without an intermediate message, because most of it is a few numbers. The overall code is never UNKNOWN, which
+//! Envoy would take for OK.
+//!
+//! Source: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitResponse`).
 
 mod encode;
 mod extras;
@@ -16,52 +18,53 @@ use crate::time::{Rate, Span};
 use crate::verdict::{Decision, Decisions, StoreError};
 use encode::{Extras, encode};
 
-/// What goes into answers besides the verdicts; names are those of the settings.
+/// What responses carry besides the statuses. The names are those of the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// `SHADOW_MODE`: the overall code is always OK; the statuses tell the truth.
+    /// `SHADOW_MODE`: the overall code is always OK. The statuses stay as they are.
     pub shadow_mode: bool,
-    /// `LIMIT_RESPONSE_HEADERS_ENABLED`: three headers about the limit that is nearest.
+    /// `LIMIT_RESPONSE_HEADERS_ENABLED`: three headers about the limit that has the least left.
     pub headers: Option<HeaderNames>,
-    /// `RETRY_AFTER_HEADER_ENABLED`: a refusal says when to ask again.
+    /// `RETRY_AFTER_HEADER_ENABLED`: a refused request gets a `retry-after` header.
     pub retry_after: bool,
-    /// `RESPONSE_DYNAMIC_METADATA`: what was asked, and the metadata of the limits that passed.
+    /// `RESPONSE_DYNAMIC_METADATA`: the request, and the `metadata` of the limits that were not exceeded.
     pub dynamic_metadata: bool,
 }
 
-/// Names of the three headers.
+/// The names of the three headers.
 #[derive(Clone, Debug)]
 pub struct HeaderNames {
     /// `LIMIT_LIMIT_HEADER`.
     pub limit: String,
     /// `LIMIT_REMAINING_HEADER`.
     pub remaining: String,
-    /// `LIMIT_RESET_HEADER`; in seconds.
+    /// `LIMIT_RESET_HEADER`; its value is in seconds.
     pub reset: String,
 }
 
-/// An encoded `RateLimitResponse` behind the five bytes that gRPC puts in front of a message.
+/// An encoded `RateLimitResponse` behind the five-byte prefix of a gRPC message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Framed(Bytes);
 
-/// What gRPC puts in front of a message: whether it is compressed (never), and its length.
+/// The length of the prefix of a gRPC message: one byte that says whether it is compressed (never), four bytes of length, big-endian. Source:
+/// "gRPC over HTTP2", Length-Prefixed-Message.
 pub const PREFIX_BYTES: usize = 5;
 
 impl Framed {
     /// Puts the prefix in front of a message.
     #[must_use]
     pub fn new(message: &[u8]) -> Self {
-        // A message of 4 GiB would be no answer.
+        // A response is far below 4 GiB.
         Self([&[0][..], &(message.len() as u32).to_be_bytes(), message].concat().into())
     }
 
-    /// All of it.
+    /// The prefix and the message.
     #[must_use]
     pub fn bytes(self) -> Bytes {
         self.0
     }
 
-    /// The message alone.
+    /// The message without the prefix.
     #[must_use]
     pub fn message(mut self) -> Bytes {
         self.0.advance(PREFIX_BYTES);
@@ -69,31 +72,31 @@ impl Framed {
     }
 }
 
-/// The answer, and what it does not tell.
+/// A response, and what it does not show.
 #[derive(Debug)]
 pub struct Reply {
-    /// What the caller gets.
+    /// The encoded response.
     pub answer: Framed,
-    /// It would have been refused but for `SHADOW_MODE`.
+    /// The overall code is OK only because of `SHADOW_MODE`.
     pub shadowed: bool,
 }
 
-/// What the answer says about one descriptor.
+/// The content of one `DescriptorStatus`.
 #[derive(Clone, Copy, Debug)]
 struct Status<'a> {
     refused: bool,
     limit: Option<(Rate, &'a str)>,
     remaining: u32,
-    /// Envoy cuts fractions off, so they are rounded up here.
+    /// Rounded up, because Envoy drops fractions of a second. `None` if unknown.
     reset_secs: Option<u64>,
 }
 
 type Statuses<'a> = SmallVec<[Status<'a>; 4]>;
 
-/// Makes the answer.
+/// Makes the response.
 ///
 /// # Errors
-/// The store's, when a check fails the request.
+/// The store's error, if a check fails the request.
 pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> Result<Reply, StoreError> {
     if let Some(error) = decisions.iter().find_map(Decision::failure) {
         return Err(error);
@@ -115,7 +118,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
     Ok(Reply { answer: encode(code, &statuses, &extras), shadowed })
 }
 
-/// Where a policy let the check pass, nobody knows what is left and until when: both are left out.
+/// The status of one descriptor. Where a failure policy allowed the check, the remaining hits and the reset time are unknown and left out.
 fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> {
     let ok = Status { refused: false, limit: None, remaining: 0, reset_secs: None };
     match slot {

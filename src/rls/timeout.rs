@@ -1,6 +1,6 @@
-//! The caller's patience: the `grpc-timeout` header.
+//! The caller's deadline: the `grpc-timeout` header.
 //!
-//! Read here and not by tonic, because the answer has to come before the time is over, by policy if need be.
+//! Weir reads it itself, and not through tonic, because it has to answer before the deadline, by a failure policy if need be.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use http::{HeaderMap, HeaderName};
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// How long the caller waits; `None` when it does not say, or says it in a way that the protocol does not know.
+/// The caller's timeout; `None` if the header is missing or malformed.
 ///
-/// Source: gRPC over HTTP/2, `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, at most eight digits.
+/// Source: "gRPC over HTTP2", Requests: `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, where the value has at most eight digits and the units
+/// are H (hour), M (minute), S (second), m (millisecond), u (microsecond) and n (nanosecond).
 #[must_use]
 pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn every_unit_is_read() {
+    fn every_unit_is_parsed() {
         assert_eq!(read("20m"), Some(Duration::from_millis(20)));
         assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
         assert_eq!(read("3M"), Some(Duration::from_secs(180)));
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_protocol_does_not_know_is_no_timeout() {
+    fn a_malformed_header_is_no_timeout() {
         for header in ["", "m", "20", "20s", "-1m", "+1m", "1.5S", "123456789m", "1 m"] {
             assert_eq!(read(header), None, "{header:?}");
         }

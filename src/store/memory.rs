@@ -111,12 +111,12 @@ impl Memory {
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
         let answers = match checks.commit {
             Commit::Each => {
-                let mut answers = SmallVec::from_elem(Err(NOT_PICKED), checks.len());
-                for &index in picked {
-                    let check = &checks[index];
-                    answers[index.0] = Ok(self.check(checks.key(check), check, at));
-                }
-                answers
+                let mut picked = picked.iter().peekable();
+                let mut answer = |(index, check)| match picked.next_if_eq(&&index) {
+                    Some(_) => Ok(self.check(checks.key(check), check, at)),
+                    None => Err(NOT_PICKED),
+                };
+                checks.indexed().map(&mut answer).collect()
             }
             Commit::AllOrNone => self.all_or_none(checks, at).into_iter().map(Ok).collect(),
         };

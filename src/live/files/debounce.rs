@@ -1,23 +1,24 @@
-//! When a change is worth loading: once it has stood still.
+//! Decides when changed files are loaded: when two polls in a row found the same files, and not again until they change.
 //!
-//! Whoever writes files writes one after the other, and a file bit by bit. A set of files is loaded when two looks in a row found the same
-//! one, and not again until it changes.
+//! Files are written one after the other, and each of them piece by piece. Loading at the first change would load half of it.
 
-/// What was seen and what was tried. `T` tells one set of files from another.
+/// What the last polls found. `T` identifies a set of files in one version.
 #[derive(Debug)]
 pub(super) struct Debounce<T> {
+    /// Loaded or rejected already.
     tried: Option<T>,
+    /// Found by the last poll, if it differs.
     pending: Option<T>,
 }
 
 impl<T: PartialEq> Debounce<T> {
-    /// `tried` was loaded or refused already; `None`: nothing was.
+    /// `tried` was loaded or rejected already; `None` if nothing was.
     pub(super) const fn new(tried: Option<T>) -> Self {
         Self { tried, pending: None }
     }
 
-    /// One look found `seen`. True: load it now, and say with [`Debounce::tried`] what was found then.
-    pub(super) fn look(&mut self, seen: T) -> bool {
+    /// A poll found `seen`. Returns true if the caller has to load it now, and then to call [`Debounce::tried`] with what it loaded.
+    pub(super) fn observe(&mut self, seen: T) -> bool {
         if self.tried.as_ref() == Some(&seen) {
             self.pending = None;
             return false;
@@ -29,7 +30,7 @@ impl<T: PartialEq> Debounce<T> {
         false
     }
 
-    /// `tried` was loaded or refused; `None`: it could not be read, and has to be tried again.
+    /// `tried` was loaded or rejected; `None` if it could not be read and has to be tried again.
     pub(super) fn tried(&mut self, tried: Option<T>) {
         *self = Self::new(tried);
     }
@@ -40,37 +41,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_still_is_loaded_once() {
+    fn files_that_two_polls_find_alike_are_loaded_once() {
         let mut debounce = Debounce::new(Some(1));
-        let looks = [(1, false), (2, false), (3, false), (3, true)];
-        for (seen, load) in looks {
-            assert_eq!(debounce.look(seen), load, "{seen}");
+        let polls = [(1, false), (2, false), (3, false), (3, true)];
+        for (seen, load) in polls {
+            assert_eq!(debounce.observe(seen), load, "{seen}");
         }
         debounce.tried(Some(3));
-        assert!(!debounce.look(3) && !debounce.look(3));
+        assert!(!debounce.observe(3) && !debounce.observe(3));
     }
 
     #[test]
     fn a_change_that_is_taken_back_loads_nothing() {
         let mut debounce = Debounce::new(Some(1));
         for seen in [2, 1, 2, 1] {
-            assert!(!debounce.look(seen));
+            assert!(!debounce.observe(seen));
         }
     }
 
     #[test]
-    fn what_could_not_be_read_is_tried_again() {
+    fn files_that_could_not_be_read_are_tried_again() {
         let mut debounce = Debounce::new(None);
-        assert!(!debounce.look(1) && debounce.look(1));
+        assert!(!debounce.observe(1) && debounce.observe(1));
         debounce.tried(None);
-        assert!(!debounce.look(1) && debounce.look(1));
+        assert!(!debounce.observe(1) && debounce.observe(1));
     }
 
     #[test]
-    fn what_changed_while_it_was_read_is_loaded_as_it_was_found() {
+    fn files_that_changed_before_they_were_read_are_not_loaded_twice() {
         let mut debounce = Debounce::new(Some(1));
-        assert!(!debounce.look(2) && debounce.look(2));
+        assert!(!debounce.observe(2) && debounce.observe(2));
         debounce.tried(Some(3));
-        assert!(!debounce.look(3));
+        assert!(!debounce.observe(3));
     }
 }

@@ -1,8 +1,8 @@
-//! Which files there are: names, places and what tells one version from another, without reading them.
+//! Scans a folder: the names, paths and versions of its files, without reading them.
 //!
-//! Kubernetes mounts a ConfigMap as links: `limits.yaml` leads to `..data/limits.yaml`, and `..data` to a folder with a time as its name,
-//! which is swapped as a whole. So links are followed, names that begin with two dots are not looked at, and what is compared is the file at
-//! the end of the links. A link may not lead out of the folder: whoever may write limits is not to read other files through error messages.
+//! Kubernetes mounts a ConfigMap as symbolic links: `limits.yaml` points to `..data/limits.yaml`, and `..data` to a folder named for a time, which is
+//! swapped as a whole. So links are followed, names that begin with two dots are ignored, and versions are those of the link targets. A link must not
+//! point out of the folder, because a person who may only write limits could read other files through error messages.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 
 use crate::rules::compile::{Problem, Severity};
 
-/// Files and folders that are looked at, at most; more is a wrong path, or links that lead to each other.
-const MOST_ENTRIES: usize = 10_000;
+/// The most files and folders of a scan. More of them means a wrong path, or links that point to each other.
+const MAX_ENTRIES: usize = 10_000;
 
-/// Folders within folders.
-const DEEPEST: usize = 32;
+/// How deep folders may be nested.
+const MAX_DEPTH: usize = 32;
 
-/// The longest file that is read.
-pub(super) const LONGEST_FILE_BYTES: u64 = 16 << 20;
+/// The largest file that is read.
+pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// All files together.
-pub(super) const MOST_BYTES: u64 = 64 << 20;
+/// The most bytes of all files together.
+pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Sorted by name.
-    pub files: Vec<Found>,
-    /// What stands in the way of reading them.
+    pub files: Vec<LimitFile>,
+    /// Why they cannot be read, if so.
     pub problems: Vec<Problem>,
 }
 
 /// One file.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct LimitFile {
     /// Relative to the folder.
     pub name: PathBuf,
-    /// Where it really is.
+    /// Its path without symbolic links.
     pub real: PathBuf,
     version: Version,
 }
 
-/// Two files, or two versions of one, differ in at least one of these, unless somebody takes pains.
+/// Two files, or two versions of one file, differ in at least one of these unless a person forges them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     device: u64,
@@ -54,7 +54,7 @@ struct Version {
     changed: (i64, i64),
 }
 
-/// Tells one set of files from another.
+/// Identifies a set of files in one version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     files: Vec<(PathBuf, Version)>,
@@ -62,7 +62,7 @@ pub(super) struct Fingerprint {
 }
 
 impl Scan {
-    /// What tells this scan from others.
+    /// The identity of what this scan found.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint {
             files: self.files.iter().map(|file| (file.name.clone(), file.version)).collect(),
@@ -71,7 +71,7 @@ impl Scan {
     }
 }
 
-/// Looks at a folder and all below it, or at one file.
+/// Scans a folder with its subfolders, or one file.
 pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
     let mut walk = Walk { ignore_dot_files, root: PathBuf::new(), entries: 0, scan: Scan::default() };
     match fs::canonicalize(path).and_then(|real| Ok((fs::metadata(&real)?, real))) {
@@ -80,7 +80,9 @@ pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
             walk.folder(&real, Path::new(""), &mut vec![real.clone()]);
         }
         Ok((metadata, real)) if metadata.is_file() => walk.file(Path::new(path.file_name().unwrap_or_default()).into(), real, &metadata),
-        Ok(_) => walk.problem(path, "neither a folder nor a file".into(), "give the folder that holds the limits, or one file"),
+        Ok(_) => {
+            walk.problem(path, "neither a folder nor a file".into(), "set the path to the folder that holds the limits, or to one file")
+        }
         Err(error) => walk.unreadable(path, &error),
     }
     walk.check_sizes();
@@ -94,12 +96,12 @@ pub(super) fn problem(file: &Path, what: String, remedy: &str) -> Problem {
     Problem { severity: Severity::Error, file: file.to_string_lossy().into_owned(), line: 0, column: 0, what, remedy: remedy.to_owned() }
 }
 
-/// A problem of a file that the operating system does not give.
+/// The problem of a file that the operating system cannot read.
 pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
     let remedy = match error.kind() {
-        io::ErrorKind::NotFound => "create it, or give another path",
+        io::ErrorKind::NotFound => "create it, or set another path",
         io::ErrorKind::PermissionDenied => "make it readable for the user that weir runs as",
-        _ => "see to it that it can be read",
+        _ => "repair the file system or the volume",
     };
     problem(file, format!("cannot be read: {error}"), remedy)
 }
@@ -120,7 +122,7 @@ impl Walk {
         self.scan.problems.push(unreadable(file, error));
     }
 
-    /// `above` are the real places of this folder and of those that lead to it.
+    /// `above` are the real paths of this folder and of the folders above it.
     fn folder(&mut self, real: &Path, name: &Path, above: &mut Vec<PathBuf>) {
         let shown = if name.as_os_str().is_empty() { real } else { name };
         let entries = match fs::read_dir(real) {
@@ -136,11 +138,11 @@ impl Walk {
                 continue;
             }
             self.entries += 1;
-            if self.entries == MOST_ENTRIES + 1 {
-                let what = format!("more than {MOST_ENTRIES} files and folders");
-                self.problem(shown, what, "give the folder that holds nothing but the limits");
+            if self.entries == MAX_ENTRIES + 1 {
+                let what = format!("more than {MAX_ENTRIES} files and folders");
+                self.problem(shown, what, "set the path to a folder that holds only the limits");
             }
-            if self.entries > MOST_ENTRIES {
+            if self.entries > MAX_ENTRIES {
                 return;
             }
             self.entry(&entry.path(), &name.join(entry.file_name()), above);
@@ -154,29 +156,29 @@ impl Walk {
     fn entry(&mut self, path: &Path, name: &Path, above: &mut Vec<PathBuf>) {
         let (real, metadata) = match resolve(path) {
             Ok(resolved) => resolved,
-            // It was removed since the folder was read.
+            // The file was removed after the folder was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.problem(name, "the link leads to nothing".into(), "mend or remove the link");
+                return self.problem(name, "the link points to a file that does not exist".into(), "repair or remove the link");
             }
             Err(error) => return self.unreadable(name, &error),
         };
         if !real.starts_with(&self.root) {
-            let what = format!("the link leads out of the folder, to {}", real.display());
+            let what = format!("the link points out of the folder, to {}", real.display());
             return self.problem(name, what, "copy the file here, or link the whole folder");
         }
         if metadata.is_file() {
             return self.file(name.into(), real, &metadata);
         }
-        // Sockets, pipes and devices are nobody's limits.
+        // Sockets, pipes and devices hold no limits.
         if !metadata.is_dir() {
             return;
         }
         if above.contains(&real) {
-            return self.problem(name, "the link leads back to a folder that holds it".into(), "remove the link");
+            return self.problem(name, "the link points back to a folder that contains it".into(), "remove the link");
         }
-        if above.len() > DEEPEST {
-            return self.problem(name, format!("more than {DEEPEST} folders within each other"), "put the files into fewer folders");
+        if above.len() > MAX_DEPTH {
+            return self.problem(name, format!("folders are nested more than {MAX_DEPTH} deep"), "put the files into fewer folders");
         }
         above.push(real.clone());
         self.folder(&real, name, above);
@@ -191,20 +193,20 @@ impl Walk {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         };
-        self.scan.files.push(Found { name, real, version });
+        self.scan.files.push(LimitFile { name, real, version });
     }
 
     fn check_sizes(&mut self) {
         let too_long: Vec<Problem> =
-            self.scan.files.iter().filter(|file| file.version.size > LONGEST_FILE_BYTES).map(|file| too_long(&file.name)).collect();
+            self.scan.files.iter().filter(|file| file.version.size > MAX_FILE_BYTES).map(|file| too_long(&file.name)).collect();
         self.scan.problems.extend(too_long);
-        if self.scan.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.version.size)) > MOST_BYTES {
+        if self.scan.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.version.size)) > MAX_TOTAL_BYTES {
             self.scan.problems.push(too_much(&self.root));
         }
     }
 }
 
-/// The folder's own path is real, so only a link needs to be followed.
+/// The path of a directory entry without symbolic links. The folder's own path has none, so that only a link has to be resolved.
 fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.is_symlink() {
@@ -215,17 +217,17 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
     Ok((real, metadata))
 }
 
-/// A file that is not read.
+/// The problem of a file above [`MAX_FILE_BYTES`].
 pub(super) fn too_long(file: &Path) -> Problem {
-    problem(file, format!("larger than {} MiB", LONGEST_FILE_BYTES >> 20), "divide it into several files")
+    problem(file, format!("larger than {} MiB", MAX_FILE_BYTES >> 20), "split it into several files")
 }
 
-/// A folder that is not read.
+/// The problem of a folder above [`MAX_TOTAL_BYTES`].
 pub(super) fn too_much(folder: &Path) -> Problem {
     problem(
         folder,
-        format!("its files have more than {} MiB in all", MOST_BYTES >> 20),
-        "give the folder that holds nothing but the limits",
+        format!("its files are larger than {} MiB in total", MAX_TOTAL_BYTES >> 20),
+        "set the path to a folder that holds only the limits",
     )
 }
 
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_config_map_is_read_once_and_its_swap_is_seen() {
+    fn a_mounted_config_map_is_read_once_and_its_swap_is_detected() {
         let folder = folder(&["..2026_01/limits.yaml", "..2026_02/limits.yaml"]);
         let path = folder.path();
         symlink("..2026_01", path.join("..data")).unwrap();
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_itself_may_be_a_link_and_its_swap_is_seen() {
+    fn the_folder_itself_may_be_a_link_and_its_swap_is_detected() {
         let folder = folder(&["one/a.yaml", "two/a.yaml"]);
         let link = folder.path().join("current");
         symlink("one", &link).unwrap();
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_seen() {
+    fn every_change_is_detected() {
         let folder = folder(&["a.yaml"]);
         let path = folder.path();
         let mut last = scan(path, true).fingerprint();
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_back_or_out_are_named() {
+    fn links_that_point_nowhere_back_or_out_are_reported() {
         let outside = folder(&["secret"]);
         let folder = folder(&["a/b.yaml"]);
         let path = folder.path();
@@ -324,15 +326,15 @@ mod tests {
         symlink("l4", path.join("l4")).unwrap();
         let problems = problems(path);
         let has = |file: &str, what: &str| problems.iter().any(|(name, text)| name == file && text.contains(what));
-        assert!(has("l1", "leads to nothing"), "{problems:?}");
-        assert!(has("a/l2", "leads back"), "{problems:?}");
+        assert!(has("l1", "points to a file that does not exist"), "{problems:?}");
+        assert!(has("a/l2", "points back"), "{problems:?}");
         assert!(has("l3", "out of the folder"), "{problems:?}");
         assert!(has("l4", "cannot be read"), "{problems:?}");
         assert_eq!(problems.len(), 4);
     }
 
     #[test]
-    fn links_that_multiply_end_at_a_bound() {
+    fn links_that_multiply_are_bounded() {
         let folder = folder(&["00/x"]);
         for depth in 1..20 {
             let path = folder.path().join(format!("{depth:02}"));
@@ -347,15 +349,15 @@ mod tests {
     }
 
     #[test]
-    fn large_files_and_missing_folders_are_named() {
+    fn large_files_and_missing_folders_are_reported() {
         let folder = folder(&["a"]);
         for file in ["b", "c", "d", "e", "f"] {
-            fs::File::create(folder.path().join(file)).unwrap().set_len(LONGEST_FILE_BYTES).unwrap();
+            fs::File::create(folder.path().join(file)).unwrap().set_len(MAX_FILE_BYTES).unwrap();
         }
-        fs::File::create(folder.path().join("g")).unwrap().set_len(LONGEST_FILE_BYTES + 1).unwrap();
+        fs::File::create(folder.path().join("g")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
         let problems_now = problems(folder.path());
         assert_eq!(problems_now[1], ("g".to_owned(), "larger than 16 MiB".to_owned()));
-        assert!(problems_now[0].1.contains("64 MiB in all"), "{problems_now:?}");
+        assert!(problems_now[0].1.contains("64 MiB in total"), "{problems_now:?}");
         let missing = folder.path().join("missing");
         assert_eq!(problems(&missing)[0].0, missing.to_str().unwrap());
     }

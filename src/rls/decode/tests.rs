@@ -1,4 +1,4 @@
-//! Our reader against prost's: whatever prost reads, we read alike; whatever it refuses, we refuse.
+//! The decoder against prost's: both decode the same messages to the same values, and reject the same messages.
 
 use proptest::prelude::*;
 use prost::Message;
@@ -19,23 +19,23 @@ fn limited(unit: i32, unit_multiplier: Option<u32>) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit: 5, unit, unit_multiplier }), ..one_entry(1) }
 }
 
-fn refusal(request: &RateLimitRequest) -> InvalidRequest {
-    decode(&request.encode_to_vec()).expect_err("a refusal")
+fn error_of(request: &RateLimitRequest) -> InvalidRequest {
+    decode(&request.encode_to_vec()).expect_err("an invalid request")
 }
 
 #[test]
-fn each_refusal_names_its_field() {
-    assert_eq!(refusal(&request("", vec![one_entry(1)])), InvalidRequest::NoDomain);
-    assert_eq!(refusal(&request("d", vec![])), InvalidRequest::NoDescriptors);
-    assert_eq!(refusal(&request("d", vec![one_entry(1); 257])), InvalidRequest::TooManyDescriptors);
-    assert_eq!(refusal(&request("d", vec![one_entry(1), one_entry(65)])), InvalidRequest::TooManyEntries { descriptor: 1 });
-    assert_eq!(refusal(&request("d", vec![limited(0, None)])), InvalidRequest::Unit { descriptor: 0, unit: 0 });
+fn each_error_names_its_field() {
+    assert_eq!(error_of(&request("", vec![one_entry(1)])), InvalidRequest::NoDomain);
+    assert_eq!(error_of(&request("d", vec![])), InvalidRequest::NoDescriptors);
+    assert_eq!(error_of(&request("d", vec![one_entry(1); 257])), InvalidRequest::TooManyDescriptors);
+    assert_eq!(error_of(&request("d", vec![one_entry(1), one_entry(65)])), InvalidRequest::TooManyEntries { descriptor: 1 });
+    assert_eq!(error_of(&request("d", vec![limited(0, None)])), InvalidRequest::Unit { descriptor: 0, unit: 0 });
     assert_eq!(
-        refusal(&request("d", vec![limited(99, None)])).to_string().split(';').next(),
+        error_of(&request("d", vec![limited(99, None)])).to_string().split(": use").next(),
         Some("descriptors[0].limit.unit: 99 is not a unit")
     );
-    assert_eq!(refusal(&request("d", vec![limited(6, Some(101))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 101 });
-    assert_eq!(refusal(&request("d", vec![limited(6, Some(0))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 0 });
+    assert_eq!(error_of(&request("d", vec![limited(6, Some(101))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 101 });
+    assert_eq!(error_of(&request("d", vec![limited(6, Some(0))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 0 });
     assert!(decode(&request("d", vec![one_entry(64); 256]).encode_to_vec()).is_ok());
 }
 
@@ -50,7 +50,7 @@ fn text_need_not_be_utf8() {
 }
 
 #[test]
-fn all_units_are_taken() {
+fn all_units_are_accepted() {
     for unit in 1..=7 {
         let bytes = request("d", vec![limited(unit, Some(2))]).encode_to_vec();
         let ask = decode(&bytes).expect("a unit");
@@ -60,7 +60,7 @@ fn all_units_are_taken() {
 }
 
 #[test]
-fn hits_of_the_descriptor_win_over_those_of_the_request() {
+fn hits_of_the_descriptor_take_precedence_over_those_of_the_request() {
     for (request_hits, own, negative, expected) in [
         (0, None, false, 1),
         (7, None, false, 7),
@@ -96,7 +96,7 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
 
 proptest! {
     #[test]
-    fn what_prost_writes_we_read(request in any_request()) {
+    fn a_message_that_prost_encodes_is_decoded(request in any_request()) {
         let bytes = request.encode_to_vec();
         let ask = decode(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
         prop_assert_eq!(ask.domain, request.domain.as_bytes());
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_messages_are_judged_as_prost_does(request in any_request(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+    fn damaged_messages_are_decoded_as_prost_does(request in any_request(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
         let mut bytes = request.encode_to_vec();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] = byte }

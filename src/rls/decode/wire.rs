@@ -1,32 +1,32 @@
-//! The protobuf wire format, read without copying.
+//! A reader of the protobuf wire format that copies nothing.
 //!
-//! A message is an iterator of numbered fields; a field borrows from the message. Source: protobuf.dev, "Encoding".
+//! A message is an iterator of numbered fields, which borrow from it. Source: protobuf.dev, "Encoding".
 
-/// Why bytes are not a message.
+/// Why bytes are not a message: the reason, as error messages show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub &'static str);
 
-/// Groups within groups before a message is refused; nobody sends any.
-const DEEPEST_GROUP: usize = 32;
+/// How deep groups may be nested. Envoy sends none; the bound protects the stack.
+const MAX_GROUP_DEPTH: usize = 32;
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Eight or four bytes, or a group: no field of ours has such a type, so only its end matters.
-    Other,
+    /// Eight bytes, four bytes or a group. No known field has such a type, so that its content is skipped.
+    Skipped,
 }
 
 impl<'a> Value<'a> {
     pub(super) fn varint(self) -> Result<u64, Malformed> {
         match self {
             Self::Varint(number) => Ok(number),
-            _ => Err(Malformed("wrong wire type, a number was expected")),
+            _ => Err(Malformed("wrong wire type, expected a varint")),
         }
     }
 
-    /// Higher bits are cut off, as protobuf says.
+    /// The lowest 32 bits of a varint, as protobuf parsers read a uint32.
     pub(super) fn uint32(self) -> Result<u32, Malformed> {
         self.varint().map(|number| number as u32)
     }
@@ -34,7 +34,7 @@ impl<'a> Value<'a> {
     pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed("wrong wire type, text or a message was expected")),
+            _ => Err(Malformed("wrong wire type, expected a string or a message")),
         }
     }
 }
@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
     fn tag(&mut self) -> Result<(u64, u64), Malformed> {
         let tag = self.varint()?;
         if tag > u64::from(u32::MAX) || tag >> 3 == 0 {
-            return Err(Malformed("no such field number"));
+            return Err(Malformed("invalid field number"));
         }
         Ok((tag >> 3, tag & 7))
     }
@@ -65,28 +65,28 @@ impl<'a> Fields<'a> {
     fn value(&mut self, number: u64, wire_type: u64, depth: usize) -> Result<Value<'a>, Malformed> {
         match wire_type {
             0 => self.varint().map(Value::Varint),
-            1 => self.take(8).map(|_| Value::Other),
+            1 => self.take(8).map(|_| Value::Skipped),
             2 => {
                 let length = self.varint()?;
                 self.take(usize::try_from(length).unwrap_or(usize::MAX)).map(Value::Bytes)
             }
-            3 if depth < DEEPEST_GROUP => self.group(number, depth),
-            5 => self.take(4).map(|_| Value::Other),
-            _ => Err(Malformed("no such wire type")),
+            3 if depth < MAX_GROUP_DEPTH => self.group(number, depth),
+            5 => self.take(4).map(|_| Value::Skipped),
+            _ => Err(Malformed("invalid wire type")),
         }
     }
 
     fn group(&mut self, opened: u64, depth: usize) -> Result<Value<'a>, Malformed> {
         loop {
             match self.tag()? {
-                (closed, 4) if closed == opened => return Ok(Value::Other),
+                (closed, 4) if closed == opened => return Ok(Value::Skipped),
                 (number, wire_type) => self.value(number, wire_type, depth + 1)?,
             };
         }
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Malformed("it ends too early"))?;
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Malformed("truncated"))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -103,7 +103,7 @@ impl<'a> Fields<'a> {
                 return Ok(number);
             }
         }
-        Err(Malformed(if self.rest.len() < 10 { "it ends too early" } else { "a number of more than 64 bits" }))
+        Err(Malformed(if self.rest.len() < 10 { "truncated" } else { "a varint of more than 64 bits" }))
     }
 }
 

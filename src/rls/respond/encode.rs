@@ -1,7 +1,8 @@
-//! The bytes of an answer, by the field numbers of `proto/`. All lengths are known before the first byte is written, so that there is one
-//! allocation, and of the right size.
+//! The encoding of a `RateLimitResponse`, by the field numbers of `proto/`. All lengths are computed before the first byte is written, so that there
+//! is one allocation of the right size.
 //!
-//! Fields that have their default are left out, as protobuf does. What is rare (headers, metadata) is left to prost.
+//! Fields with their default value are left out, as in every proto3 encoder. prost encodes what is rare: headers and metadata. Source: protobuf.dev,
+//! "Encoding".
 
 use bytes::Bytes;
 use prost::Message;
@@ -12,14 +13,14 @@ use crate::proto::HeaderValue;
 use crate::proto::rate_limit_response::Code;
 use crate::time::Rate;
 
-/// What few answers carry.
+/// The optional parts, which few responses have.
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     pub(super) headers: Vec<HeaderValue>,
     pub(super) dynamic_metadata: Option<Struct>,
 }
 
-/// A number of a message's field on the wire: `number << 3 | wire type`.
+/// The tag of a field: `number << 3 | wire type`.
 const fn tag(number: u8, wire_type: u8) -> u8 {
     number << 3 | wire_type
 }
@@ -27,16 +28,15 @@ const fn tag(number: u8, wire_type: u8) -> u8 {
 const VARINT: u8 = 0;
 const BYTES: u8 = 2;
 
-/// Encodes a whole answer.
+/// Encodes a response behind the prefix of a gRPC message.
 pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) -> Framed {
-    let room = |content: usize| field_bytes(content);
     let length = 2
-        + statuses.iter().map(|status| room(status_bytes(status))).sum::<usize>()
-        + extras.headers.iter().map(|header| room(header.encoded_len())).sum::<usize>()
-        + extras.dynamic_metadata.iter().map(|metadata| room(metadata.encoded_len())).sum::<usize>();
+        + statuses.iter().map(|status| field_bytes(status_bytes(status))).sum::<usize>()
+        + extras.headers.iter().map(|header| field_bytes(header.encoded_len())).sum::<usize>()
+        + extras.dynamic_metadata.iter().map(|metadata| field_bytes(metadata.encoded_len())).sum::<usize>();
     let mut out = Vec::with_capacity(PREFIX_BYTES + length);
     out.push(0);
-    // Far below 4 GiB: it is made from a request of 4 MiB.
+    // Far below 4 GiB, because a request has at most 4 MiB.
     out.extend_from_slice(&(length as u32).to_be_bytes());
     out.extend_from_slice(&[tag(1, VARINT), overall as u8]);
     for status in statuses {
@@ -48,7 +48,7 @@ pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) ->
     if let Some(metadata) = &extras.dynamic_metadata {
         put_message(&mut out, tag(6, BYTES), metadata);
     }
-    debug_assert_eq!(out.len(), PREFIX_BYTES + length, "the lengths are those of what is written");
+    debug_assert_eq!(out.len(), PREFIX_BYTES + length, "the computed length is the written length");
     Framed(Bytes::from(out))
 }
 
@@ -90,27 +90,27 @@ fn limit_bytes(rate: &Rate, name: &str) -> usize {
         + multiplier(rate).map_or(0, |multiplier| field_bytes(number_bytes(multiplier)))
 }
 
-/// Left out where it is 1.
+/// The `unit_multiplier`; left out if it is 1.
 fn multiplier(rate: &Rate) -> Option<u64> {
     (rate.unit_multiplier != 1).then_some(rate.unit_multiplier.into())
 }
 
-/// The seconds of a `google.protobuf.Duration` are signed.
+/// The seconds of a `google.protobuf.Duration`, which are an int64.
 fn whole_seconds(secs: u64) -> u64 {
     secs.min(i64::MAX as u64)
 }
 
-/// Bytes of a field that holds `content` bytes, all tags being below 16.
+/// Bytes of a length-delimited field with `content` bytes. All field numbers are below 16, so that a tag is one byte.
 fn field_bytes(content: usize) -> usize {
     1 + varint_bytes(content as u64) + content
 }
 
-/// Bytes of a number's field; none for 0.
+/// Bytes of a varint field; 0 for the default value 0.
 fn number_bytes(number: u64) -> usize {
     if number == 0 { 0 } else { 1 + varint_bytes(number) }
 }
 
-/// Seven bits to a byte.
+/// Bytes of a varint: seven bits per byte.
 fn varint_bytes(number: u64) -> usize {
     ((70 - (number | 1).leading_zeros()) / 7) as usize
 }
@@ -122,7 +122,7 @@ fn put_number(out: &mut Vec<u8>, tag: u8, number: u64) {
     }
 }
 
-/// A message whose field 1 is a number: a `UInt32Value`, or a `Duration` of whole seconds.
+/// A field with a message whose field 1 is a number: a `UInt32Value`, or a `Duration` of whole seconds.
 fn put_wrapped(out: &mut Vec<u8>, outer: u8, number: u64) {
     out.extend_from_slice(&[outer, number_bytes(number) as u8]);
     put_number(out, tag(1, VARINT), number);
@@ -139,6 +139,6 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
 fn put_message(out: &mut Vec<u8>, tag: u8, message: &impl Message) {
     out.push(tag);
     put_varint(out, message.encoded_len() as u64);
-    // A `Vec` has room for everything.
+    // Encoding into a `Vec` does not fail.
     let _ = message.encode(out);
 }

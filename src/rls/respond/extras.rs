@@ -1,4 +1,4 @@
-//! What an answer carries only when asked to: headers about the nearest limit, and dynamic metadata.
+//! The optional parts of a response: headers about one limit, `retry-after`, and dynamic metadata.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::rules::limit::Metadata;
 use crate::time::Span;
 use crate::verdict::{Decision, Decisions};
 
-/// Three headers about the descriptor that has least left, the first on a tie; about the last one that refuses, when one does. None when no
-/// descriptor has a limit whose counts somebody knows. Source: envoyproxy/ratelimit.
+/// Three headers about one descriptor: the last one that is over its limit, or else the one with the least remaining hits, the first on a tie.
+/// Empty if no descriptor has a limit whose count is known. Source: envoyproxy/ratelimit.
 pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |slot: &Slot| match slot {
         Slot::Checked { check, .. } => !plan.checks[*check].modes.quota,
@@ -33,8 +33,7 @@ pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames)
     ]
 }
 
-/// When asking again makes sense: the longest wait of the limits that refuse, in whole seconds, at least one. Source: RFC 9110, section
-/// 10.2.3.
+/// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. Source: RFC 9110, section 10.2.3.
 pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> HeaderValue {
     let refusals = plan.checks.iter().zip(decisions).filter(|(check, decision)| !check.modes.shadow && !decision.allows());
     let waits = refusals.filter_map(|(_, decision)| Decision::until_reset(decision));
@@ -42,7 +41,7 @@ pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> HeaderValue {
     HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() }
 }
 
-/// What was asked, and the `metadata` of the limits that passed. Source: envoyproxy/ratelimit.
+/// The request, and the merged `metadata` of the limits that were not exceeded. Source: envoyproxy/ratelimit.
 pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> Struct {
     let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
     let descriptors = ask.descriptors().map(|(descriptor, entries)| describe(descriptor, entries)).collect();
@@ -76,7 +75,7 @@ fn describe(descriptor: &Descriptor, entries: &[Entry<'_>]) -> Value {
     Value { kind: Some(Kind::StructValue(Struct { fields })) }
 }
 
-/// The first value of a name wins; objects are merged.
+/// Merges objects recursively. Of two other values of one name the first one stays.
 fn merge(into: &mut Metadata, from: &Metadata) {
     for (name, value) in from {
         match (into.get_mut(name), value) {
@@ -101,7 +100,7 @@ fn from_json(value: &serde_json::Value) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// A `Struct` holds text only: bytes that are not UTF-8 are shown as U+FFFD.
+/// A `Struct` holds UTF-8 only: invalid bytes become U+FFFD.
 fn text(bytes: &[u8]) -> Value {
     Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(bytes).into_owned())) }
 }

@@ -1,4 +1,4 @@
-//! The bytes of an answer against prost's idea of the same answer, for whatever a plan may hold and a store may say.
+//! The encoded response against prost's encoding of the same response, for random plans and decisions.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::rules::compile::{self, SourceText, compile};
 use crate::time::Unit;
 use crate::verdict::{Verdict, Wait};
 
-/// The answer as a message, without a thought for speed.
-fn plainly(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> RateLimitResponse {
+/// The response as a prost message.
+fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> RateLimitResponse {
     let plain = |slot: &Slot| {
         let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
         match slot {
@@ -71,7 +71,7 @@ descriptors:
 
 const KEYS: [&str; 7] = ["plain", "named", "zero", "unlimited", "shadow", "quota", "unknown"];
 
-/// An encoded request for these keys; a number beside one is a limit that it brings along.
+/// An encoded request for these keys. A number beside a key is a limit of the descriptor's own.
 fn request(domain: &str, keys: &[(&str, Option<u32>)]) -> Vec<u8> {
     use crate::proto::rate_limit_descriptor::{Entry, RateLimitOverride};
     use crate::proto::{RateLimitDescriptor, RateLimitRequest};
@@ -113,7 +113,7 @@ fn any_options() -> impl Strategy<Value = Options> {
 
 proptest! {
     #[test]
-    fn the_bytes_are_those_of_the_message(
+    fn the_encoding_is_that_of_prost(
         domain in prop_oneof![Just("d"), Just("unknown")],
         keys in proptest::collection::vec((0..KEYS.len(), prop_oneof![3 => Just(None), 1 => any::<u32>().prop_map(Some)]), 1..40),
         pool in proptest::collection::vec(any_decision(), 40),
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(framed.get_u8(), 0);
         prop_assert_eq!(framed.get_u32() as usize, framed.len());
         prop_assert_eq!(&framed, &reply.answer.message());
-        let expected = plainly(&ask, &plan, &decisions, &options);
+        let expected = as_message(&ask, &plan, &decisions, &options);
         prop_assert_eq!(RateLimitResponse::decode(framed.clone()).expect("a message"), expected.clone());
         prop_assert_eq!(framed.len(), expected.encoded_len(), "not a byte more than prost would write");
         prop_assert_eq!(reply.shadowed, options.shadow_mode && plan.checks.is_over_limit(decisions.iter().map(Decision::allows)));
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn a_check_that_fails_leaves_no_answer() {
+fn a_failed_check_fails_the_request() {
     let rate = Rate { requests_per_unit: 1, unit: Unit::Hour, unit_multiplier: 1 };
     let options = AlgorithmOptions { kind: AlgorithmKind::FixedWindow, ..AlgorithmOptions::default() };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
