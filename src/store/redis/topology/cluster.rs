@@ -14,7 +14,7 @@ use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, ConnectError};
 use crate::store::redis::wire::hash_slot::Slot;
-use crate::store::redis::wire::values::whole;
+use crate::store::redis::wire::values::integer;
 
 /// How old the map may get while nothing speaks against it.
 const FRESH: Duration = Duration::from_secs(30);
@@ -123,7 +123,7 @@ fn range(row: &Value, asked: &Address) -> Option<(RangeInclusive<Slot>, Address)
     let Value::Array(row) = row else { return None };
     let [first, last, Value::Array(primary), ..] = row.as_slice() else { return None };
     let [host, port, ..] = primary.as_slice() else { return None };
-    let slot = |value| Slot::try_from(whole(value)?).ok();
+    let slot = |value| Slot::try_from(integer(value)?).ok();
     let host = match host {
         Value::BulkString(host) if !host.is_empty() && host != b"?" => String::from_utf8(host.clone()).ok()?,
         Value::BulkString(_) | Value::Nil => match asked {
@@ -132,7 +132,7 @@ fn range(row: &Value, asked: &Address) -> Option<(RangeInclusive<Slot>, Address)
         },
         _ => return None,
     };
-    Some((slot(first)?..=slot(last)?, Address::Tcp { host, port: u16::try_from(whole(port)?).ok()? }))
+    Some((slot(first)?..=slot(last)?, Address::Tcp { host, port: u16::try_from(integer(port)?).ok()? }))
 }
 
 #[cfg(test)]

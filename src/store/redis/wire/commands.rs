@@ -1,13 +1,16 @@
-//! Commands on their way to Redis, packed as the arrays of bulk strings that a client sends.
+//! The encoder of commands: each one becomes a RESP array of bulk strings in one buffer.
+//!
+//! All commands of a batch stand in one buffer, so that a connection sends them with one write. The buffer keeps its memory from batch to batch.
+//! Nothing here sends anything.
 //!
 //! Source: redis.io, "Redis serialization protocol specification", "Sending commands to a Redis server".
 
 use bb8_redis::redis::{Cmd, ToRedisArgs};
 
-/// A buffer that grew beyond this for one large request is shrunk.
-const KEPT_BYTES: usize = 64 << 10;
+/// A buffer that grew beyond this size for one large batch is shrunk to it.
+const RETAINED_BYTES: usize = 64 << 10;
 
-/// Commands on their way out, packed into one run of bytes.
+/// Encoded commands, one behind the other.
 #[derive(Debug, Default)]
 pub(crate) struct CommandBuffer {
     bytes: Vec<u8>,
@@ -16,53 +19,55 @@ pub(crate) struct CommandBuffer {
 }
 
 impl CommandBuffer {
-    /// Begins a command; arguments may follow, then [`CommandBuffer::end`].
+    /// Begins a command. The caller adds its arguments and then calls [`CommandBuffer::end`].
     pub(crate) fn command<T: ToRedisArgs>(&mut self, name: T) -> &mut Cmd {
         self.begin().arg(name)
     }
 
-    /// Begins a command whose name is to follow.
+    /// Begins a command without a name. The caller adds the name and the arguments and then calls [`CommandBuffer::end`].
     pub(crate) fn begin(&mut self) -> &mut Cmd {
         self.command.clear();
         &mut self.command
     }
 
-    /// Packs the command that was begun last.
+    /// Encodes the command that was begun last.
     pub(crate) fn end(&mut self) {
         self.command.write_packed_command(&mut self.bytes);
         self.commands += 1;
     }
 
-    /// Packs a whole command.
+    /// Encodes a whole command: its name and its arguments.
     pub(crate) fn push<const N: usize>(&mut self, arguments: [&[u8]; N]) {
-        self.size(b'*', N);
+        self.prefix(b'*', N);
         for argument in arguments {
-            self.size(b'$', argument.len());
+            self.prefix(b'$', argument.len());
             self.bytes.extend_from_slice(argument);
             self.bytes.extend_from_slice(b"\r\n");
         }
         self.commands += 1;
     }
 
-    fn size(&mut self, kind: u8, size: usize) {
-        self.bytes.push(kind);
+    /// Writes the prefix of an array (`*`) or a bulk string (`$`) of this size.
+    fn prefix(&mut self, data_type: u8, size: usize) {
+        self.bytes.push(data_type);
         self.bytes.extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// How many commands are packed.
+    /// The number of encoded commands. Redis sends one reply to each.
     pub(crate) const fn commands(&self) -> usize {
         self.commands
     }
 
-    /// The packed commands.
+    /// The encoded commands.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
+    /// Removes all commands.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES);
+        self.bytes.shrink_to(RETAINED_BYTES);
         self.commands = 0;
     }
 }

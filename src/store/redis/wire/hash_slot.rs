@@ -1,16 +1,23 @@
-//! Slots of a Redis Cluster: which one a key belongs to, and what a node says about those that it does not have.
+//! Hash slots of a Redis Cluster: which slot a key belongs to, and where a node redirects a command whose slot it does not serve.
+//!
+//! Weir computes slots itself so that it sends a command to the right node at once, and never sends keys of two slots in one command. Which node
+//! owns a slot is not known here (see `topology`).
+//!
+//! Source: Redis Cluster specification, "Key distribution model", "Hash tags", "MOVED Redirection" and "ASK redirection".
 
 use crc::{CRC_16_XMODEM, Crc};
 
-/// The number of a slot.
+/// The number of a hash slot, from 0 to 16,383.
 pub(crate) type Slot = u16;
 
-/// How many there are. Source: Redis Cluster specification, "Key distribution model".
+/// The number of hash slots of every cluster.
 pub(crate) const SLOTS: usize = 16_384;
 
+/// The specification's CRC16 is the one that is also called XMODEM: polynomial 0x1021, initial value 0.
 static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The slot of a key: of what stands between its first `{` and the next `}`, if that is anything, else of all of it.
+/// The hash slot of a key: CRC16 modulo 16,384 of its hash tag. The tag is the text between the first `{` and the first `}` behind it. Without such
+/// a pair, or with nothing in between, the whole key is hashed.
 pub(crate) fn of(key: &[u8]) -> Slot {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -20,19 +27,20 @@ pub(crate) fn of(key: &[u8]) -> Slot {
     CRC.checksum(tag.unwrap_or(key)) % SLOTS as u16
 }
 
-/// Where a node sends us.
+/// Where a cluster node redirects a command. The node did not execute the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: Slot,
-    /// Empty: the host of the node that says so.
+    /// A name or an IP address without brackets. Empty when the node does not know its own name: the host that the command was sent to is meant.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// The slot is on its way there: only this once, and announced by ASKING.
+    /// ASK: the slot is being migrated to that node. Only this one command goes there, with ASKING before it. Otherwise MOVED: the node owns the slot
+    /// from now on.
     pub(crate) is_ask: bool,
 }
 
 impl Redirect {
-    /// Reads `MOVED slot host:port` and `ASK slot host:port`; any other line of an error sends us nowhere.
+    /// Reads the error lines `MOVED slot host:port` and `ASK slot host:port`. `None` for any other error.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let (code, rest) = std::str::from_utf8(line).ok()?.split_once(' ')?;
         let is_ask = match code {
@@ -40,9 +48,9 @@ impl Redirect {
             "ASK" => true,
             _ => return None,
         };
-        let (slot, place) = rest.split_once(' ')?;
+        let (slot, address) = rest.split_once(' ')?;
         let slot = slot.parse().ok().filter(|&slot| usize::from(slot) < SLOTS)?;
-        let (host, port) = place.trim().rsplit_once(':')?;
+        let (host, port) = address.trim().rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         Some(Self { slot, host, port: port.parse().ok()?, is_ask })
     }
@@ -54,16 +62,16 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // CLUSTER KEYSLOT of redis-server 7.0.15 answers these.
+        // What CLUSTER KEYSLOT of redis-server 7.0.15 answers.
         for (key, slot) in [("123456789", 12_739), ("foo", 12_182), ("{foo}bar", 12_182), ("x{foo}{bar}", 12_182), ("", 0)] {
             assert_eq!(of(key.as_bytes()), slot, "{key}");
         }
-        assert_eq!(of(b"{}foo"), CRC.checksum(b"{}foo") % 16_384, "an empty tag is none");
-        assert_eq!(of(b"foo{bar"), CRC.checksum(b"foo{bar") % 16_384, "nor is an open one");
+        assert_eq!(of(b"{}foo"), CRC.checksum(b"{}foo") % 16_384, "with an empty tag the whole key is hashed");
+        assert_eq!(of(b"foo{bar"), CRC.checksum(b"foo{bar") % 16_384, "a tag without its end is no tag");
     }
 
     #[test]
-    fn redirects_are_read_and_nothing_else_is_one() {
+    fn only_moved_and_ask_are_redirects() {
         let read = |line: &str| Redirect::read(line.as_bytes());
         let to = |slot, host: &str, port, is_ask| Some(Redirect { slot, host: host.to_owned(), port, is_ask });
         assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381, false));

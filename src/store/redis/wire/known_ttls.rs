@@ -1,8 +1,11 @@
-//! Which counters are known to expire, so that a hit need not say it again.
+//! The counters that are known to have a TTL, so that a hit on one of them needs no EXPIRE.
 //!
-//! Belongs to one connection, and knows only what that connection was told: a server that lost its counters, or another one under the same name, is met by
-//! new connections. What is known may be wrong all the same, because a server can be flushed or drop a key under way; then the hit that makes the
-//! key anew finds nothing before itself, and its expiry is said after it. Bounded: what was not asked for in a while is forgotten.
+//! The set belongs to one connection and holds only counters that this connection has given a TTL. A restarted server, or another server
+//! behind the same name, is reached through new connections, whose sets are empty. An entry can still be wrong, because a server can be flushed
+//! or evict a key while the connection stays open. The next hit then creates the key again without a TTL; its count shows that, and the batch
+//! sends the EXPIRE afterwards (see `Batch::learn`).
+//!
+//! The set never decides what is counted, and its memory is bounded: counters that were not asked for lately are forgotten.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -11,17 +14,20 @@ use std::hash::{BuildHasher, Hasher};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-/// Counters of one generation; as many as fill a table of 65,536 places, which are 576 KiB. Two generations are kept.
-const GENERATION: usize = 65_536 / 8 * 7;
+/// Counters of one generation: as many as a hash table of 65,536 buckets (576 KiB) holds at its load factor of 7/8. Two generations are kept.
+const GENERATION_SIZE: usize = 65_536 / 8 * 7;
 
-/// A counter of one window.
+/// The counter of one fixed window. Redis knows it as `key:window`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CounterKey<'k> {
+    /// The counter key without the window number.
     pub(crate) key: &'k [u8],
+    /// The number of the window.
     pub(crate) window: u64,
 }
 
-/// Keyed hashes of counters; that two are the same costs one repair and nothing else.
+/// A bounded set of counters, as keyed 64-bit hashes. When the hashes of two counters collide, a counter may be created without a TTL; the batch then
+/// repairs it as it repairs one that Redis lost.
 pub(crate) struct KnownTtls {
     recent: HashTable<u64>,
     older: HashTable<u64>,
@@ -37,12 +43,12 @@ impl Default for KnownTtls {
 
 impl fmt::Debug for KnownTtls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Expiring").field("recent", &self.recent.len()).field("older", &self.older.len()).finish_non_exhaustive()
+        out.debug_struct("KnownTtls").field("recent", &self.recent.len()).field("older", &self.older.len()).finish_non_exhaustive()
     }
 }
 
 impl KnownTtls {
-    /// Whether the counter was seen to get an expiry; it is remembered for longer then.
+    /// Whether the counter is known to have a TTL. Asking keeps the counter in the set for longer.
     pub(crate) fn knows(&mut self, counter: CounterKey<'_>) -> bool {
         let hash = self.hash(counter);
         if self.recent.find(hash, |known| *known == hash).is_some() {
@@ -55,7 +61,7 @@ impl KnownTtls {
         is_known
     }
 
-    /// The counter has an expiry.
+    /// Records that the counter has a TTL.
     pub(crate) fn learn(&mut self, counter: CounterKey<'_>) {
         let hash = self.hash(counter);
         if self.recent.find(hash, |known| *known == hash).is_none() {
@@ -63,7 +69,7 @@ impl KnownTtls {
         }
     }
 
-    /// The counter may have no expiry.
+    /// Records that the counter may have no TTL.
     pub(crate) fn forget(&mut self, counter: CounterKey<'_>) {
         let hash = self.hash(counter);
         for table in [&mut self.recent, &mut self.older] {
@@ -74,7 +80,7 @@ impl KnownTtls {
     }
 
     fn insert(&mut self, hash: u64) {
-        if self.recent.len() >= GENERATION {
+        if self.recent.len() >= GENERATION_SIZE {
             std::mem::swap(&mut self.recent, &mut self.older);
             self.recent.clear();
         }
@@ -108,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_kept_and_all_of_it_is_bounded() {
+    fn counters_that_are_asked_for_are_kept_and_the_set_is_bounded() {
         let mut known_ttls = KnownTtls::default();
         known_ttls.learn(counter(b"kept", 0));
-        for window in 0..10 * GENERATION as u64 {
+        for window in 0..10 * GENERATION_SIZE as u64 {
             known_ttls.learn(counter(b"k", window));
             if window % 1_000 == 0 {
                 assert!(known_ttls.knows(counter(b"kept", 0)), "after {window}");
             }
         }
-        assert!(known_ttls.knows(counter(b"k", 10 * GENERATION as u64 - 1)));
-        assert!(!known_ttls.knows(counter(b"k", 0)), "what nobody asked for is forgotten");
-        assert!(known_ttls.recent.len() + known_ttls.older.len() <= 2 * GENERATION);
-        assert!(known_ttls.recent.capacity() + known_ttls.older.capacity() <= 2 * GENERATION, "two tables of 65,536 places");
+        assert!(known_ttls.knows(counter(b"k", 10 * GENERATION_SIZE as u64 - 1)));
+        assert!(!known_ttls.knows(counter(b"k", 0)), "a counter that was not asked for is forgotten");
+        assert!(known_ttls.recent.len() + known_ttls.older.len() <= 2 * GENERATION_SIZE);
+        assert!(known_ttls.recent.capacity() + known_ttls.older.capacity() <= 2 * GENERATION_SIZE, "two tables of 65,536 buckets");
         known_ttls.forget(counter(b"kept", 0));
-        assert!(!known_ttls.knows(counter(b"kept", 0)), "in both generations");
+        assert!(!known_ttls.knows(counter(b"kept", 0)), "it is removed from both generations");
     }
 }

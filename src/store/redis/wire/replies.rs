@@ -1,68 +1,76 @@
-//! What Redis says, as it comes in: bytes until a reply is whole, then words, borrowed from them.
+//! The decoder of replies: a buffer that collects received bytes until a reply is complete, and a parser that borrows tokens from it.
 //!
-//! A reply is a run of words, one behind the other, and nothing is made of them on the way: the replies to requests cost no allocation. Knows
-//! the second version of the protocol, which Redis speaks to those who ask for no other. Source: redis.io, "Redis serialization protocol
-//! specification".
+//! A reply is a sequence of tokens: an array is one token, followed by the tokens of its elements. No tree of values is built, so that replies to
+//! requests cost no allocation.
+//!
+//! Only RESP2 is understood, which Redis speaks on every connection that does not send HELLO 3. Anything else is a [`ProtocolError`]; nothing here
+//! guesses what a server may have meant.
+//!
+//! Source: redis.io, "Redis serialization protocol specification".
 
 use memchr::memchr;
 
 use crate::time::Micros;
 
-/// More in one exchange is no answer to anything that we ask: the largest request has some hundred checks of a few bytes each.
-const MOST_BYTES: usize = 1 << 20;
+/// The most bytes of all replies to one batch, and the longest string or array in one. More is no answer to anything that Weir sends: the largest
+/// batch has some hundred checks with a few bytes each.
+const MAX_BYTES: usize = 1 << 20;
 
-/// Room for what is read at once; the replies to a usual request fit several times.
-const CHUNK: usize = 4_096;
+/// The first size of the buffer in bytes: several times the replies to a usual batch.
+const INITIAL_BYTES: usize = 4_096;
 
-/// Room that was made for one large reply is given back beyond this.
-const KEPT_BYTES: usize = 64 << 10;
+/// A buffer that grew beyond this size for one large reply is shrunk to it.
+const RETAINED_BYTES: usize = 64 << 10;
 
-/// What came in is no reply, or too much of one.
+/// The received bytes are not RESP2, or more than any reply to Weir has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProtocolError;
 
-/// One word of a reply.
+/// One element of a reply, named for its RESP2 data type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
-    /// A short text of Redis's own, such as OK.
+    /// `+`: a status such as OK or QUEUED.
     SimpleString(&'a [u8]),
-    /// The line of an error.
+    /// `-`: the line of an error without its prefix: a code, a space, a text.
     Error(&'a [u8]),
+    /// `:`
     Integer(i64),
+    /// `$`: any bytes.
     BulkString(&'a [u8]),
+    /// `$-1` or `*-1`.
     Null,
-    /// So many values follow that belong to it.
+    /// `*`: the number of elements, which follow as tokens of their own.
     Array(usize),
 }
 
 impl Token<'_> {
-    /// A whole number, sent as such or as text.
+    /// The integer that an integer or a bulk string holds. `None` for any other token.
     pub(crate) fn integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
-            Self::BulkString(text) => number(text).ok(),
+            Self::BulkString(text) => parse_integer(text).ok(),
             _ => None,
         }
     }
 }
 
-/// The words of whole replies, in order.
+/// The tokens of complete replies, in order. Iteration ends early at bytes that are no complete token.
 #[derive(Clone, Debug)]
 pub(crate) struct Parser<'a>(&'a [u8]);
 
 impl<'a> Parser<'a> {
-    /// The words of `bytes`; ends early where they are no whole words.
+    /// The tokens of `bytes`.
     #[cfg(test)]
     pub(crate) const fn of(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The next one; it is not taken.
+    /// The next token, which stays in the iterator.
     pub(crate) fn peek(&self) -> Option<Token<'a>> {
         self.clone().next()
     }
 
-    /// The bytes of all that were not taken yet.
+    /// The bytes of the tokens that were not taken yet.
     pub(crate) const fn bytes(&self) -> &'a [u8] {
         self.0
     }
@@ -78,26 +86,28 @@ impl<'a> Iterator for Parser<'a> {
     }
 }
 
-/// Takes the two values of a reply to TIME.
-pub(crate) fn time<'w>(tokens: &mut impl Iterator<Item = Token<'w>>) -> Option<Micros> {
+/// Takes the two elements of a reply to TIME: Unix seconds, and the microseconds of the current second. `None` if they are something else.
+///
+/// Source: redis.io, command page of TIME.
+pub(crate) fn time<'t>(tokens: &mut impl Iterator<Item = Token<'t>>) -> Option<Micros> {
     let mut part = || u64::try_from(tokens.next()?.integer()?).ok();
     let (seconds, micros) = (part()?, part()?);
     seconds.checked_mul(1_000_000)?.checked_add(micros).map(Micros)
 }
 
-/// The first word of `bytes` and what stands behind it; `None` while it is not whole.
+/// The first token of `bytes` and the bytes behind it; `None` while the token is incomplete.
 fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
-    let Some((&kind, line)) = bytes.split_first() else { return Ok(None) };
-    // Before anything else: what is not Redis may never send the end of a line.
-    if !b"+-:$*".contains(&kind) {
+    let Some((&data_type, line)) = bytes.split_first() else { return Ok(None) };
+    // Checked before the line is complete: a server that is no Redis may never send the end of a line.
+    if !b"+-:$*".contains(&data_type) {
         return Err(ProtocolError);
     }
     let Some(end) = memchr(b'\n', line) else { return Ok(None) };
     let (line, rest) = (line[..end].strip_suffix(b"\r").ok_or(ProtocolError)?, &line[end + 1..]);
-    let token = match kind {
+    let token = match data_type {
         b'+' => Token::SimpleString(line),
         b'-' => Token::Error(line),
-        b':' => Token::Integer(number(line)?),
+        b':' => Token::Integer(parse_integer(line)?),
         b'*' => length(line)?.map_or(Token::Null, Token::Array),
         _ => match length(line)? {
             None => Token::Null,
@@ -110,73 +120,73 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
     Ok(Some((token, rest)))
 }
 
-/// How much follows; `None` says that there is nothing.
+/// The length of a bulk string or an array; `None` for -1, which stands for null.
 fn length(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    match number(line)? {
+    match parse_integer(line)? {
         -1 => Ok(None),
-        length => usize::try_from(length).ok().filter(|&length| length <= MOST_BYTES).map(Some).ok_or(ProtocolError),
+        length => usize::try_from(length).ok().filter(|&length| length <= MAX_BYTES).map(Some).ok_or(ProtocolError),
     }
 }
 
-fn number(text: &[u8]) -> Result<i64, ProtocolError> {
+fn parse_integer(text: &[u8]) -> Result<i64, ProtocolError> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(ProtocolError)
 }
 
-/// What came in, and how far it was looked at.
+/// The bytes that a connection has received, and how many of them were parsed.
 #[derive(Default)]
 pub(crate) struct ReplyBuffer {
     bytes: Vec<u8>,
-    /// So many of the bytes came in; behind them is room.
+    /// Received bytes; the rest of `bytes` is free.
     filled: usize,
-    /// So many of them belong to words that were seen.
+    /// Bytes of parsed tokens.
     parsed: usize,
-    /// Values that the reply seen last still lacks.
+    /// Tokens that the reply parsed last still lacks.
     missing: usize,
 }
 
 impl std::fmt::Debug for ReplyBuffer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Received").field("filled", &self.filled).field("seen", &self.parsed).finish_non_exhaustive()
+        out.debug_struct("ReplyBuffer").field("filled", &self.filled).field("parsed", &self.parsed).finish_non_exhaustive()
     }
 }
 
 impl ReplyBuffer {
-    /// Forgets everything.
+    /// Discards all bytes.
     pub(crate) fn clear(&mut self) {
         (self.filled, self.parsed, self.missing) = (0, 0, 0);
-        self.bytes.truncate(KEPT_BYTES);
-        self.bytes.shrink_to(KEPT_BYTES);
+        self.bytes.truncate(RETAINED_BYTES);
+        self.bytes.shrink_to(RETAINED_BYTES);
     }
 
-    /// Room for more to come in.
+    /// The free part of the buffer, never empty. The caller receives into it and then calls [`ReplyBuffer::fill`].
     ///
     /// # Errors
-    /// More came in than any reply has.
+    /// 1 MiB was received: more than any reply has.
     pub(crate) fn spare(&mut self) -> Result<&mut [u8], ProtocolError> {
         if self.filled == self.bytes.len() {
-            if self.filled >= MOST_BYTES {
+            if self.filled >= MAX_BYTES {
                 return Err(ProtocolError);
             }
-            self.bytes.resize((2 * self.filled).max(CHUNK), 0);
+            self.bytes.resize((2 * self.filled).max(INITIAL_BYTES), 0);
         }
         Ok(&mut self.bytes[self.filled..])
     }
 
-    /// So many bytes of the room were filled.
+    /// Records that `count` bytes were received into the free part.
     pub(crate) fn fill(&mut self, count: usize) {
         self.filled += count;
     }
 
-    /// Sees the next reply, if all of it is there.
+    /// Parses up to the end of the next reply. Returns false while the reply is incomplete.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are no reply.
     pub(crate) fn parse_reply(&mut self) -> Result<bool, ProtocolError> {
         while let Some((token, rest)) = token(&self.bytes[self.parsed..self.filled])? {
             self.parsed = self.filled - rest.len();
-            let own = if let Token::Array(values) = token { values } else { 0 };
-            self.missing = self.missing.max(1) - 1 + own;
-            if self.missing > MOST_BYTES {
+            let elements = if let Token::Array(elements) = token { elements } else { 0 };
+            self.missing = self.missing.max(1) - 1 + elements;
+            if self.missing > MAX_BYTES {
                 return Err(ProtocolError);
             }
             if self.missing == 0 {
@@ -186,17 +196,17 @@ impl ReplyBuffer {
         Ok(false)
     }
 
-    /// Whether something came in behind the replies that were seen.
+    /// Whether bytes were received behind the parsed ones.
     pub(crate) fn has_unparsed(&self) -> bool {
         self.parsed < self.filled
     }
 
-    /// The replies that were seen.
+    /// The tokens that were parsed.
     pub(crate) fn tokens(&self) -> Parser<'_> {
         Parser(&self.bytes[..self.parsed])
     }
 
-    /// Forgets the replies that were seen, but not one that was seen in part.
+    /// Discards the parsed replies. Does nothing while one is parsed in part.
     pub(crate) fn discard_parsed(&mut self) {
         if self.missing > 0 {
             return;
@@ -206,7 +216,7 @@ impl ReplyBuffer {
         self.parsed = 0;
     }
 
-    /// All that came in.
+    /// All received bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.filled]
     }
@@ -219,16 +229,16 @@ mod tests {
 
     use super::*;
 
-    /// Lets bytes come in, so many at a time; how many replies were seen.
-    fn receive(received: &mut ReplyBuffer, bytes: &[u8], at_a_time: usize) -> Result<usize, ProtocolError> {
+    /// Receives `bytes` in pieces of `piece_size`. Returns the number of parsed replies.
+    fn receive(received: &mut ReplyBuffer, bytes: &[u8], piece_size: usize) -> Result<usize, ProtocolError> {
         let mut replies = 0;
-        for piece in bytes.chunks(at_a_time) {
-            for part in piece.chunks(CHUNK) {
+        for piece in bytes.chunks(piece_size) {
+            for part in piece.chunks(INITIAL_BYTES) {
                 let spare = received.spare()?;
                 let count = spare.len().min(part.len());
                 spare[..count].copy_from_slice(&part[..count]);
                 received.fill(count);
-                assert_eq!(count, part.len(), "the tests' parts fit into the room");
+                assert_eq!(count, part.len(), "a part fits into the free space");
             }
             while received.parse_reply()? {
                 replies += 1;
@@ -238,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_wherever_what_comes_in_is_cut() {
+    fn tokens_are_parsed_wherever_the_received_bytes_are_split() {
         let text = b"+OK\r\n-ERR no\r\n:-7\r\n$-1\r\n*-1\r\n$0\r\n\r\n*2\r\n*1\r\n:1\r\n$4\r\n\r\n*1\r\n*0\r\n";
         let tokens = [
             Token::SimpleString(b"OK"),
@@ -253,16 +263,16 @@ mod tests {
             Token::BulkString(b"\r\n*1"),
             Token::Array(0),
         ];
-        for at_a_time in 1..=text.len() {
+        for piece_size in 1..=text.len() {
             let mut received = ReplyBuffer::default();
-            assert_eq!(receive(&mut received, text, at_a_time), Ok(8), "{at_a_time} bytes at a time");
+            assert_eq!(receive(&mut received, text, piece_size), Ok(8), "{piece_size} bytes at a time");
             assert!(!received.has_unparsed());
-            assert!(received.tokens().eq(tokens), "{at_a_time} bytes at a time");
+            assert!(received.tokens().eq(tokens), "{piece_size} bytes at a time");
         }
     }
 
     #[test]
-    fn what_redis_never_says_is_strange_at_once() {
+    fn bytes_that_redis_never_sends_are_an_error_at_once() {
         for text in [
             "HTTP",
             "\x15\x03",
@@ -278,19 +288,19 @@ mod tests {
         ] {
             assert_eq!(receive(&mut ReplyBuffer::default(), text.as_bytes(), 100), Err(ProtocolError), "{text:?}");
         }
-        let endless = vec![b'+'; 2 * MOST_BYTES];
-        assert_eq!(receive(&mut ReplyBuffer::default(), &endless, CHUNK), Err(ProtocolError), "nor is there a reply of that length");
+        let endless = vec![b'+'; 2 * MAX_BYTES];
+        assert_eq!(receive(&mut ReplyBuffer::default(), &endless, INITIAL_BYTES), Err(ProtocolError), "no reply is that long");
     }
 
     #[test]
-    fn what_is_behind_the_replies_that_were_seen_is_kept() {
+    fn bytes_behind_the_parsed_replies_are_kept() {
         let mut received = ReplyBuffer::default();
         assert_eq!(receive(&mut received, b":1\r\n:2\r", 100), Ok(1));
         assert!(received.has_unparsed());
         received.discard_parsed();
         assert_eq!(receive(&mut received, b"\n*2\r\n:3\r\n", 100), Ok(1));
         received.discard_parsed();
-        assert_eq!(receive(&mut received, b":4\r\n", 100), Ok(1), "half a reply is not forgotten");
+        assert_eq!(receive(&mut received, b":4\r\n", 100), Ok(1), "an incomplete reply is kept");
         assert!(received.tokens().eq([Token::Integer(2), Token::Array(2), Token::Integer(3), Token::Integer(4)]));
         received.clear();
         assert!(!received.has_unparsed() && received.tokens().next().is_none());
@@ -330,20 +340,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn replies_end_where_the_redis_crate_ends_them(values in prop::collection::vec(any_value(), 1..4), at_a_time in 1_usize..40) {
+        fn replies_end_where_the_redis_crate_ends_them(values in prop::collection::vec(any_value(), 1..4), piece_size in 1_usize..40) {
             let mut text = Vec::new();
             for value in &values {
                 write(value, &mut text);
             }
             let mut received = ReplyBuffer::default();
-            prop_assert_eq!(receive(&mut received, &text, at_a_time), Ok(values.len()));
+            prop_assert_eq!(receive(&mut received, &text, piece_size), Ok(values.len()));
             prop_assert_eq!(received.tokens().bytes(), &text[..]);
-            // One by one too.
+            // Each value alone, too.
             for value in &values {
                 let mut one = Vec::new();
                 write(value, &mut one);
                 prop_assert_eq!(&parse_redis_value(&one).expect("a good reply"), value);
-                prop_assert_eq!(receive(&mut ReplyBuffer::default(), &one, at_a_time), Ok(1));
+                prop_assert_eq!(receive(&mut ReplyBuffer::default(), &one, piece_size), Ok(1));
             }
         }
     }

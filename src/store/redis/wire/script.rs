@@ -1,13 +1,16 @@
-//! The script that runs inside Redis: its text, and the name under which Redis keeps it.
+//! The Lua script that runs inside Redis: its text, and the SHA-1 digest under which Redis caches it.
 //!
-//! All of `lua/` is one text. It is asked for by its SHA-1, and sent whole only when Redis does not know it. Nothing of a request is ever
-//! part of it: Redis keeps every different text.
+//! All files of `lua/` are joined to one script. Weir calls it by its digest (EVALSHA), and sends the text (EVAL) only when Redis answers
+//! NOSCRIPT. Nothing of a request may become part of the text, because Redis caches every different text.
+//!
+//! Source: redis.io, command pages of EVAL and EVALSHA.
 
 use std::sync::LazyLock;
 
 use sha1::{Digest, Sha1};
 
-/// The frame first, because the algorithms enter themselves into its tables; last what runs them.
+/// The text of the script. `frame.lua` comes first because the algorithms register their steps in its table; `decide.lua`, which calls the steps,
+/// comes last.
 pub(crate) const TEXT: &str = concat!(
     include_str!("../../../../lua/frame.lua"),
     include_str!("../../../../lua/all_or_none.lua"),
@@ -21,7 +24,7 @@ pub(crate) const TEXT: &str = concat!(
     include_str!("../../../../lua/decide.lua"),
 );
 
-/// SHA-1 of the text in hexadecimal digits, as EVALSHA takes it.
+/// The SHA-1 digest of [`TEXT`] as 40 lower-case hexadecimal digits: the first argument of EVALSHA.
 pub(crate) static HASH: LazyLock<String> = LazyLock::new(|| hash(TEXT));
 
 fn hash(text: &str) -> String {
@@ -33,8 +36,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_redis_s() {
-        // SCRIPT LOAD "return 1" answers this.
+    fn the_hash_is_the_one_that_redis_computes() {
+        // What SCRIPT LOAD "return 1" answers.
         assert_eq!(hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }
