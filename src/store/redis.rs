@@ -218,7 +218,7 @@ impl PendingReply {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => WorkReply::failed(picked.len(), StoreError::Unknown(error::IO)),
             Err(_) => {
-                node.timed_out(began, request.budget);
+                node.record_timeout(began, request.budget);
                 WorkReply::failed(picked.len(), StoreError::Unknown(error::TIMEOUT))
             }
         };

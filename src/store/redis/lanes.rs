@@ -239,7 +239,7 @@ impl Inner {
                 outcome = with_it;
             }
         }
-        self.node.learn(outcome);
+        self.node.record_outcome(outcome);
         if is_healing {
             // The counts stand, and nobody waits for this. A connection that breaks here leaves a key that may stay for ever, if nobody asks for it
             // again.
@@ -271,7 +271,7 @@ impl Inner {
     fn refuse(&self, jobs: impl Iterator<Item = QueuedWork>, name: &'static str) {
         let tell = |job: QueuedWork| job.reply.send(WorkReply::failed(job.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
         let told = jobs.map(tell).filter(|&told| told).count();
-        self.node.refused(u32::try_from(told).unwrap_or(u32::MAX), name);
+        self.node.record_failed(u32::try_from(told).unwrap_or(u32::MAX), name);
     }
 }
 

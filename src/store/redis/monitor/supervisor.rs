@@ -49,7 +49,7 @@ pub(crate) async fn probe_open_circuits(deployment: &Deployment) {
     let mut under_way: HashSet<u64> = HashSet::new();
     let mut probes = FuturesUnordered::new();
     loop {
-        let opened = deployment.opened_circuit.notified();
+        let opened = deployment.circuit_opened.notified();
         let mut next = LONGEST_WAIT;
         let map = deployment.map();
         for node in &map.nodes {
@@ -90,7 +90,7 @@ async fn probe_and_tell(
     if let Err((_, name)) = result {
         deployment.error_counters().record(name, None);
     }
-    node.probed(result);
+    node.record_probe(result);
     (node.id, connection)
 }
 

@@ -45,16 +45,16 @@ pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
         }
         sleep(AT_LEAST).await;
         let asked = Instant::now();
-        while deployment.is_well() && asked.elapsed() < FRESH {
-            if timeout(TICK, deployment.is_stale.notified()).await.is_ok() {
+        while deployment.is_fully_available() && asked.elapsed() < FRESH {
+            if timeout(TICK, deployment.map_invalidated.notified()).await.is_ok() {
                 break;
             }
         }
-        if deployment.is_well() {
+        if deployment.is_fully_available() {
             well_at = Instant::now();
         } else {
             let wait = if well_at.elapsed() < FAILOVER { TICK } else { LATER };
-            let _ = timeout(wait, deployment.is_stale.notified()).await;
+            let _ = timeout(wait, deployment.map_invalidated.notified()).await;
         }
     }
 }

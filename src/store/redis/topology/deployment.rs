@@ -29,9 +29,9 @@ pub struct Deployment {
     discovered: Notify,
     is_discovered: AtomicBool,
     /// Told when the map is found to be wrong.
-    pub(crate) is_stale: Notify,
+    pub(crate) map_invalidated: Notify,
     /// Told when a circuit opens.
-    pub(crate) opened_circuit: Arc<Notify>,
+    pub(crate) circuit_opened: Arc<Notify>,
     request_counters: RequestCounters,
 }
 
@@ -70,8 +70,8 @@ impl Deployment {
     /// Nothing is connected yet.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
-        let (options, error_counters, opened_circuit) = (Arc::new(options), Arc::new(ErrorCounters::default()), Arc::new(Notify::new()));
-        let node = |address, purpose| Node::new(address, &options, purpose, &error_counters, &opened_circuit);
+        let (options, error_counters, circuit_opened) = (Arc::new(options), Arc::new(ErrorCounters::default()), Arc::new(Notify::new()));
+        let node = |address, purpose| Node::new(address, &options, purpose, &error_counters, &circuit_opened);
         let nodes = match &options.topology {
             Topology::Single(address) => vec![node(Some(address.clone()), Purpose::Count)],
             Topology::Sentinel { .. } => vec![node(None, Purpose::CountOnPrimary)],
@@ -83,8 +83,8 @@ impl Deployment {
             error_counters,
             discovered: Notify::new(),
             is_discovered: AtomicBool::new(false),
-            is_stale: Notify::new(),
-            opened_circuit,
+            map_invalidated: Notify::new(),
+            circuit_opened,
             request_counters: RequestCounters::default(),
         })
     }
@@ -120,7 +120,7 @@ impl Deployment {
 
     /// Whether every server can be asked.
     #[must_use]
-    pub fn is_well(&self) -> bool {
+    pub fn is_fully_available(&self) -> bool {
         let map = self.map.load();
         !map.nodes.is_empty() && map.nodes.iter().all(|node| node.state() != State::Open && node.location().is_some())
     }
@@ -203,7 +203,7 @@ impl Deployment {
 
     /// A single slot has moved. Returns its new server.
     pub(crate) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
-        self.is_stale.notify_one();
+        self.map_invalidated.notify_one();
         if let Some(owner) = self.map.load().slot_owner(slot).filter(|owner| owner.has_address(address)) {
             return Arc::clone(owner);
         }
@@ -245,12 +245,12 @@ impl Deployment {
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
-        Node::new(Some(address.clone()), &self.options, Purpose::Count, &self.error_counters, &self.opened_circuit)
+        Node::new(Some(address.clone()), &self.options, Purpose::Count, &self.error_counters, &self.circuit_opened)
     }
 }
 
 impl fmt::Debug for Deployment {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Deployment").field("options", &self.options).field("tallies", &self.error_counters).finish_non_exhaustive()
+        out.debug_struct("Deployment").field("options", &self.options).field("error_counters", &self.error_counters).finish_non_exhaustive()
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Node {
     circuit: Mutex<Circuit>,
     is_closed: AtomicBool,
     /// Wakes the supervisor when the circuit opens.
-    pub(crate) opened_circuit: Arc<Notify>,
+    pub(crate) circuit_opened: Arc<Notify>,
     error_counters: Arc<ErrorCounters>,
     connections: OpenConnections,
     pub(crate) counters: Counters,
@@ -124,7 +124,7 @@ impl Node {
             began: Instant::now(),
             circuit: Mutex::new(Circuit { breaker: Breaker::new(breaker::Options::default()), reason: error::NO_PRIMARY }),
             is_closed: AtomicBool::new(true),
-            opened_circuit: Arc::clone(opened),
+            circuit_opened: Arc::clone(opened),
             error_counters: Arc::clone(error_counters),
             connections: OpenConnections::default(),
             counters: Counters::default(),
@@ -241,7 +241,7 @@ impl Node {
     }
 
     /// What became of the requests of a batch.
-    pub(crate) fn learn(&self, outcome: Outcome) {
+    pub(crate) fn record_outcome(&self, outcome: Outcome) {
         let Outcome { answered, slow, failed, failure } = outcome;
         if answered == 0 && failed == 0 {
             return;
@@ -258,21 +258,21 @@ impl Node {
     }
 
     /// So many requests got no connection.
-    pub(crate) fn refused(&self, requests: u32, name: &'static str) {
-        self.learn(Outcome { failed: requests, failure: Some((error::failure_kind(name), name)), ..Outcome::default() });
+    pub(crate) fn record_failed(&self, requests: u32, name: &'static str) {
+        self.record_outcome(Outcome { failed: requests, failure: Some((error::failure_kind(name), name)), ..Outcome::default() });
     }
 
     /// A request was not answered within its time.
-    pub(crate) fn timed_out(&self, since: Instant, budget: Budget) {
+    pub(crate) fn record_timeout(&self, since: Instant, budget: Budget) {
         // What an old place owed us is not the new one's fault.
         let is_here = self.location().is_some_and(|location| location.since <= since);
         if is_here && budget.deadline.saturating_duration_since(since) >= TELLING {
-            self.refused(1, error::TIMEOUT);
+            self.record_failed(1, error::TIMEOUT);
         }
     }
 
     /// What a probe found.
-    pub(crate) fn probed(&self, result: Result<(), (Why, &'static str)>) {
+    pub(crate) fn record_probe(&self, result: Result<(), (Why, &'static str)>) {
         self.with_circuit(|circuit, now| {
             if let Err((_, reason)) = result {
                 circuit.reason = reason;
@@ -325,7 +325,7 @@ impl Node {
                     error = reason,
                     "Redis cannot be used: limits are answered by on_store_failure until a probe succeeds"
                 );
-                self.opened_circuit.notify_one();
+                self.circuit_opened.notify_one();
             }
             (breaker::State::Closed, breaker::State::Closed) => {}
             (_, breaker::State::Closed) => {

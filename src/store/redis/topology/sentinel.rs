@@ -76,12 +76,12 @@ async fn hear_out(deployment: &Deployment, master: &str, sentinel: &Address, sea
         believe(deployment, ask(deployment, master, &mut asking).await?.as_ref(), seat);
         let asked = Instant::now();
         loop {
-            let wait = if deployment.is_well() { FRESH.saturating_sub(asked.elapsed()) } else { SOON };
+            let wait = if deployment.is_fully_available() { FRESH.saturating_sub(asked.elapsed()) } else { SOON };
             match timeout(wait.min(SOON), listening.listen()).await {
                 // Whatever it says: the answer to a question has the epoch with it.
                 Ok(Ok(_)) => break,
                 Ok(Err(name)) => return Err(ConnectError { name, cause: None }),
-                Err(_) if !deployment.is_well() || asked.elapsed() >= FRESH => break,
+                Err(_) if !deployment.is_fully_available() || asked.elapsed() >= FRESH => break,
                 Err(_) => {}
             }
         }
