@@ -19,7 +19,7 @@ fi
 mkdir -p "$root/etc"
 cp "$binary" "$root/weir"
 chmod 755 "$root/weir"
-# What manifests for envoyproxy/ratelimit start.
+# The command of manifests for envoyproxy/ratelimit.
 mkdir -p "$root/bin"
 ln -s /weir "$root/bin/ratelimit"
 
@@ -40,7 +40,7 @@ done
 # The user that the image runs as, for programs that want a name for it.
 echo 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' >"$root/etc/passwd"
 echo 'nonroot:x:65532:' >"$root/etc/group"
-# Names are looked up in /etc/hosts first, then by DNS; both files are given to the container by whoever runs it.
+# Names are looked up in /etc/hosts first, then by DNS; both files come from the container runtime.
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 
 # To check certificates with, where this system has some.

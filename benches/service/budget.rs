@@ -232,8 +232,8 @@ impl Measured {
             "\nA plain INCR, sixteen to a round trip, cost redis-server {} µs. Rows 9b and 10b: {} µs, with {} checks to a batch, \
              while Redis was busy for {} % of the time. Rows 13 and 14: {} keys in one process, CPU time of {} ms for the \
              longest sixteen insertions and {} ms for the longest sweep of a shard, beside {} ms for the longest of as many pieces of arithmetic \
-             in between, which is the machine's own part of either; {} ms for the longest tending of memory, which no request waits for. Row \
-             16: {log:.1} bytes and {set:.1}.\n\n{machine}",
+             in between, which is the machine's own part of either; {} ms for the longest maintenance of memory, which no request waits for. \
+             Row 16: {log:.1} bytes and {set:.1}.\n\n{machine}",
             spread(&incr, 2),
             busy(|reading| reading.decision, 2),
             busy(|reading| reading.checks_per_batch, 0),
