@@ -35,27 +35,15 @@ const PHRASES: &[&str] = &[
 
 /// Folders and files whose text is checked.
 const CHECKED: &[&str] = &[
-    "src/app.rs",
-    "src/app",
-    "src/cli.rs",
-    "src/cli",
-    "src/health.rs",
-    "src/http.rs",
-    "src/http",
-    "src/lib.rs",
-    "src/main.rs",
-    "src/metrics.rs",
-    "src/metrics",
-    "src/proto.rs",
-    "src/server.rs",
-    "src/server",
-    "src/settings.rs",
-    "src/settings",
-    "src/telemetry.rs",
-    "src/telemetry",
-    "tests/it/house.rs",
-    "tests/it/house",
-    "deploy/settings.md",
+    "src",
+    "tests",
+    "benches",
+    "lua",
+    "config",
+    "deploy",
+    "README.md",
+    "CHANGELOG.md",
+    "ARCHITECTURE.md",
     "Cargo.toml",
     ".clippy.toml",
     "build.rs",
@@ -70,6 +58,76 @@ const EXEMPT: &[(&str, &str)] = &[
     ("src/server/gate", "is about to be replaced"),
     ("src/server/backlog.rs", "is about to be replaced"),
     ("src/server/socket.rs", "is about to be replaced"),
+];
+
+/// Files that still have such phrases. None may be added.
+const NOT_YET: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "config/algorithms.yaml",
+    "config/basic.yaml",
+    "deploy/kubernetes/deployment.yaml",
+    "deploy/kubernetes/network.yaml",
+    "deploy/kubernetes/redis.yaml",
+    "deploy/rootfs.sh",
+    "lua/decide.lua",
+    "lua/frame.lua",
+    "src/algorithm/tests/mistakes.rs",
+    "src/breaker.rs",
+    "src/breaker/options.rs",
+    "src/breaker/tests.rs",
+    "src/breaker/window.rs",
+    "src/limiter.rs",
+    "src/limiter/denial_cache.rs",
+    "src/limiter/denial_cache/tests.rs",
+    "src/limiter/failure_policies.rs",
+    "src/rules.rs",
+    "src/rules/compile.rs",
+    "src/rules/compile/descriptor.rs",
+    "src/rules/compile/fields.rs",
+    "src/rules/compile/problem.rs",
+    "src/rules/compile/settle.rs",
+    "src/store/memory/blocks.rs",
+    "src/store/memory/tests.rs",
+    "src/store/redis.rs",
+    "src/store/redis/connection/exchange.rs",
+    "src/store/redis/connection/options.rs",
+    "src/store/redis/connection/options/login.rs",
+    "src/store/redis/connection/options/tls.rs",
+    "src/store/redis/connection/socket.rs",
+    "src/store/redis/error.rs",
+    "src/store/redis/lanes.rs",
+    "src/store/redis/lanes/pool.rs",
+    "src/store/redis/monitor/diagnostics.rs",
+    "src/store/redis/monitor/inspection.rs",
+    "src/store/redis/monitor/queries.rs",
+    "src/store/redis/monitor/supervisor.rs",
+    "src/store/redis/rtt.rs",
+    "src/store/redis/simulation.rs",
+    "src/store/redis/simulation/callers.rs",
+    "src/store/redis/simulation/counters.rs",
+    "src/store/redis/simulation/faults.rs",
+    "src/store/redis/simulation/server.rs",
+    "src/store/redis/topology/cluster.rs",
+    "src/store/redis/topology/counters.rs",
+    "src/store/redis/topology/deployment.rs",
+    "src/store/redis/topology/node.rs",
+    "src/store/redis/topology/sentinel.rs",
+    "src/store/redis/wire/batch.rs",
+    "src/store/redis/wire/batch/tests.rs",
+    "src/store/redis/wire/call.rs",
+    "src/store/redis/wire/known_ttls.rs",
+    "src/time.rs",
+    "tests/README.md",
+    "tests/it/cli.rs",
+    "tests/it/docs.rs",
+    "tests/it/redis/failures.rs",
+    "tests/it/requests.rs",
+    "tests/it/rules.rs",
+    "tests/it/support/proxy.rs",
+    "tests/vectors/config/algorithm_mistakes.yaml",
+    "tests/vectors/config/algorithm_wrong.yaml",
+    "tests/vectors/config/replaces_nobody.yaml",
 ];
 
 /// Right uses: the file, a part of the line, and the reason.
@@ -102,12 +160,14 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn files_have_none_of_the_phrases() {
     let mut all = Vec::new();
-    CHECKED.iter().for_each(|path| files(&repository().join(path), &mut all));
-    assert!(all.len() > 40, "the files are found: {}", all.len());
+    for path in CHECKED {
+        files(&repository().join(path), &mut all);
+    }
+    assert!(all.len() > 200, "the files are found: {}", all.len());
     let (mut wrong, mut used) = (Vec::new(), vec![false; RIGHT.len()]);
     for file in all {
         let name = file.strip_prefix(repository()).expect("a file of the repository").to_string_lossy().into_owned();
-        if EXEMPT.iter().any(|(start, _)| name.starts_with(start)) {
+        if EXEMPT.iter().any(|(start, _)| name.starts_with(start)) || NOT_YET.contains(&&*name) {
             continue;
         }
         for (number, line) in fs::read_to_string(&file).expect("text").lines().enumerate() {
