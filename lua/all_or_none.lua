@@ -3,7 +3,7 @@
 local all_or_none
 -- The places of checks that were allowed, in a request that was not.
 local looks
-if steps[65] then
+if steps[65] then -- 'A'
   looks = {}
   all_or_none = function(first, last, quotas, check)
     local undo, results = {}, {}

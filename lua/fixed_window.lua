@@ -1,13 +1,13 @@
 -- fixed_window: the count of one window as a whole number, the same that INCRBY counts. The twin is src/algorithm/fixed_window.rs.
 -- The window is part of the key; its number and the times of the answer are the caller's business, who sends for how long to keep it.
-if steps[70] then
-  steps[70] = function(from, to, hits, keep, _, tick_ms, limit, count_denied)
+if steps[70] then -- 'F'
+  steps[70] = function(from, to, hits, keep, _, tick_ms, limit, count_denied) -- 'F'
     local allowed
     for place = from, to do
-      local own, state, readable = read(place, 70)
+      local own, state, readable = read(place, 70) -- 'F'
       -- Redis counts to 19 digits.
       if state and (#state > 19 or not string.match(state, '^%d+$')) then
-        readable = fail(place, 70)
+        readable = fail(place, 70) -- 'F'
       end
       allowed = nil
       if readable then

@@ -51,7 +51,7 @@ end
 -- A row has three numbers, but that of sliding_window_counter (67) has four.
 local function fail(place, code, line)
   errors[#errors + 1] = line or 'ERR value is not an integer or out of range'
-  rows[place] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16)
+  rows[place] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16) -- 'C'
 end
 
 -- The first place of a key, what stands under it as of now, false for nothing, and whether that could be read; else it has failed. For checks
@@ -60,7 +60,7 @@ local function read(place, code)
   local own = firsts and firsts[place] or place
   local state = states[own]
   if not state then
-    if log_read and (code == 76 or code == 66) then
+    if log_read and (code == 76 or code == 66) then -- 'L', 'B'
       state = log_read(code, KEYS[own])
     else
       state = redis.pcall('GET', KEYS[own])
@@ -72,7 +72,7 @@ local function read(place, code)
     found[own], states[own] = state, state
   end
   if not state or own ~= place then
-    rows[place] = state or string.rep('\0', code == 67 and 32 or 24)
+    rows[place] = state or string.rep('\0', code == 67 and 32 or 24) -- 'C'
   end
   return own, state, true
 end

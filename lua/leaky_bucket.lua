@@ -1,7 +1,7 @@
 -- leaky_bucket: the newest tick and the backlog in units; a hit adds `window` units, a tick drains `rate` of them; none is empty. The twin is
 -- src/algorithm/leaky_bucket.rs. The check's own number is how many ticks the caller can be held, `longest` at most.
-if steps[81] then
-  steps[81] = function(from, to, hits, patience, present, tick_ms, rate, window, longest, count_denied)
+if steps[81] then -- 'Q'
+  steps[81] = function(from, to, hits, patience, present, tick_ms, rate, window, longest, count_denied) -- 'Q'
     local room, added = longest * rate, hits * window
     local most = room + window + rate * window
     -- The longest backlog that admits the hits: what is given back always may be, and a look asks whether there is debt.
@@ -19,7 +19,7 @@ if steps[81] then
     for place = from, to do
       local own, text, readable = place, states[place]
       if not text or firsts and firsts[place] ~= place then
-        own, text, readable = read(place, 81)
+        own, text, readable = read(place, 81) -- 'Q'
         text = text or readable and pack('<ddd', 1, present, 0)
       end
       allowed = nil
@@ -63,7 +63,7 @@ if steps[81] then
         end
       end
       if allowed == nil and text then
-        fail(place, 81)
+        fail(place, 81) -- 'Q'
       end
     end
     return allowed

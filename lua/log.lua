@@ -9,14 +9,14 @@
 -- at, `room` the cells that there is place for, `base` the total before the oldest entry. One cell may be `pushed` and not written yet:
 -- within a call the time stands still, so that there is never a second one.
 local log_of, log_step, log_run
-if steps[76] or steps[66] then
+if steps[76] or steps[66] then -- 'L', 'B'
   local pack, unpack, min, max = struct.pack, struct.unpack, math.min, math.max
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
 
   -- The packing of a cell, its size, and what totals are counted up to. A log's limit is 100,000 at most, and debt doubles it.
   local packings = {
-    [76] = { '>I7I3', 10, 16777216 },
-    [66] = { '>I7I6', 13, 281474976710656 },
+    [76] = { '>I7I3', 10, 16777216 }, -- 'L'
+    [66] = { '>I7I6', 13, 281474976710656 }, -- 'B'
   }
 
   log_of = function(code, first, last, room, newest, tip, base, total, pushed)
@@ -190,9 +190,9 @@ if steps[76] or steps[66] then
     call('SET', key, header .. cells .. string.rep('\0', (room - count) * packing[2]), 'PX', life)
   end
 
-  -- Steps the checks of a run: step(log, key, t) is that of one check. Returns what log_step does, with ticks until it has recovered and
-  -- the retry in the place of entries, and the ticks to keep it for.
-  log_run = function(code, t, tick_ms, from, to, step)
+  -- Steps the checks of a run. step(log, key, t) steps one check and returns what log_step does, and `offset`: an entry `e` leaves the
+  -- window after e * scale + offset ticks. A changed log is kept for `life` ticks at least.
+  log_run = function(code, t, tick_ms, from, to, scale, life, step)
     local allowed
     for place = from, to do
       local own, log, readable = read(place, code)
@@ -201,16 +201,18 @@ if steps[76] or steps[66] then
       end
       allowed = nil
       if readable then
-        local used, reset, retry, after, keep
-        allowed, used, reset, retry, after, keep = step(log, KEYS[own], t)
+        local used, newest, retry, after, offset
+        allowed, used, newest, retry, after, offset = step(log, KEYS[own], t)
+        local reset = newest and newest * scale + offset or 0
         if after then
+          local keep = max(1, reset, life)
           states[own] = after
           lives[own] = soonest + keep * tick_ms
           if kept then
             kept[place] = keep
           end
         end
-        rows[place] = pack('<ddd', used, reset, allowed and 0 or retry)
+        rows[place] = pack('<ddd', used, reset, allowed and 0 or retry and retry * scale + offset or -1)
       end
     end
     return allowed

@@ -1,14 +1,14 @@
 -- sliding_window_counter: the number of a window, its hits and those of the one before; the latter count for the
 -- part of them that the window that ends now still covers. The twin is src/algorithm/sliding_window_counter.rs.
-if steps[67] then
-  steps[67] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied)
+if steps[67] then -- 'C'
+  steps[67] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied) -- 'C'
     local most, present_number, present_passed = 2 * limit, floor(present / window), present % window
     local states, firsts, kept, soonest, unpack, pack = states, firsts, kept, soonest, struct.unpack, struct.pack
     local allowed
     for place = from, to do
       local own, text, readable = place, states[place]
       if not text or firsts and firsts[place] ~= place then
-        own, text, readable = read(place, 67)
+        own, text, readable = read(place, 67) -- 'C'
         text = text or readable and pack('<dddd', 1, present_number, 0, 0)
       end
       allowed = nil
@@ -65,7 +65,7 @@ if steps[67] then
         end
       end
       if allowed == nil and text then
-        fail(place, 67)
+        fail(place, 67) -- 'C'
       end
     end
     return allowed

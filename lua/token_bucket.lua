@@ -1,7 +1,7 @@
 -- token_bucket: the newest tick and the level in units; a hit costs `window` units, a tick brings `rate` of them; none is
 -- full, and a bucket without a rate holds nothing. The twin is src/algorithm/token_bucket.rs.
-if steps[84] then
-  steps[84] = function(from, to, hits, _, present, tick_ms, rate, window, burst, count_denied)
+if steps[84] then -- 'T'
+  steps[84] = function(from, to, hits, _, present, tick_ms, rate, window, burst, count_denied) -- 'T'
     local full, cost = burst * window, hits * window
     -- Hits are allowed where this much is left behind them: a look asks whether there is debt, and what is given back always may be.
     local empty, least = -full, hits < 0 and -full or 0
@@ -12,7 +12,7 @@ if steps[84] then
     for place = from, to do
       local own, text, readable = place, states[place]
       if not text or firsts and firsts[place] ~= place then
-        own, text, readable = read(place, 84)
+        own, text, readable = read(place, 84) -- 'T'
         text = text or readable and pack('<ddd', 1, present, full)
       end
       allowed = nil
@@ -57,7 +57,7 @@ if steps[84] then
         end
       end
       if allowed == nil and text then
-        fail(place, 84)
+        fail(place, 84) -- 'T'
       end
     end
     return allowed

@@ -1,172 +1,260 @@
-//! What every algorithm promises: one pure, total step in whole numbers.
+//! Rate limiting algorithms: one pure, total step in whole numbers per algorithm, and the table of what each one is.
 //!
-//! A step takes what is stored, the store's time and the hits, and gives the verdict and what to store next. Algorithms do arithmetic;
-//! stores own atomicity. The twin of each `algorithm/*.rs` is the file of the same name in `lua/`.
+//! A step takes the stored state, the store's time and the hits, and returns the verdict and the state to store next. Algorithms do
+//! arithmetic; stores own atomicity. Each algorithm is defined in a file of its own (see [`Definition`]), with a twin of the same name in
+//! `lua/` that runs inside Redis. An algorithm is added by these two files, and by its lines in this one.
 
+mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub mod options;
+mod share;
 pub mod sliding_window_buckets;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
-mod share;
 mod ticks;
 pub mod token_bucket;
 
+pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
-pub use options::{AlgorithmKind, OptionError, Options};
+pub use options::{OptionError, OptionField};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
 pub use token_bucket::TokenBucket;
 
-use crate::time::{Micros, Span, Tick};
-use crate::verdict::Verdict;
+use crate::time::Span;
+use definition::Definition;
+
+/// What one algorithm is, besides its arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Which algorithm.
+    pub kind: AlgorithmKind,
+    /// The value of `algorithm` in a configuration file.
+    pub name: &'static str,
+    /// Names the algorithm in the keys of its counters.
+    pub key_tag: &'static str,
+    /// Names the algorithm in a call of the script: `lua/` keeps its step under this number.
+    pub wire_code: u8,
+    /// Numbers in its row of the script's reply.
+    pub reply_numbers: usize,
+    /// The text of its twin.
+    pub script: &'static str,
+    /// The options that have a meaning for it, by their names in [`OPTIONS`].
+    pub options: &'static [&'static str],
+    /// The default of `count_denied`.
+    pub counts_denied: bool,
+}
+
+/// The table of all algorithms, in the order of [`AlgorithmKind`].
+pub const TABLE: [Spec; 6] = [
+    Spec {
+        kind: AlgorithmKind::FixedWindow,
+        name: "fixed_window",
+        key_tag: "fw",
+        wire_code: b'F',
+        reply_numbers: 3,
+        script: include_str!("../lua/fixed_window.lua"),
+        options: &["count_denied"],
+        counts_denied: true,
+    },
+    Spec {
+        kind: AlgorithmKind::SlidingWindowLog,
+        name: "sliding_window_log",
+        key_tag: "sl",
+        wire_code: b'L',
+        reply_numbers: 3,
+        script: include_str!("../lua/sliding_window_log.lua"),
+        options: &["count_denied"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::SlidingWindowCounter,
+        name: "sliding_window_counter",
+        key_tag: "sc",
+        wire_code: b'C',
+        reply_numbers: 4,
+        script: include_str!("../lua/sliding_window_counter.lua"),
+        options: &["count_denied"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::SlidingWindowBuckets,
+        name: "sliding_window_buckets",
+        key_tag: "sb",
+        wire_code: b'B',
+        reply_numbers: 3,
+        script: include_str!("../lua/sliding_window_buckets.lua"),
+        options: &["bucket_interval", "bucket_span", "subject_expiry", "count_denied"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::TokenBucket,
+        name: "token_bucket",
+        key_tag: "tb",
+        wire_code: b'T',
+        reply_numbers: 3,
+        script: include_str!("../lua/token_bucket.lua"),
+        options: &["burst", "count_denied"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::LeakyBucket,
+        name: "leaky_bucket",
+        key_tag: "lb",
+        wire_code: b'Q',
+        reply_numbers: 3,
+        script: include_str!("../lua/leaky_bucket.lua"),
+        options: &["max_delay", "count_denied"],
+        counts_denied: false,
+    },
+];
+
+/// The algorithms without their numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AlgorithmKind {
+    /// `fixed_window`, the default.
+    #[default]
+    FixedWindow,
+    /// `sliding_window_log`.
+    SlidingWindowLog,
+    /// `sliding_window_counter`.
+    SlidingWindowCounter,
+    /// `sliding_window_buckets`.
+    SlidingWindowBuckets,
+    /// `token_bucket`.
+    TokenBucket,
+    /// `leaky_bucket`.
+    LeakyBucket,
+}
 
 /// An algorithm with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Windows aligned to the clock.
     FixedWindow(FixedWindow),
-    /// Every hit with its time.
+    /// A timestamp per hit.
     SlidingWindowLog(SlidingWindowLog),
-    /// The current window and what is left of the one before it.
+    /// The current window and a weighted part of the previous one.
     SlidingWindowCounter(SlidingWindowCounter),
-    /// A ring of small windows.
+    /// A ring of counters of short intervals.
     SlidingWindowBuckets(SlidingWindowBuckets),
-    /// A bucket that is refilled all the time.
+    /// A bucket of tokens that is refilled continuously.
     TokenBucket(TokenBucket),
-    /// A queue that drains at a constant rate.
+    /// A queue that drains at a constant rate: a shaper.
     LeakyBucket(LeakyBucket),
+}
+
+/// Evaluates an expression for whichever algorithm it is.
+macro_rules! dispatch {
+    ($algorithm:expr, $inner:ident => $result:expr) => {
+        match $algorithm {
+            Algorithm::FixedWindow($inner) => $result,
+            Algorithm::SlidingWindowLog($inner) => $result,
+            Algorithm::SlidingWindowCounter($inner) => $result,
+            Algorithm::SlidingWindowBuckets($inner) => $result,
+            Algorithm::TokenBucket($inner) => $result,
+            Algorithm::LeakyBucket($inner) => $result,
+        }
+    };
+}
+use dispatch;
+
+impl Algorithm {
+    /// Which algorithm it is.
+    #[must_use]
+    pub const fn kind(&self) -> AlgorithmKind {
+        match self {
+            Self::FixedWindow(_) => AlgorithmKind::FixedWindow,
+            Self::SlidingWindowLog(_) => AlgorithmKind::SlidingWindowLog,
+            Self::SlidingWindowCounter(_) => AlgorithmKind::SlidingWindowCounter,
+            Self::SlidingWindowBuckets(_) => AlgorithmKind::SlidingWindowBuckets,
+            Self::TokenBucket(_) => AlgorithmKind::TokenBucket,
+            Self::LeakyBucket(_) => AlgorithmKind::LeakyBucket,
+        }
+    }
+
+    fn define(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        Ok(match options.kind {
+            AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(limit, window, options, count_denied)?),
+            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(limit, window, options, count_denied)?),
+            AlgorithmKind::SlidingWindowCounter => Self::SlidingWindowCounter(Definition::try_new(limit, window, options, count_denied)?),
+            AlgorithmKind::SlidingWindowBuckets => Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, count_denied)?),
+            AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(limit, window, options, count_denied)?),
+            AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(limit, window, options, count_denied)?),
+        })
+    }
 }
 
 /// What is stored for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A window and the hits counted in it.
+    /// Of [`FixedWindow`].
     FixedWindow {
-        /// Which window: the number of windows since the epoch.
+        /// The number of the window since the epoch.
         window: u64,
-        /// Hits in it, refused ones included.
+        /// Hits counted in it: allowed ones, and with `count_denied` also refused ones.
         count: u64,
     },
-    /// The hits that count.
+    /// Of [`SlidingWindowLog`].
     Log(Box<sliding_window_log::Log>),
-    /// Two windows.
+    /// Of [`SlidingWindowCounter`].
     Counter {
-        /// Which window is the current one: the number of windows since the epoch.
+        /// The number of the current window since the epoch.
         window: u64,
-        /// Hits in it.
+        /// Hits counted in the current window.
         current: u64,
-        /// Hits in the one before it.
+        /// Hits counted in the previous window.
         previous: u64,
     },
-    /// The buckets that count.
+    /// Of [`SlidingWindowBuckets`].
     Buckets(Box<sliding_window_buckets::Ring>),
-    /// What a bucket holds.
+    /// Of [`TokenBucket`].
     Tokens {
-        /// The tick that the level is of.
+        /// The tick of the last change.
         last: u64,
-        /// In parts of a token, as many as the window has ticks; below zero in debt.
+        /// The level at that tick, in units: a token is as many units as the window has ticks. Negative: debt.
         level: i64,
     },
-    /// What waits in a queue.
+    /// Of [`LeakyBucket`].
     Queue {
-        /// The tick that the backlog is of.
+        /// The tick of the last change.
         last: u64,
-        /// In parts of a hit, as many as the window has ticks.
+        /// The backlog at that tick, in units: a hit is as many units as the window has ticks.
         backlog: u64,
     },
 }
 
-/// When a check arrives, and how long its caller can be held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// The store's time.
-    pub now: Micros,
-    /// The longest time that the caller can be held. A shaper refuses a check that would have to wait longer.
-    pub max_hold: Span,
+/// The options of a limit besides its rate; `None` = not written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `algorithm`.
+    pub kind: AlgorithmKind,
+    /// `burst`: the capacity of a `token_bucket` in tokens; default: the rate's hits. At a rate of 0 nothing passes, whatever the burst is.
+    pub burst: Option<u32>,
+    /// `bucket_interval` of `sliding_window_buckets`; default: a sixtieth of the window.
+    pub bucket_interval: Option<Span>,
+    /// `bucket_span` of `sliding_window_buckets`: the time that all buckets cover; default: the window and one interval.
+    pub bucket_span: Option<Span>,
+    /// `subject_expiry` of `sliding_window_buckets`: an idle key is dropped after it; default: the span.
+    pub subject_expiry: Option<Span>,
+    /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits wait.
+    pub max_delay: Option<Span>,
+    /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
+    pub count_denied: Option<bool>,
 }
 
-/// What one check does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// The answer.
-    pub verdict: Verdict,
-    /// What is stored from now on; the same as before when there is nothing to write.
-    pub state: Option<State>,
-    /// The state changed: it has to be written and kept for at least so long. After that it means no more than a missing one.
-    pub keep_for: Option<Span>,
-}
-
-impl Algorithm {
-    /// Whether an allowed check may have to be held: a shaper.
-    #[must_use]
-    pub const fn may_delay(&self) -> bool {
-        match self {
-            Self::LeakyBucket(leaky) => leaky.max_delay > 0,
-            Self::FixedWindow(_)
-            | Self::SlidingWindowLog(_)
-            | Self::SlidingWindowCounter(_)
-            | Self::SlidingWindowBuckets(_)
-            | Self::TokenBucket(_) => false,
-        }
-    }
-
-    /// Whether refused hits count too.
-    #[must_use]
-    pub const fn counts_denied(&self) -> bool {
-        match self {
-            Self::FixedWindow(fixed) => fixed.count_denied,
-            Self::SlidingWindowLog(log) => log.count_denied,
-            Self::SlidingWindowCounter(counter) => counter.count_denied,
-            Self::SlidingWindowBuckets(buckets) => buckets.count_denied,
-            Self::TokenBucket(token) => token.count_denied,
-            Self::LeakyBucket(leaky) => leaky.count_denied,
-        }
-    }
-
-    /// The most hits that a key without any can take at once.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        match self {
-            Self::FixedWindow(fixed) => fixed.limit,
-            Self::SlidingWindowLog(log) => log.limit,
-            Self::SlidingWindowCounter(counter) => counter.limit,
-            Self::SlidingWindowBuckets(buckets) => buckets.limit,
-            Self::TokenBucket(token) => token.burst,
-            Self::LeakyBucket(leaky) => leaky.capacity(),
-        }
-    }
-
-    /// The grain of its times.
-    #[must_use]
-    pub const fn tick(&self) -> Tick {
-        match self {
-            Self::FixedWindow(_) => Tick::FINEST,
-            Self::SlidingWindowLog(log) => log.tick,
-            Self::SlidingWindowCounter(counter) => counter.tick,
-            Self::SlidingWindowBuckets(buckets) => buckets.tick,
-            Self::TokenBucket(token) => token.tick,
-            Self::LeakyBucket(leaky) => leaky.tick,
-        }
-    }
-
-    /// Decides `hits` (0 looks, below 0 gives back) at `at`. Total: never panics, whatever is stored and asked; a state that another
-    /// algorithm wrote is no state.
-    #[must_use]
-    pub fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
-        match self {
-            Self::FixedWindow(fixed) => fixed.step(state, at.now, hits),
-            Self::SlidingWindowLog(log) => log.step(state, at.now, hits),
-            Self::SlidingWindowCounter(counter) => counter.step(state, at.now, hits),
-            Self::SlidingWindowBuckets(buckets) => buckets.step(state, at.now, hits),
-            Self::TokenBucket(token) => token.step(state, at.now, hits),
-            Self::LeakyBucket(leaky) => leaky.step(state, at, hits),
-        }
-    }
-}
+/// All options with their names in a file.
+pub const OPTIONS: [(&str, OptionField); 6] = [
+    ("burst", OptionField::Number(|options| &mut options.burst)),
+    ("bucket_interval", OptionField::Duration(|options| &mut options.bucket_interval)),
+    ("bucket_span", OptionField::Duration(|options| &mut options.bucket_span)),
+    ("subject_expiry", OptionField::Duration(|options| &mut options.subject_expiry)),
+    ("max_delay", OptionField::Duration(|options| &mut options.max_delay)),
+    ("count_denied", OptionField::Bool(|options| &mut options.count_denied)),
+];
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,16 @@
-//! `fixed_window`: so many hits in each window, windows aligned to the clock.
+//! `fixed_window`: a number of hits in each window; windows are aligned to the clock.
 //!
-//! As in envoyproxy/ratelimit, hits are counted ahead of the answer: refused hits count too, unless `count_denied` is false. The twin is `lua/fixed_window.lua`, and for
-//! plain hits the `INCRBY` transaction.
+//! As in envoyproxy/ratelimit, hits are counted before the answer: refused hits count too, unless `count_denied` is false. The twins are
+//! `lua/fixed_window.lua` and, for limits without options, the plain `INCRBY` of `store/redis/batch.rs`.
 
-use super::{State, Step};
-use crate::time::{Micros, Span};
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::time::{Micros, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
-/// A limit per window.
+/// A limit per clock-aligned window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     /// Hits per window.
@@ -25,23 +28,43 @@ impl FixedWindow {
         now.0 / self.window.micros()
     }
 
-    /// When window `number` ends.
+    /// The end of window `number`.
     #[must_use]
     pub const fn end(&self, number: u64) -> Micros {
         Micros(number.saturating_add(1).saturating_mul(self.window.micros()))
     }
 
-    /// Hits as they are counted: no more than what is refused anyway, so that no single request can fill a counter up to its last bit.
+    /// Hits as they are counted: at most one more than the limit, which is refused anyway, so that one request cannot overflow a counter.
     #[must_use]
     pub fn clamp(&self, hits: i64) -> i64 {
         hits.min(i64::from(self.limit) + 1)
     }
 
-    /// One check; see [`super::Algorithm::step`].
+    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed.
     #[must_use]
-    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
+    pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
+        let limit = u64::from(self.limit);
+        // The clock may have left the window already; the caller still gets a wait above zero.
+        let reset_after = self.end(number).since(now).max(Span::from_micros(1));
+        Verdict {
+            allowed: hits < 0 || after <= limit,
+            remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
+            used: after,
+            reset_after,
+            retry_after: if hits > i64::from(self.limit) { Wait::Never } else { Wait::For(reset_after) },
+            delay: Span::ZERO,
+        }
+    }
+}
+
+impl Definition for FixedWindow {
+    fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        Ok(Self { limit, window, count_denied })
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let current = self.number(now);
-        // A clock that went back by less than a window goes on in the window that it knows; a larger jump starts afresh.
+        // A clock that went back by less than a window continues in the known window; after a larger jump the count starts again.
         let (window, before) = match state {
             Some(State::FixedWindow { window, count }) if window == current || window == current + 1 => (window, count),
             _ => (current, 0),
@@ -60,20 +83,41 @@ impl FixedWindow {
         Step { verdict, state: Some(State::FixedWindow { window, count: after }), keep_for: Some(keep_for) }
     }
 
-    /// The verdict on counted `hits` that brought window `number` to `after`. Giving back is always allowed.
-    #[must_use]
-    pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
-        let limit = u64::from(self.limit);
-        // The clock may have left the window already; a caller is still told to wait for something.
-        let reset_after = self.end(number).since(now).max(Span::from_micros(1));
-        Verdict {
-            allowed: hits < 0 || after <= limit,
-            remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
-            used: after,
-            reset_after,
-            retry_after: if hits > i64::from(self.limit) { Wait::Never } else { Wait::For(reset_after) },
-            delay: Span::ZERO,
-        }
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.limit
+    }
+
+    fn window(&self) -> Span {
+        self.window
+    }
+
+    fn tick(&self) -> Tick {
+        Tick::FINEST
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    /// The store appends the window's number.
+    fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.limit.into(), self.count_denied.into(), 0, 0, 0, 0]
+    }
+
+    /// The window's end and its count.
+    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::FixedWindow { window, count } = state else { return None };
+        Some((window.checked_add(1)?.checked_mul(self.window.micros())?, count))
+    }
+
+    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+        Some(State::FixedWindow { window: (micros / self.window.micros()).saturating_sub(1), count: number })
     }
 }
 
@@ -83,8 +127,12 @@ mod tests {
 
     const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Span::from_secs(60), count_denied: true };
 
+    fn at(secs: u64) -> Arrival {
+        Arrival { now: Micros(secs * 1_000_000), max_hold: Span::ZERO }
+    }
+
     fn run(limit: FixedWindow, state: &mut Option<State>, at_secs: u64, hits: i64) -> Verdict {
-        let step = limit.step(state.take(), Micros(at_secs * 1_000_000), hits);
+        let step = limit.step(state.take(), at(at_secs), hits);
         *state = step.state;
         step.verdict
     }
@@ -107,7 +155,7 @@ mod tests {
     #[test]
     fn looks_write_nothing_and_are_refused_only_in_debt() {
         let mut state = None;
-        assert_eq!(MINUTE.step(None, Micros(0), 0).keep_for, None);
+        assert_eq!(MINUTE.step(None, at(0), 0).keep_for, None);
         run(MINUTE, &mut state, 0, 3);
         assert!(run(MINUTE, &mut state, 0, 0).allowed, "count == limit is no debt");
         run(MINUTE, &mut state, 0, 1);

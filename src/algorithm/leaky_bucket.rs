@@ -4,9 +4,12 @@
 //! ticks and of which each tick drains as many as the limit has hits. The service holds an allowed request until its slot; here it only gets
 //! to know how long. The twin is `lua/leaky_bucket.lua`.
 
-use super::ticks::{self, Clock, Found};
-use super::{Arrival, State, Step};
-use crate::time::{Span, Tick};
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::time::{LONGEST_WINDOW, Span, Tick};
 use crate::verdict::Verdict;
 
 /// A rate and how long a hit may wait for its slot.
@@ -47,45 +50,6 @@ impl LeakyBucket {
         u32::try_from(waiting + 1).unwrap_or(u32::MAX)
     }
 
-    /// One check; see [`super::Algorithm::step`].
-    #[must_use]
-    pub fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
-        let now = self.tick.at(at.now);
-        if self.limit == 0 {
-            let nothing = Found { allowed: hits <= 0, capacity: 0, used: 0, reset: 0, retry: (hits <= 0).then_some(0) };
-            return Step { verdict: nothing.verdict(self.tick, Clock::fresh(now)), state, keep_for: None };
-        }
-        let (clock, backlog) = self.read(state.as_ref(), now);
-        let delay = self.drain(backlog);
-        let threshold = self.threshold(hits, at.max_hold);
-        let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
-        let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
-            let longer = backlog + taken.min(u64::from(self.capacity()) + 1) * self.window;
-            match (allowed, self.count_denied) {
-                (true, _) => longer,
-                (false, true) => longer.min(self.longest()),
-                (false, false) => backlog,
-            }
-        } else {
-            // No more is given back than what waits.
-            backlog.saturating_sub(hits.unsigned_abs().min(backlog.div_ceil(self.window)) * self.window)
-        };
-        let found = Found {
-            allowed,
-            capacity: self.capacity(),
-            used: self.used(after),
-            reset: self.drain(after),
-            retry: threshold.map(|threshold| self.drain(after.saturating_sub(threshold))),
-        };
-        let delay = if allowed && hits > 0 { self.tick.span(delay) } else { Span::ZERO };
-        let verdict = Verdict { delay, ..found.verdict(self.tick, clock) };
-        if after == backlog {
-            return Step { verdict, state, keep_for: None };
-        }
-        let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Queue { last: clock.now, backlog: after }), keep_for: Some(keep_for) }
-    }
-
     /// The backlog as it is now.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, u64) {
         if let Some(&State::Queue { last, backlog }) = state
@@ -99,14 +63,14 @@ impl LeakyBucket {
     }
 
     /// The longest backlog that admits so many hits; `None`: none does.
-    fn threshold(&self, hits: i64, patience: Span) -> Option<u64> {
+    fn threshold(&self, hits: i64, max_hold: Span) -> Option<u64> {
         let (room, limit) = (self.room(), u64::from(self.limit));
         match u64::try_from(hits) {
             // A look asks whether there is debt.
             Err(_) | Ok(0) => Some(room + self.window),
             Ok(hits) if hits > u64::from(self.capacity()) => None,
-            // The caller's patience: a longer one than max_delay is of no use.
-            Ok(hits) => Some((room - (hits - 1) * self.window).min(self.tick.floor(patience).min(self.max_delay) * limit)),
+            // The caller may be held for less than max_delay, but not for longer.
+            Ok(hits) => Some((room - (hits - 1) * self.window).min(self.tick.floor(max_hold).min(self.max_delay) * limit)),
         }
     }
 
@@ -132,5 +96,99 @@ impl LeakyBucket {
     /// Ticks until so many parts are drained.
     fn drain(&self, parts: u64) -> u64 {
         parts.div_ceil(u64::from(self.limit))
+    }
+}
+
+impl Definition for LeakyBucket {
+    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        let max_delay = options.max_delay.unwrap_or(Span::ZERO);
+        if max_delay > LONGEST_WINDOW {
+            return Err(OptionError::new("max_delay", "'max_delay' is longer than 100 years", "write a shorter duration"));
+        }
+        Ok(Self::new(limit, max_delay, window, count_denied))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
+        let now = self.tick.at(now);
+        if self.limit == 0 {
+            let nothing = Outcome { allowed: hits <= 0, capacity: 0, used: 0, reset: 0, retry: (hits <= 0).then_some(0) };
+            return Step { verdict: nothing.verdict(self.tick, Clock::fresh(now)), state, keep_for: None };
+        }
+        let (clock, backlog) = self.read(state.as_ref(), now);
+        let delay = self.drain(backlog);
+        let threshold = self.threshold(hits, max_hold);
+        let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
+        let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
+            let longer = backlog + taken.min(u64::from(self.capacity()) + 1) * self.window;
+            match (allowed, self.count_denied) {
+                (true, _) => longer,
+                (false, true) => longer.min(self.longest()),
+                (false, false) => backlog,
+            }
+        } else {
+            // No more is given back than what waits.
+            backlog.saturating_sub(hits.unsigned_abs().min(backlog.div_ceil(self.window)) * self.window)
+        };
+        let found = Outcome {
+            allowed,
+            capacity: self.capacity(),
+            used: self.used(after),
+            reset: self.drain(after),
+            retry: threshold.map(|threshold| self.drain(after.saturating_sub(threshold))),
+        };
+        let delay = if allowed && hits > 0 { self.tick.span(delay) } else { Span::ZERO };
+        let verdict = Verdict { delay, ..found.verdict(self.tick, clock) };
+        if after == backlog {
+            return Step { verdict, state, keep_for: None };
+        }
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step { verdict, state: Some(State::Queue { last: clock.now, backlog: after }), keep_for: Some(keep_for) }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.capacity()
+    }
+
+    fn window(&self) -> Span {
+        self.tick.span(self.window)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    fn may_delay(&self) -> bool {
+        self.max_delay > 0
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.limit.into(), self.window, self.max_delay, self.count_denied.into(), 0, 0]
+    }
+
+    /// How many ticks the caller can be held.
+    fn check_parameter(&self, max_hold: Span) -> u64 {
+        self.tick.floor(max_hold).min(self.max_delay)
+    }
+
+    fn state_of_row(&self, [last, backlog, _]: [f64; 3]) -> Option<State> {
+        Some(State::Queue { last: last as u64, backlog: backlog as u64 })
+    }
+
+    /// The last tick and the backlog.
+    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::Queue { last, backlog } = state else { return None };
+        Some((last.checked_mul(self.tick.micros())?, backlog))
+    }
+
+    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+        Some(State::Queue { last: micros / self.tick.micros(), backlog: number })
     }
 }

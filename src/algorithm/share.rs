@@ -5,27 +5,21 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, FixedWindow, LeakyBucket, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
+use super::Algorithm;
+use super::definition::Definition;
 
 impl Algorithm {
-    /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there is any. All replicas together let at
-    /// least the limit pass, and at most one hit less than there are replicas more.
+    /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there is any. All replicas together allow at
+    /// least the limit, and at most one hit per replica more.
     #[must_use]
-    pub const fn share(self, replicas: NonZeroU32) -> Self {
-        let of = replicas.get();
+    pub fn share(self, replicas: NonZeroU32) -> Self {
         match self {
-            Self::FixedWindow(whole) => Self::FixedWindow(FixedWindow { limit: whole.limit.div_ceil(of), ..whole }),
-            Self::SlidingWindowLog(whole) => Self::SlidingWindowLog(SlidingWindowLog { limit: whole.limit.div_ceil(of), ..whole }),
-            Self::SlidingWindowCounter(whole) => {
-                Self::SlidingWindowCounter(SlidingWindowCounter { limit: whole.limit.div_ceil(of), ..whole })
-            }
-            Self::SlidingWindowBuckets(whole) => {
-                Self::SlidingWindowBuckets(SlidingWindowBuckets { limit: whole.limit.div_ceil(of), ..whole })
-            }
-            Self::TokenBucket(whole) => {
-                Self::TokenBucket(TokenBucket { limit: whole.limit.div_ceil(of), burst: whole.burst.div_ceil(of), ..whole })
-            }
-            Self::LeakyBucket(whole) => Self::LeakyBucket(LeakyBucket { limit: whole.limit.div_ceil(of), ..whole }),
+            Self::FixedWindow(whole) => Self::FixedWindow(whole.share(replicas)),
+            Self::SlidingWindowLog(whole) => Self::SlidingWindowLog(whole.share(replicas)),
+            Self::SlidingWindowCounter(whole) => Self::SlidingWindowCounter(whole.share(replicas)),
+            Self::SlidingWindowBuckets(whole) => Self::SlidingWindowBuckets(whole.share(replicas)),
+            Self::TokenBucket(whole) => Self::TokenBucket(whole.share(replicas)),
+            Self::LeakyBucket(whole) => Self::LeakyBucket(whole.share(replicas)),
         }
     }
 }

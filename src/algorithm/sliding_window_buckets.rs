@@ -4,8 +4,11 @@
 //! interval. The ring knows its last bucket, and all buckets between that one and now are cleared before it is used, so that an idle gap
 //! cannot bring an old lap back. The twin is `lua/sliding_window_buckets.lua`.
 
-use super::ticks::{self, Clock, Found};
-use super::{State, Step};
+use std::num::NonZeroU32;
+
+use super::definition::{Definition, write_tick};
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Micros, Span, Tick};
 
 /// The most buckets of a ring.
@@ -88,9 +91,92 @@ impl SlidingWindowBuckets {
         Self { limit, window, interval, buckets, expiry, tick, count_denied }
     }
 
-    /// One check; see [`super::Algorithm::step`].
+    /// How many hits there were in the `interval` before `now`, as far as the ring goes back: of every bucket that overlaps it.
     #[must_use]
-    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
+    pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
+        let (clock, ring) = self.read(state, self.tick.at(now));
+        let first = self.first(clock.now, self.tick.ceil(interval));
+        if interval == Span::ZERO { 0 } else { ring.map_or(0, |ring| ring.sum(first, clock.now / self.interval)) }
+    }
+
+    fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Ring>) {
+        let forgotten = (Clock::fresh(now), None);
+        let Some(State::Buckets(ring)) = state else { return forgotten };
+        if ring.counts.len() != usize::from(self.buckets) {
+            return forgotten;
+        }
+        // The clock is behind the last bucket only if it is so by whole buckets.
+        match ring.last.checked_sub(now / self.interval) {
+            None | Some(0) => (Clock::fresh(now), Some(ring)),
+            Some(behind) if behind <= self.window.div_ceil(self.interval) => {
+                let start = ring.last * self.interval;
+                (Clock { now: start, behind: start - now }, Some(ring))
+            }
+            Some(_) => forgotten,
+        }
+    }
+
+    /// The oldest bucket that overlaps the `span` ticks up to `now`. There is nothing before 1970.
+    const fn first(&self, now: u64, span: u64) -> u64 {
+        (now + 1).saturating_sub(span) / self.interval
+    }
+
+    fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> Outcome {
+        let (first, last) = (self.first(clock.now, self.window), clock.now / self.interval);
+        let used = ring.map_or(0, |ring| ring.sum(first, last));
+        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
+        let (mut reset, mut retry, mut left) = (0, 0, used);
+        if let Some(ring) = ring {
+            for number in ring.first(first)..=last.min(ring.last) {
+                let count = ring.count(number);
+                let leaves = (number + 1) * self.interval + self.window - 1 - clock.now;
+                if count > 0 {
+                    reset = leaves;
+                    if most.is_some_and(|most| left > most) {
+                        retry = leaves;
+                    }
+                    left = left.saturating_sub(count);
+                }
+            }
+        }
+        Outcome { allowed, capacity: self.limit, used, reset, retry: most.map(|_| retry) }
+    }
+}
+
+impl Definition for SlidingWindowBuckets {
+    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        let interval = options.bucket_interval.unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
+        if interval == Span::ZERO {
+            return Err(OptionError::new(
+                "bucket_interval",
+                "'bucket_interval' is 0",
+                "write a longer interval, or remove 'bucket_interval'",
+            ));
+        }
+        if interval > window {
+            let what = format!("a bucket_interval of {interval} is longer than the window of {window}");
+            let remedy = format!("write {window} or less, or remove 'bucket_interval' for a sixtieth of the window");
+            return Err(OptionError::new("bucket_interval", what, remedy));
+        }
+        let shortest = Span::from_micros(window.micros() + interval.micros());
+        let span = options.bucket_span.unwrap_or(shortest);
+        if span < shortest {
+            let what = format!("a bucket_span of {span} is shorter than the window of {window} and one bucket_interval of {interval}");
+            return Err(OptionError::new("bucket_span", what, format!("write {shortest} or more, or remove 'bucket_span'")));
+        }
+        let count = span.micros().div_ceil(interval.micros());
+        let Some(buckets) = u16::try_from(count).ok().filter(|&count| count <= MOST_BUCKETS) else {
+            return Err(too_many_buckets(count, window, interval, span, options));
+        };
+        let expiry = options.subject_expiry.unwrap_or(span);
+        if expiry < span {
+            let what = format!("a subject_expiry of {expiry} drops keys whose buckets count for {span}");
+            return Err(OptionError::new("subject_expiry", what, format!("write {span} or more, or remove 'subject_expiry'")));
+        }
+        Ok(Self::new(limit, window, interval, buckets, expiry, count_denied))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, ring) = self.read(state.as_ref(), self.tick.at(now));
         let (limit, first, last) = (u64::from(self.limit), self.first(clock.now, self.window), clock.now / self.interval);
         let sum = ring.map_or(0, |ring| ring.sum(first, last));
@@ -124,54 +210,54 @@ impl SlidingWindowBuckets {
         Step { verdict, state: Some(State::Buckets(ring)), keep_for: Some(keep_for) }
     }
 
-    /// How many hits there were in the `interval` before `now`, as far as the ring goes back: of every bucket that overlaps it.
-    #[must_use]
-    pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
-        let (clock, ring) = self.read(state, self.tick.at(now));
-        let first = self.first(clock.now, self.tick.ceil(interval));
-        if interval == Span::ZERO { 0 } else { ring.map_or(0, |ring| ring.sum(first, clock.now / self.interval)) }
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
-    fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Ring>) {
-        let forgotten = (Clock::fresh(now), None);
-        let Some(State::Buckets(ring)) = state else { return forgotten };
-        if ring.counts.len() != usize::from(self.buckets) {
-            return forgotten;
-        }
-        // The clock is behind the last bucket only if it is so by whole buckets.
-        match ring.last.checked_sub(now / self.interval) {
-            None | Some(0) => (Clock::fresh(now), Some(ring)),
-            Some(behind) if behind <= self.window.div_ceil(self.interval) => {
-                let start = ring.last * self.interval;
-                (Clock { now: start, behind: start - now }, Some(ring))
-            }
-            Some(_) => forgotten,
+    fn capacity(&self) -> u32 {
+        self.limit
+    }
+
+    fn window(&self) -> Span {
+        self.tick.span(self.window)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    fn write_key_suffix(&self, out: &mut Vec<u8>) {
+        write_tick(self.tick, out);
+        for (mark, number) in [(b'.', self.interval), (b'x', self.buckets.into())] {
+            out.push(mark);
+            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         }
     }
 
-    /// The oldest bucket that overlaps the `span` ticks up to `now`. There is nothing before 1970.
-    const fn first(&self, now: u64, span: u64) -> u64 {
-        (now + 1).saturating_sub(span) / self.interval
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.limit.into(), self.window, self.count_denied.into(), self.interval, self.buckets.into(), self.expiry]
     }
+}
 
-    fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> Found {
-        let (first, last) = (self.first(clock.now, self.window), clock.now / self.interval);
-        let used = ring.map_or(0, |ring| ring.sum(first, last));
-        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
-        let (mut reset, mut retry, mut left) = (0, 0, used);
-        if let Some(ring) = ring {
-            for number in ring.first(first)..=last.min(ring.last) {
-                let count = ring.count(number);
-                let leaves = (number + 1) * self.interval + self.window - 1 - clock.now;
-                if count > 0 {
-                    reset = leaves;
-                    if most.is_some_and(|most| left > most) {
-                        retry = leaves;
-                    }
-                    left = left.saturating_sub(count);
-                }
-            }
-        }
-        Found { allowed, capacity: self.limit, used, reset, retry: most.map(|_| retry) }
+/// The error for a ring of `count` buckets. Its remedy is one that gives a valid ring.
+fn too_many_buckets(count: u64, window: Span, interval: Span, span: Span, options: &Options) -> OptionError {
+    let what =
+        format!("a bucket_span of {span} with a bucket_interval of {interval} makes {count} buckets, and {MOST_BUCKETS} is the most");
+    let most = u64::from(MOST_BUCKETS);
+    let is_span_written = options.bucket_span.is_some();
+    // A default span is the window and one bucket.
+    let longer = if is_span_written { span.micros().div_ceil(most) } else { window.micros().div_ceil(most - 1) };
+    let longest_span = Span::from_micros(interval.micros() * most);
+    let is_span_long_enough = longest_span.micros() >= window.micros() + interval.micros();
+    // No interval may be longer than the window.
+    if is_span_written && is_span_long_enough && (options.bucket_interval.is_none() || longer > window.micros()) {
+        return OptionError::new("bucket_span", what, format!("write {longest_span} or less, or a longer bucket_interval"));
     }
+    // Windows are whole seconds, so that an interval rounded up to milliseconds is not longer than one.
+    let longer = Span::from_micros(longer.next_multiple_of(1_000));
+    OptionError::new("bucket_interval", what, format!("write {longer} or more"))
 }

@@ -4,9 +4,12 @@
 //! Two counters per key, and their window. It takes the hits of the window before as evenly spread, and is off by as much as they were not.
 //! The twin is `lua/sliding_window_counter.lua`.
 
-use super::ticks::{self, Clock, Found};
-use super::{State, Step};
-use crate::time::{Micros, Span, Tick};
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::time::{Span, Tick};
 
 /// A limit per sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,51 +41,6 @@ impl SlidingWindowCounter {
         // Both windows may be in debt when a limit is lowered: four limits, and the hits that are asked for.
         let tick = ticks::finest(window, limit, |_| 3 * (u64::from(limit) + 1));
         Self { limit, window: tick.ceil(window), tick, count_denied }
-    }
-
-    /// One check; see [`super::Algorithm::step`].
-    #[must_use]
-    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
-        let (clock, before) = self.read(state.as_ref(), self.tick.at(now));
-        let (limit, weight) = (u64::from(self.limit), self.weight(&before));
-        let mut after = before;
-        let allowed = match u64::try_from(hits) {
-            Ok(0) => weight <= limit * self.window,
-            Ok(taken) => {
-                let taken = taken.min(limit + 1);
-                let allowed = weight + taken * self.window <= limit * self.window;
-                if allowed {
-                    after.current += taken;
-                } else if self.count_denied {
-                    after.current += taken.min((2 * limit * self.window).saturating_sub(weight) / self.window);
-                }
-                allowed
-            }
-            Err(_) => {
-                let given = hits.unsigned_abs();
-                after.current = before.current.saturating_sub(given);
-                after.previous = before.previous.saturating_sub(given.saturating_sub(before.current));
-                true
-            }
-        };
-        let verdict = Found {
-            allowed,
-            capacity: self.limit,
-            used: self.weight(&after).div_ceil(self.window),
-            reset: match after {
-                Windows { current: 1.., .. } => 2 * self.window - after.elapsed,
-                Windows { previous: 1.., .. } => self.window - after.elapsed,
-                _ => 0,
-            },
-            retry: limit.checked_sub(hits.max(0).unsigned_abs()).map(|free| self.until(&after, free)),
-        }
-        .verdict(self.tick, clock);
-        if after == before {
-            return Step { verdict, state, keep_for: None };
-        }
-        let Windows { number: window, current, previous, .. } = after;
-        let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Counter { window, current, previous }), keep_for: Some(keep_for) }
     }
 
     /// The windows as they are now.
@@ -122,5 +80,95 @@ impl SlidingWindowCounter {
             // Not within this window: it has to become the one before.
             None => self.window - elapsed + self.window - reach(current, most),
         }
+    }
+}
+
+impl Definition for SlidingWindowCounter {
+    fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        Ok(Self::new(limit, window, count_denied))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
+        let (clock, before) = self.read(state.as_ref(), self.tick.at(now));
+        let (limit, weight) = (u64::from(self.limit), self.weight(&before));
+        let mut after = before;
+        let allowed = match u64::try_from(hits) {
+            Ok(0) => weight <= limit * self.window,
+            Ok(taken) => {
+                let taken = taken.min(limit + 1);
+                let allowed = weight + taken * self.window <= limit * self.window;
+                if allowed {
+                    after.current += taken;
+                } else if self.count_denied {
+                    after.current += taken.min((2 * limit * self.window).saturating_sub(weight) / self.window);
+                }
+                allowed
+            }
+            Err(_) => {
+                let given = hits.unsigned_abs();
+                after.current = before.current.saturating_sub(given);
+                after.previous = before.previous.saturating_sub(given.saturating_sub(before.current));
+                true
+            }
+        };
+        let verdict = Outcome {
+            allowed,
+            capacity: self.limit,
+            used: self.weight(&after).div_ceil(self.window),
+            reset: match after {
+                Windows { current: 1.., .. } => 2 * self.window - after.elapsed,
+                Windows { previous: 1.., .. } => self.window - after.elapsed,
+                _ => 0,
+            },
+            retry: limit.checked_sub(hits.max(0).unsigned_abs()).map(|free| self.until(&after, free)),
+        }
+        .verdict(self.tick, clock);
+        if after == before {
+            return Step { verdict, state, keep_for: None };
+        }
+        let Windows { number: window, current, previous, .. } = after;
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step { verdict, state: Some(State::Counter { window, current, previous }), keep_for: Some(keep_for) }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.limit
+    }
+
+    fn window(&self) -> Span {
+        self.tick.span(self.window)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.limit.into(), self.window, self.count_denied.into(), 0, 0, 0]
+    }
+
+    fn state_of_row(&self, [window, current, previous]: [f64; 3]) -> Option<State> {
+        Some(State::Counter { window: window as u64, current: current as u64, previous: previous as u64 })
+    }
+
+    /// The start of the current window, and both counts in 32 bits each.
+    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::Counter { window, current, previous } = state else { return None };
+        let (current, previous) = (u32::try_from(current).ok()?, u32::try_from(previous).ok()?);
+        let counts = (u64::from(current) << u32::BITS) | u64::from(previous);
+        Some((window.checked_mul(self.window().micros())?, counts))
+    }
+
+    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+        let window = micros / self.window().micros();
+        Some(State::Counter { window, current: number >> u32::BITS, previous: u64::from(number as u32) })
     }
 }

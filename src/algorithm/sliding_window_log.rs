@@ -4,10 +4,12 @@
 //! left the window is dropped with the next write. The twin is `lua/sliding_window_log.lua`.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
-use super::ticks::{self, Clock, Found};
-use super::{State, Step};
-use crate::time::{Micros, Span, Tick};
+use super::definition::Definition;
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::time::{Span, Tick};
 
 /// The largest limit: a key may hold an entry for each hit.
 pub const LARGEST_LIMIT: u32 = 100_000;
@@ -95,9 +97,52 @@ impl SlidingWindowLog {
         Self { limit, window: tick.ceil(window), tick, count_denied }
     }
 
-    /// One check; see [`super::Algorithm::step`].
-    #[must_use]
-    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
+    fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Log>) {
+        if let Some(State::Log(log)) = state {
+            let newest = log.entries.back().map_or(0, |entry| entry.tick);
+            if let Some(clock) = Clock::resume(now, newest, self.window) {
+                return (clock, Some(log));
+            }
+        }
+        (Clock::fresh(now), None)
+    }
+
+    /// How many entries have left the window.
+    fn left(&self, log: &Log, now: u64) -> usize {
+        log.entries.partition_point(|entry| entry.tick.saturating_add(self.window) <= now)
+    }
+
+    /// What is found in a log of which the first `left` entries have left the window.
+    fn found(&self, log: Option<&Log>, left: usize, clock: Clock, allowed: bool, hits: i64) -> Outcome {
+        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
+        let Some(log) = log else {
+            return Outcome { allowed, capacity: self.limit, used: 0, reset: 0, retry: most.map(|_| 0) };
+        };
+        let used = log.total().saturating_sub(log.total_before(left));
+        let leaves = |entry: &Entry| entry.tick.saturating_add(self.window).saturating_sub(clock.now);
+        let reset = log.entries.back().map_or(0, leaves);
+        let retry = most.map(|most| match log.total().saturating_sub(most) {
+            // So many have to have left, all that ever came counted.
+            gone if used > most => {
+                let index = log.entries.partition_point(|entry| entry.total < gone);
+                log.entries.get(index).map_or(reset, leaves)
+            }
+            _ => 0,
+        });
+        Outcome { allowed, capacity: self.limit, used, reset, retry }
+    }
+}
+
+impl Definition for SlidingWindowLog {
+    fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        if limit > LARGEST_LIMIT {
+            let what = format!("a sliding_window_log stores every hit and allows a limit of at most {LARGEST_LIMIT}, not {limit}");
+            return Err(OptionError::new("algorithm", what, "write 'algorithm: sliding_window_buckets', which has no such bound"));
+        }
+        Ok(Self::new(limit, window, count_denied))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, log) = self.read(state.as_ref(), self.tick.at(now));
         let limit = u64::from(self.limit);
         let left = log.map_or(0, |log| self.left(log, clock.now));
@@ -128,38 +173,27 @@ impl SlidingWindowLog {
         Step { verdict, state: Some(State::Log(log)), keep_for: Some(keep_for) }
     }
 
-    fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Log>) {
-        if let Some(State::Log(log)) = state {
-            let newest = log.entries.back().map_or(0, |entry| entry.tick);
-            if let Some(clock) = Clock::resume(now, newest, self.window) {
-                return (clock, Some(log));
-            }
-        }
-        (Clock::fresh(now), None)
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
-    /// How many entries have left the window.
-    fn left(&self, log: &Log, now: u64) -> usize {
-        log.entries.partition_point(|entry| entry.tick.saturating_add(self.window) <= now)
+    fn capacity(&self) -> u32 {
+        self.limit
     }
 
-    /// What is found in a log of which the first `left` entries have left the window.
-    fn found(&self, log: Option<&Log>, left: usize, clock: Clock, allowed: bool, hits: i64) -> Found {
-        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
-        let Some(log) = log else {
-            return Found { allowed, capacity: self.limit, used: 0, reset: 0, retry: most.map(|_| 0) };
-        };
-        let used = log.total().saturating_sub(log.total_before(left));
-        let leaves = |entry: &Entry| entry.tick.saturating_add(self.window).saturating_sub(clock.now);
-        let reset = log.entries.back().map_or(0, leaves);
-        let retry = most.map(|most| match log.total().saturating_sub(most) {
-            // So many have to have left, all that ever came counted.
-            gone if used > most => {
-                let index = log.entries.partition_point(|entry| entry.total < gone);
-                log.entries.get(index).map_or(reset, leaves)
-            }
-            _ => 0,
-        });
-        Found { allowed, capacity: self.limit, used, reset, retry }
+    fn window(&self) -> Span {
+        self.tick.span(self.window)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.limit.into(), self.window, self.count_denied.into(), 0, 0, 0]
     }
 }

@@ -1,13 +1,13 @@
 //! What all algorithms promise, on random limits, hits and clocks. What each one means is in `tests/naive.rs`.
 
 mod bounds;
-mod mistakes;
+mod option_errors;
 mod naive;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::time::{MAX_SAFE_INTEGER, Rate, Unit};
+use crate::time::{MAX_SAFE_INTEGER, Micros, Rate, Tick, Unit};
 use crate::verdict::{Verdict, Wait};
 
 /// An instant that minutes, hours and days begin at.

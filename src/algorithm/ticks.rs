@@ -47,9 +47,9 @@ impl Clock {
     }
 }
 
-/// What a step found, in ticks.
+/// The outcome of a step, in ticks of the algorithm.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct Outcome {
     pub(super) allowed: bool,
     pub(super) capacity: u32,
     pub(super) used: u64,
@@ -58,7 +58,7 @@ pub(super) struct Found {
     pub(super) retry: Option<u64>,
 }
 
-impl Found {
+impl Outcome {
     pub(super) fn verdict(self, tick: Tick, clock: Clock) -> Verdict {
         Verdict {
             allowed: self.allowed,

@@ -3,9 +3,12 @@
 //! A token is as many parts as the window has ticks, so that each tick brings a whole number of parts and nothing is rounded away. The twin
 //! is `lua/token_bucket.lua`.
 
-use super::ticks::{self, Clock, Found};
-use super::{State, Step};
-use crate::time::{Micros, Span, Tick};
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::time::{Span, Tick};
 
 /// A refill and a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,45 +32,6 @@ impl TokenBucket {
         let burst = if limit == 0 { 0 } else { burst };
         let tick = ticks::finest(window, limit, |_| u64::from(limit.max(burst)) + 1);
         Self { limit, burst, window: tick.ceil(window), tick, count_denied }
-    }
-
-    /// One check; see [`super::Algorithm::step`].
-    #[must_use]
-    pub fn step(&self, state: Option<State>, now: Micros, hits: i64) -> Step {
-        let (clock, level) = self.read(state.as_ref(), self.tick.at(now));
-        let (full, parts) = (self.full(), self.window.cast_signed());
-        let (allowed, after) = if hits > 0 {
-            let cost = hits.min(i64::from(self.burst) + 1) * parts;
-            let taken = level - cost;
-            let is_allowed = taken >= 0;
-            (
-                is_allowed,
-                if is_allowed {
-                    taken
-                } else if self.count_denied {
-                    taken.max(-full)
-                } else {
-                    level
-                },
-            )
-        } else {
-            // No more is given back than what is missing.
-            let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(self.window)).cast_signed();
-            (hits < 0 || level >= 0, (level + given * parts).min(full))
-        };
-        let verdict = Found {
-            allowed,
-            capacity: self.burst,
-            used: (full - after).unsigned_abs().div_ceil(self.window),
-            reset: self.refill(full - after),
-            retry: (self.limit > 0 && hits <= i64::from(self.burst)).then(|| self.refill(hits.max(0) * parts - after)),
-        }
-        .verdict(self.tick, clock);
-        if after == level {
-            return Step { verdict, state, keep_for: None };
-        }
-        let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Tokens { last: clock.now, level: after }), keep_for: Some(keep_for) }
     }
 
     /// The level as it is now.
@@ -96,5 +60,89 @@ impl TokenBucket {
             (0, _) | (_, Err(_)) => 0,
             (limit, Ok(parts)) => parts.div_ceil(u64::from(limit)),
         }
+    }
+}
+
+impl Definition for TokenBucket {
+    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+        if options.burst == Some(0) {
+            return Err(OptionError::new("burst", "'burst' is 0, which refuses every hit", "write 1 or more, or remove 'burst'"));
+        }
+        Ok(Self::new(limit, options.burst.unwrap_or(limit), window, count_denied))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
+        let (clock, level) = self.read(state.as_ref(), self.tick.at(now));
+        let (full, parts) = (self.full(), self.window.cast_signed());
+        let (allowed, after) = if hits > 0 {
+            let cost = hits.min(i64::from(self.burst) + 1) * parts;
+            let taken = level - cost;
+            let is_allowed = taken >= 0;
+            (
+                is_allowed,
+                if is_allowed {
+                    taken
+                } else if self.count_denied {
+                    taken.max(-full)
+                } else {
+                    level
+                },
+            )
+        } else {
+            // No more is given back than what is missing.
+            let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(self.window)).cast_signed();
+            (hits < 0 || level >= 0, (level + given * parts).min(full))
+        };
+        let verdict = Outcome {
+            allowed,
+            capacity: self.burst,
+            used: (full - after).unsigned_abs().div_ceil(self.window),
+            reset: self.refill(full - after),
+            retry: (self.limit > 0 && hits <= i64::from(self.burst)).then(|| self.refill(hits.max(0) * parts - after)),
+        }
+        .verdict(self.tick, clock);
+        if after == level {
+            return Step { verdict, state, keep_for: None };
+        }
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step { verdict, state: Some(State::Tokens { last: clock.now, level: after }), keep_for: Some(keep_for) }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self { limit: self.limit.div_ceil(replicas.get()), burst: self.burst.div_ceil(replicas.get()), ..self }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.burst
+    }
+
+    fn window(&self) -> Span {
+        self.tick.span(self.window)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.limit.into(), self.window, self.burst.into(), self.count_denied.into(), 0, 0]
+    }
+
+    fn state_of_row(&self, [last, level, _]: [f64; 3]) -> Option<State> {
+        Some(State::Tokens { last: last as u64, level: level as i64 })
+    }
+
+    /// The last tick and the level.
+    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::Tokens { last, level } = state else { return None };
+        Some((last.checked_mul(self.tick.micros())?, level.cast_unsigned()))
+    }
+
+    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+        Some(State::Tokens { last: micros / self.tick.micros(), level: number.cast_signed() })
     }
 }

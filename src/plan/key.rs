@@ -8,8 +8,6 @@
 //! shape are escaped inside its parts, and a long part is replaced by its SHA-256, marked by a character that no short part can hold. The
 //! braces are the hash tag of Redis Cluster; what stands behind them does not move the key to another slot. The store appends the window.
 
-use std::io::Write;
-
 use sha2::{Digest, Sha256};
 
 use crate::algorithm::Algorithm;
@@ -18,8 +16,6 @@ use crate::rules::limit::Level;
 
 /// The version of this format; a new one forgets all counters.
 const VERSION: &[u8] = b"w1";
-
-const NO_FAILURE: &str = "writing to a vector does not fail";
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -63,27 +59,13 @@ pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
     tag(out, algorithm);
 }
 
-/// The algorithm and what gives its state a meaning: windows and ticks, but not amounts, so that a limit can be changed without forgetting.
+/// The algorithm, its window in seconds, and what else gives its state a meaning.
 fn tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
-    let (name, window) = match algorithm {
-        Algorithm::FixedWindow(fixed) => {
-            let secs = fixed.window.micros() / MICROS_PER_SECOND;
-            out.extend_from_slice(b"fw");
-            return out.extend_from_slice(itoa::Buffer::new().format(secs).as_bytes());
-        }
-        Algorithm::SlidingWindowLog(log) => ("sl", log.window),
-        Algorithm::SlidingWindowCounter(counter) => ("sc", counter.window),
-        Algorithm::SlidingWindowBuckets(buckets) => ("sb", buckets.window),
-        Algorithm::TokenBucket(token) => ("tb", token.window),
-        Algorithm::LeakyBucket(leaky) => ("lb", leaky.window),
-    };
-    let tick = algorithm.tick();
+    out.extend_from_slice(algorithm.spec().key_tag.as_bytes());
     // Windows are whole seconds; at a tick above a second, they are whole ticks.
-    let secs = tick.span(window).micros() / MICROS_PER_SECOND;
-    write!(out, "{name}{secs}.{}", tick.exponent()).expect(NO_FAILURE);
-    if let Algorithm::SlidingWindowBuckets(buckets) = algorithm {
-        write!(out, ".{}x{}", buckets.interval, buckets.buckets).expect(NO_FAILURE);
-    }
+    let secs = algorithm.window().micros() / MICROS_PER_SECOND;
+    out.extend_from_slice(itoa::Buffer::new().format(secs).as_bytes());
+    algorithm.write_key_suffix(out);
 }
 
 /// One part behind its mark. A digest takes the place of the mark, or stands in front where there is none.

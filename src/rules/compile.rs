@@ -4,23 +4,22 @@
 //! so once. What envoyproxy/ratelimit refuses is refused; what it silently ignores is a warning. Nothing in here reads files or the clock:
 //! the caller brings the texts, sorted by name, and their order is the order of wildcards in a domain that several of them share.
 
-mod choice;
+mod algorithm_fields;
+mod defaults;
 mod descriptor;
 mod fields;
 mod problem;
 mod rate;
-mod settle;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::limit::Limit;
 use super::source::{self, Position, ValueType};
 use super::{Commit, Rules};
+use defaults::{Declared, Defaults, PendingLimit};
 use descriptor::Siblings;
 use fields::{Fields, Section};
 use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
-use settle::{Defaults, Once, Undecided};
 
 /// How to compile.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,28 +59,30 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         compiler.problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
+    let mut limits = Vec::new();
     for domain in domains.values_mut() {
         check_replaced(&mut compiler.problems, domain);
-        settle::decide(&mut compiler.problems, &mut compiler.limits, domain);
+        limits.extend(defaults::settle(&mut compiler.problems, domain));
     }
     let (refused, problems) = compiler.problems.finish(options.strict);
     if refused {
         return Err(problems);
     }
+    limits.sort_unstable_by_key(|limit| limit.id.0);
     let compiled = |domain: Domain| super::Domain {
         tree: domain.siblings.tree,
         commit: domain.commit.map_or_else(Commit::default, |commit| commit.value),
         on_store_failure: domain.defaults.on_store_failure(),
     };
     let domains = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), compiled(domain))).collect();
-    Ok(Compiled { rules: Rules::new(domains, compiler.limits), warnings: problems })
+    Ok(Compiled { rules: Rules::new(domains, limits), warnings: problems })
 }
 
 /// What all files add to.
 #[derive(Default)]
 struct Compiler {
     problems: Problems,
-    limits: Vec<Limit>,
+    next_limit: u32,
     path_bytes: usize,
 }
 
@@ -95,10 +96,10 @@ struct Domain {
     names: HashSet<Box<str>>,
     /// The names that `replaces` asks for: a later file may hold them.
     replaced: Vec<(Location, Box<str>)>,
-    commit: Option<Once<Commit>>,
+    commit: Option<Declared<Commit>>,
     defaults: Defaults,
-    /// The limits whose algorithm depends on the defaults, which a later file may hold.
-    undecided: Vec<Undecided>,
+    /// Its limits, which depend on the defaults that a later file may hold.
+    pending: Vec<PendingLimit>,
 }
 
 impl Domain {
@@ -111,7 +112,7 @@ impl Domain {
             replaced: Vec::new(),
             commit: None,
             defaults: Defaults::default(),
-            undecided: Vec::new(),
+            pending: Vec::new(),
         }
     }
 }
@@ -135,21 +136,21 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
             Some(first) if !options.merge_domains => {
-                let what = format!("the domain {} is defined already, in {}", quoted(name), compiler.problems.show(first));
-                let remedy = "put both into one file, or set MERGE_DOMAIN_CONFIG=true, which lets files share a domain";
+                let what = format!("the domain {} is already defined, in {}", quoted(name), compiler.problems.show(first));
+                let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files may share a domain";
                 compiler.problems.error(fields.lack("domain").at, what, remedy);
                 &mut scratch
             }
             _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, place)),
         },
     };
-    settle::read(&mut compiler.problems, &fields, domain);
+    defaults::read(&mut compiler.problems, &fields, domain);
     if let Some(list) = fields.get("descriptors") {
         let mut siblings = std::mem::take(&mut domain.siblings);
         descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
         domain.siblings = siblings;
     }
-    settle::decide(&mut compiler.problems, &mut compiler.limits, &mut scratch);
+    defaults::settle(&mut compiler.problems, &mut scratch);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";

@@ -158,7 +158,7 @@ impl Node {
         self.require_json()?;
         self.read::<Metadata>().ok_or_else(|| Note {
             at: self.at,
-            what: format!("'metadata' is {} and not a map", self.value_type().name()),
+            what: format!("'metadata' is {}, not a map", self.value_type().name()),
             remedy: "write keys and values below it".into(),
         })
     }

@@ -108,7 +108,7 @@ proptest! {
         for Ask { pause, hits } in asks {
             now += pause;
             taken.push((now, hits.unsigned_abs()));
-            state = ring.step(state, Micros(now), hits).state;
+            state = ring.step(state, at(now), hits).state;
             let expected: u64 =
                 taken.iter().filter(|(tick, _)| tick / interval * interval + interval - 1 + over > now).map(|(_, hits)| hits).sum();
             prop_assert_eq!(ring.count_over(state.as_ref(), Micros(now), Span::from_micros(over)), expected);

@@ -3,10 +3,10 @@
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
+use super::defaults::{PendingAmount, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::problem::{Location, quoted};
 use super::rate::{self, RateLimit};
-use super::settle::Undecided;
 use super::{Compiler, Domain};
 use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
@@ -29,7 +29,7 @@ pub(super) struct Siblings {
 /// Reads a list of descriptors into a level; `path` leads to it.
 pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Node, siblings: &mut Siblings, path: &mut Vec<Level>) {
     let Content::Sequence(items) = &list.content else {
-        let what = format!("'descriptors' is {} and not a list", list.value_type().name());
+        let what = format!("'descriptors' is {}, not a list", list.value_type().name());
         return compiler.problems.error_at(list, what, "begin each descriptor below it with '- key: '");
     };
     for item in items {
@@ -82,8 +82,8 @@ fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
     let key = fields::text(problems, node, "key")?;
     let value = value?.filter(|value| !value.is_empty());
     if share_threshold && !key.contains('*') && !value.is_some_and(|value| value.contains('*')) {
-        let what = "'share_threshold' is set where neither key nor value holds a '*', so that nothing is shared";
-        problems.error_at(fields.lack("share_threshold"), what, "write a pattern, as in value: \"*\", or remove 'share_threshold'");
+        let what = "'share_threshold' needs a '*' in the key or the value";
+        problems.error_at(fields.lack("share_threshold"), what, "write a pattern, such as value: \"*\", or remove 'share_threshold'");
     }
     Some(Level { key: key.into(), value: value.map(Into::into), share_threshold, value_to_metric })
 }
@@ -99,8 +99,8 @@ fn refuse_twins(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, sib
         Entry::Occupied(entry) => compiler.problems.show(*entry.get()),
     };
     let value = level.value.as_ref().map_or_else(|| "no value".to_owned(), |value| format!("value {}", quoted(value)));
-    let what = format!("a descriptor with key {} and {value} stands at this level already, in {first}", quoted(&level.key));
-    compiler.problems.error(at, what, "put both into one descriptor, or change key or value");
+    let what = format!("this level already has a descriptor with key {} and {value}, in {first}", quoted(&level.key));
+    compiler.problems.error(at, what, "merge the two descriptors, or change the key or the value of one");
 }
 
 /// Reads what stands beside a `rate_limit`, and adds the limit where there is one.
@@ -122,7 +122,7 @@ fn add_limit(
             None
         }
     });
-    let RateLimit { amount, at, said, name, replaces } = rate_limit?;
+    let RateLimit { amount, at, keys, name, replaces } = rate_limit?;
     if let Some(name) = name {
         domain.names.insert(name.into());
     }
@@ -132,55 +132,59 @@ fn add_limit(
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
-        let what = format!("keys and values on the way to all limits have more than {LONGEST_PATHS} bytes together");
-        problems.error_at(fields.node(), what, "use shorter ones, or fewer limits");
+        let what = format!("the keys and values above all limits have more than {LONGEST_PATHS} bytes in total");
+        problems.error_at(fields.node(), what, "write shorter keys and values, or fewer limits");
         return None;
     }
-    let id = LimitId(u32::try_from(compiler.limits.len()).ok()?);
+    let id = LimitId(compiler.next_limit);
+    compiler.next_limit = compiler.next_limit.checked_add(1)?;
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
-    if let Some((rate, choice)) = amount {
+    let amount = amount.map(|(rate, fields)| {
         if shadow_mode {
-            warn_of_shadow(compiler, choice.on_store_failure, &said);
+            warn_of_shadow(compiler, fields.on_store_failure, &keys);
         }
         let problems = &compiler.problems;
-        let said = said.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
-        domain.undecided.push(Undecided { id, rate, choice, at: problems.here(at), said });
-    }
-    compiler.limits.push(Limit {
-        id,
-        domain: domain.name.clone(),
-        levels: path.into(),
-        name: name.map(Into::into),
-        // Where there is one, it follows when all files of the domain are read.
-        amount: None,
-        on_store_failure: None,
-        shadow_mode,
-        quota_mode,
-        detailed_metric,
-        replaces,
-        metadata,
+        let keys = keys.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
+        PendingAmount { rate, fields, at: problems.here(at), keys }
+    });
+    let (domain_name, levels, name) = (domain.name.clone(), path.into(), name.map(Into::into));
+    domain.pending.push(PendingLimit {
+        amount,
+        make: Box::new(move |amount, on_store_failure| Limit {
+            id,
+            domain: domain_name,
+            levels,
+            name,
+            amount,
+            shadow_mode,
+            quota_mode,
+            on_store_failure,
+            detailed_metric,
+            replaces,
+            metadata,
+        }),
     });
     Some(id)
 }
 
 /// A limit in shadow mode refuses nobody, whether its store answers or not.
-fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailure>, said: &[(&'static str, Position)]) {
-    let place = said.iter().find(|(key, _)| *key == "on_store_failure").map(|&(_, at)| at);
-    if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) = (on_store_failure, place) {
-        let what = "a limit in shadow mode lets everything pass, also while the store cannot answer: this has no effect";
+fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailure>, keys: &[(&'static str, Position)]) {
+    let at = keys.iter().find(|(key, _)| *key == "on_store_failure").map(|&(_, at)| at);
+    if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) = (on_store_failure, at) {
+        let what = "'on_store_failure' has no effect on a limit in shadow mode, which never refuses";
         compiler.problems.warning(at, what, "remove 'on_store_failure', or remove 'shadow_mode'");
     }
 }
 
 /// The Go service ignores what belongs to a limit where there is none, and a limit that says nothing.
 fn warn_without_limit(compiler: &mut Compiler, fields: &Fields<'_>) {
-    if let Some((_, at)) = fields.places().find(|(key, _)| *key == "rate_limit") {
+    if let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit") {
         let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
-        compiler.problems.warning(at, "'rate_limit' is empty, so that nothing is limited here", remedy);
+        compiler.problems.warning(at, "'rate_limit' is empty: this descriptor has no limit", remedy);
     }
     for key in NEED_A_LIMIT {
         let Some(node) = fields.get(key).filter(|node| node.read::<bool>() != Some(false)) else { continue };
-        let what = format!("'{key}' stands in a descriptor without 'rate_limit' and has no effect");
-        compiler.problems.warning(node.at, what, "put it into the descriptor that holds the 'rate_limit'");
+        let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
+        compiler.problems.warning(node.at, what, "move it to the descriptor with the 'rate_limit'");
     }
 }

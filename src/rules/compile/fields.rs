@@ -4,6 +4,7 @@
 //! change, such a key is a warning here, and what that service refuses inside of what it ignores is refused as well.
 
 use super::problem::{Problems, quoted};
+use crate::algorithm::OPTIONS;
 use crate::rules::source::{Content, Node, Position, ValueType};
 
 /// A kind of map.
@@ -28,12 +29,12 @@ impl Section {
     }
 
     fn keys(self) -> impl Iterator<Item = &'static str> {
-        KEYS.iter().filter(move |(_, sections)| sections.contains(&self)).map(|&(key, _)| key)
+        keys().filter(move |(_, sections)| sections.contains(&self)).map(|(key, _)| key)
     }
 }
 
-/// All keys, with the maps that they belong to.
-const KEYS: [(&str, &[Section]); 27] = [
+/// The sections that each key belongs to, but for the options of algorithms.
+const KEYS: [(&str, &[Section]); 21] = [
     ("domain", &[Section::Root]),
     ("key", &[Section::Descriptor]),
     ("value", &[Section::Descriptor]),
@@ -52,31 +53,19 @@ const KEYS: [(&str, &[Section]); 27] = [
     ("name", &[Section::RateLimit, Section::Replaced]),
     ("replaces", &[Section::RateLimit]),
     ("algorithm", &[Section::RateLimit, Section::Defaults]),
-    ("burst", &[Section::RateLimit, Section::Defaults]),
-    ("bucket_interval", &[Section::RateLimit, Section::Defaults]),
-    ("bucket_span", &[Section::RateLimit, Section::Defaults]),
-    ("subject_expiry", &[Section::RateLimit, Section::Defaults]),
-    ("max_delay", &[Section::RateLimit, Section::Defaults]),
-    ("count_denied", &[Section::RateLimit, Section::Defaults]),
     ("on_store_failure", &[Section::RateLimit, Section::Defaults]),
     ("defaults", &[Section::Root]),
     ("commit", &[Section::Root]),
 ];
 
-/// Keys that Weir adds. The Go service refuses them everywhere, so that nothing is tolerated for its sake.
-const OWN_KEYS: [&str; 11] = [
-    "unit_multiplier",
-    "algorithm",
-    "burst",
-    "bucket_interval",
-    "bucket_span",
-    "subject_expiry",
-    "max_delay",
-    "count_denied",
-    "on_store_failure",
-    "defaults",
-    "commit",
-];
+/// All keys with the sections that they belong to.
+fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
+    let options = OPTIONS.iter().map(|&(name, _)| (name, &[Section::RateLimit, Section::Defaults][..]));
+    KEYS.into_iter().chain(options)
+}
+
+/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
+const OWN_KEYS: [&str; 5] = ["unit_multiplier", "algorithm", "on_store_failure", "defaults", "commit"];
 
 /// The keys of a map that belong into it.
 pub(super) struct Fields<'n> {
@@ -103,7 +92,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The keys that were found, with their places. Nulls are among them.
-    pub(super) fn places(&self) -> impl Iterator<Item = (&'static str, Position)> {
+    pub(super) fn locations(&self) -> impl Iterator<Item = (&'static str, Position)> {
         self.found.iter().map(|&(key, node)| (key, node.at))
     }
 
@@ -118,27 +107,28 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
     let Content::Mapping(entries) = &node.content else {
         let what = match (node.text(), node.value_type()) {
             (Some(text), value_type) if value_type != ValueType::Nothing => {
-                format!("{} stands {}, where a map belongs", quoted(text), place_of(section))
+                format!("expected a map {}, found {}", place_of(section), quoted(text))
             }
-            (_, value_type) => format!("{} stands {}, where a map belongs", value_type.name(), place_of(section)),
+            (_, value_type) => format!("expected a map {}, found {}", place_of(section), value_type.name()),
         };
         problems.error_at(node, what, remedy_for_map(section));
         return None;
     };
-    let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(KEYS.len())), meant: Vec::new() };
+    let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(keys().count())), meant: Vec::new() };
     for (key, value) in entries {
         let Some(name) = key_text(problems, key) else { continue };
-        match KEYS.iter().find(|(known, _)| *known == name) {
+        match keys().find(|(known, _)| *known == name) {
             Some((known, sections)) if sections.contains(&section) => fields.found.push((known, value)),
             Some((known, sections)) => {
+                let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
                 let what = format!("'{known}' has no meaning {}", section.name());
                 let places: Vec<&str> = sections.iter().map(|section| section.name()).collect();
                 let remedy = format!("it belongs {}", places.join(" or "));
-                if OWN_KEYS.contains(known) || section == Section::Defaults {
+                if is_own || section == Section::Defaults {
                     problems.error_at(key, what, remedy);
                 } else {
                     problems.warning(key.at, what + " and is ignored", remedy);
-                    if *known != "metadata" {
+                    if known != "metadata" {
                         check_ignored(problems, value);
                     }
                 }
@@ -174,16 +164,12 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
     match (key.value_type(), key.text()) {
         (ValueType::Text, Some(text)) => Some(text),
         (value_type, Some(text)) if value_type != ValueType::Nothing => {
-            let what = format!("the key {} is {} and not text", quoted(text), value_type.name());
+            let what = format!("the key {} is {}, not text", quoted(text), value_type.name());
             problems.error_at(key, what, "write the name of a key");
             None
         }
         (value_type, _) => {
-            problems.error_at(
-                key,
-                format!("a key is {} and not text", value_type.name()),
-                "write the name of a key; check the indentation",
-            );
+            problems.error_at(key, format!("a key is {}, not text", value_type.name()), "write the name of a key; check the indentation");
             None
         }
     }
@@ -191,7 +177,7 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
 
 /// Reports a key that nobody knows, and says which one it was probably meant to be.
 fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<Section>) -> Option<&'static str> {
-    let all = || KEYS.iter().map(|&(known, _)| known);
+    let all = || keys().map(|(known, _)| known);
     let near = match section {
         _ if problems.is_full() => None,
         Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
@@ -235,16 +221,14 @@ fn check_ignored(problems: &mut Problems, node: &Node) {
             for item in items {
                 match item.value_type() {
                     ValueType::Mapping => check_ignored(problems, item),
-                    value_type => {
-                        problems.error_at(item, format!("{} stands in a list, where only maps may", value_type.name()), "remove it")
-                    }
+                    value_type => problems.error_at(item, format!("expected a map in this list, found {}", value_type.name()), "remove it"),
                 }
             }
         }
         Content::Mapping(entries) => {
             for (key, value) in entries {
                 let Some(name) = key_text(problems, key) else { continue };
-                if !KEYS.iter().any(|(known, _)| *known == name) {
+                if !keys().any(|(known, _)| known == name) {
                     unknown_key(problems, key, name, None);
                 } else if name != "metadata" {
                     check_ignored(problems, value);
@@ -269,7 +253,7 @@ pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Op
             None
         }
         (value_type, _) => {
-            problems.error_at(node, format!("'{key}' is {} and not text", value_type.name()), format!("write '{key}: ' and a text"));
+            problems.error_at(node, format!("'{key}' is {}, not text", value_type.name()), format!("write text behind '{key}: '"));
             None
         }
     }
@@ -281,7 +265,7 @@ pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, 
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
         let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
-        problems.error_at(node, format!("{} is no {noun}", quoted(text)), remedy);
+        problems.error_at(node, format!("unknown {noun}: {}", quoted(text)), remedy);
     }
     found
 }
@@ -306,9 +290,11 @@ pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bo
             (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {text}' without quotes"))
         }
         (ValueType::Text | ValueType::Int | ValueType::Huge | ValueType::Float, Some(text)) => {
-            (format!("'{key}' is {} and not a bool", quoted(text)), format!("write '{key}: true' or '{key}: false'"))
+            (format!("'{key}' is {}, not true or false", quoted(text)), format!("write '{key}: true' or '{key}: false'"))
         }
-        (value_type, _) => (format!("'{key}' is {} and not a bool", value_type.name()), format!("write '{key}: true' or '{key}: false'")),
+        (value_type, _) => {
+            (format!("'{key}' is {}, not true or false", value_type.name()), format!("write '{key}: true' or '{key}: false'"))
+        }
     };
     problems.error_at(node, what, remedy);
     None
@@ -320,18 +306,18 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
     let text = node.text().unwrap_or_default();
     if let Some(number) = number {
         if node.is_octal_by_zero() {
-            let what = format!("'{text}' begins with a zero, which makes it octal: it is the number {number}");
-            problems.warning(node.at, what, format!("write '{key}: {number}' if that is meant, or leave the zero out"));
+            let what = format!("'{text}' has a leading zero and is read as octal: it is {number}");
+            problems.warning(node.at, what, format!("write '{key}: {number}' if that is meant, or remove the zero"));
         }
         return Some(number);
     }
     let (what, remedy) = match node.value_type() {
         ValueType::Int if text.starts_with('-') => {
-            (format!("'{key}' is {} and cannot be negative", quoted(text)), "leave the minus out".into())
+            (format!("'{key}' is {}, which is negative", quoted(text)), "remove the minus sign".into())
         }
         ValueType::Int | ValueType::Huge => {
-            let longer_unit = if key == "burst" { "" } else { ", or a longer unit" };
-            (format!("'{key}' is {} and too large", quoted(text)), format!("write at most {} (2^32-1){longer_unit}", u32::MAX))
+            let longer_unit = if matches!(key, "requests_per_unit" | "unit_multiplier") { ", or a longer unit" } else { "" };
+            (format!("'{key}' is {}, which is too large", quoted(text)), format!("write at most {} (2^32-1){longer_unit}", u32::MAX))
         }
         ValueType::Float => {
             let remedy = format!("write a number from 0 to {} without fraction or exponent", u32::MAX);
@@ -341,9 +327,9 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
             (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {}' without quotes", text.trim()))
         }
         ValueType::Text | ValueType::Bool => {
-            (format!("'{key}' is {} and not a number", quoted(text)), format!("write a whole number, as in '{key}: 100'"))
+            (format!("'{key}' is {}, not a number", quoted(text)), format!("write a whole number, such as '{key}: 100'"))
         }
-        value_type => (format!("'{key}' is {} and not a number", value_type.name()), format!("write a whole number, as in '{key}: 100'")),
+        value_type => (format!("'{key}' is {}, not a number", value_type.name()), format!("write a whole number, such as '{key}: 100'")),
     };
     problems.error_at(node, what, remedy);
     None
@@ -367,7 +353,7 @@ mod tests {
             ("Algorithms", Some("algorithm")),
             ("x", None),
         ] {
-            assert_eq!(nearest(wrong, KEYS.iter().map(|&(key, _)| key)), right, "{wrong}");
+            assert_eq!(nearest(wrong, keys().map(|(key, _)| key)), right, "{wrong}");
         }
     }
 }

@@ -159,7 +159,7 @@ impl Problems {
         let last = Position { line: u32::MAX, column: u32::MAX };
         for (index, file) in self.files.iter().enumerate().filter(|(_, file)| file.unshown > 0) {
             let what = format!("{} more problems in this file are not shown", file.unshown);
-            let remedy = "repair these first".to_owned();
+            let remedy = "correct these first".to_owned();
             self.found.push((Location { file: index, at: last }, Severity::Warning, what, remedy));
         }
         self.found.sort_by_key(|(place, ..)| *place);

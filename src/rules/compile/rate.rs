@@ -1,6 +1,6 @@
 //! The `rate_limit` of a descriptor.
 
-use super::choice::{self, Choice};
+use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
 use super::problem::{Problems, quoted};
 use crate::rules::source::{Content, Node, Position, ValueType};
@@ -9,19 +9,19 @@ use crate::time::{Rate, Unit};
 /// What a `rate_limit` says.
 pub(super) struct RateLimit<'n> {
     /// `None` = unlimited.
-    pub(super) amount: Result<Option<(Rate, Choice)>, Wrong>,
+    pub(super) amount: Result<Option<(Rate, AlgorithmFields)>, InvalidAmount>,
     /// Where it stands.
     pub(super) at: Position,
-    /// Its keys with the places of their values, for mistakes that show when the algorithm is made.
-    pub(super) said: Vec<(&'static str, Position)>,
+    /// The positions of its values by their keys, for errors that show when the algorithm is made.
+    pub(super) keys: Vec<(&'static str, Position)>,
     pub(super) name: Option<&'n str>,
-    /// Names of other limits, with their places.
+    /// Names of other limits, with their positions.
     pub(super) replaces: Vec<(Position, &'n str)>,
 }
 
-/// An amount that cannot be used; the problem is reported.
+/// The amount cannot be used, which is reported.
 #[derive(Debug)]
-pub(super) struct Wrong;
+pub(super) struct InvalidAmount;
 
 /// Reads a `rate_limit`; `None`, with an error, when it is no map.
 pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
@@ -33,10 +33,10 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
         Ok(None)
     } else {
         // Both are read whatever the other one gives: all problems are found at once.
-        let (rate, choice) = (rate(problems, &fields), choice::read(problems, &fields));
-        rate.and_then(|rate| Some(Some((rate, choice?)))).ok_or(Wrong)
+        let (rate, options) = (rate(problems, &fields), algorithm_fields::read(problems, &fields));
+        rate.zip(options).map(Some).ok_or(InvalidAmount)
     };
-    Some(RateLimit { amount, at: node.at, said: fields.places().collect(), name, replaces })
+    Some(RateLimit { amount, at: node.at, keys: fields.locations().collect(), name, replaces })
 }
 
 /// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one that it does not.
@@ -50,7 +50,7 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
             problems.warning(node.at, "an unlimited limit has no unit; it is ignored", "remove 'unit'");
         }
     }
-    for key in ["unit_multiplier"].iter().chain(&choice::KEYS) {
+    for key in ["unit_multiplier"].into_iter().chain(algorithm_fields::keys()) {
         if let Some(node) = fields.get(key) {
             problems.error_at(node, format!("an unlimited limit has no {key}"), format!("remove '{key}', or remove 'unlimited'"));
         }
@@ -68,7 +68,7 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
     let unit_multiplier = match multiplier_node.map(|node| (node, fields::number(problems, node, "unit_multiplier"))) {
         None => Some(1),
         Some((node, Some(0))) => {
-            problems.error_at(node, "'unit_multiplier' is 0, which makes no window", "write 1 or more, or remove it");
+            problems.error_at(node, "'unit_multiplier' is 0, which makes the window zero", "write 1 or more, or remove it");
             None
         }
         Some((_, multiplier)) => multiplier,
@@ -78,7 +78,7 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
         None => {
             if !fields.meant("requests_per_unit") {
                 let what = "'requests_per_unit' is missing, which means 0: every request is refused";
-                problems.warning(fields.lack("requests_per_unit").at, what, "write it out; 'requests_per_unit: 0' if that is meant");
+                problems.warning(fields.lack("requests_per_unit").at, what, "write 'requests_per_unit: ' and a number, even if it is 0");
             }
             Some(0)
         }
@@ -108,7 +108,7 @@ fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
 fn replaces<'n>(problems: &mut Problems, fields: &Fields<'n>, own_name: Option<&str>) -> Vec<(Position, &'n str)> {
     let Some(node) = fields.get("replaces") else { return Vec::new() };
     let Content::Sequence(items) = &node.content else {
-        let what = format!("'replaces' is {} and not a list", node.value_type().name());
+        let what = format!("'replaces' is {}, not a list", node.value_type().name());
         problems.error_at(node, what, "write '- name: ' and the name of a limit below it");
         return Vec::new();
     };

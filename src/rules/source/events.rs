@@ -47,8 +47,8 @@ pub(in crate::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
     if root.is_some()
         && let Some(Ok((Event::DocumentStart(_), span))) = parser.next_event()
     {
-        let what = "only the first document of a file is read; what follows here is ignored".into();
-        builder.warnings.push(Note { at: position(&span.start), what, remedy: "put it into a file of its own".into() });
+        let what = "only the first document of a file is read, and the one that begins here is ignored".into();
+        builder.warnings.push(Note { at: position(&span.start), what, remedy: "move it to a file of its own".into() });
     }
     Ok(Document { root, warnings: builder.warnings })
 }
@@ -56,7 +56,7 @@ pub(in crate::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
 fn decode(bytes: &[u8]) -> Result<&str, Note> {
     let whole = |what: String, remedy: &str| Note { at: Position::default(), what, remedy: remedy.into() };
     if bytes.len() > LARGEST_FILE {
-        let what = format!("the file has {} bytes; at most {LARGEST_FILE} are read", bytes.len());
+        let what = format!("the file has {} bytes, more than the maximum of {LARGEST_FILE}", bytes.len());
         return Err(whole(what, "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain"));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
@@ -138,12 +138,12 @@ impl Builder {
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Note> {
         let Some(target) = self.anchors.get(&anchor) else {
-            let what = "the alias stands inside of the node that it refers to".into();
+            let what = "the alias is inside the node that it refers to".into();
             return Err(Note { at, what, remedy: "write the node out, or move the anchor '&' to a node that is complete".into() });
         };
         self.aliased = self.aliased.saturating_add(target.size);
         if self.aliased > MOST_ALIASED {
-            let what = format!("the aliases of this file stand for more than {MOST_ALIASED} nodes");
+            let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
             return Err(Note { at, what, remedy: "use fewer aliases, or split the file".into() });
         }
         if self.open.len() + target.height > DEEPEST {
@@ -181,7 +181,7 @@ impl Builder {
                 continue;
             };
             if let Some(&place) = places.get(name) {
-                let what = format!("the key '{}' is written twice in one map, and the last one counts", name.escape_debug());
+                let what = format!("the key '{}' occurs twice in one map, and the last one counts", name.escape_debug());
                 let first: &Node = &own[place].0;
                 let remedy = format!("remove one of them; the first is in line {}", first.at.line);
                 self.warnings.push(Note { at: key.at, what, remedy });
@@ -209,7 +209,7 @@ fn is_merge(key: &Node) -> bool {
 fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
     let wrong = |node: &Node| Note {
         at: node.at,
-        what: format!("the merge key '<<' takes a map or a list of maps, and this is {}", node.value_type().name()),
+        what: format!("the merge key '<<' takes a map or a list of maps, not {}", node.value_type().name()),
         remedy: "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' needs quotes".into(),
     };
     match &value.content {
@@ -259,17 +259,17 @@ fn scan_error(error: &ScanError) -> Note {
     let (what, remedy) = if said(&["unknown anchor"]) {
         ("the alias names an anchor that is not defined", "define it with '&' before this place; text that begins with '*' needs quotes")
     } else if said(&["tabs disallowed", "tab cannot", "found a tab", "start with a tab"]) {
-        ("a tab stands where only spaces may", "indent with spaces")
+        ("a tab, where only spaces are allowed", "indent with spaces")
     } else if said(&["unexpected end of stream"]) {
-        ("the text in quotes that begins here has no end", "close the quotes")
+        ("the quoted text that begins here has no end", "close the quotes")
     } else if said(&["not allowed in this context", "simple key", "did not find expected key", "wrongly indented", "invalid indentation"]) {
-        ("this does not fit what stands before it", "check the indentation here and in the lines before; text that holds ': ' needs quotes")
+        ("this does not fit the text before it", "check the indentation here and in the lines before; text with ': ' needs quotes")
     } else if said(&["expected ',' or", "expected node content", "misplaced bracket"]) {
         ("a list or map in brackets is not complete", "check brackets and commas here and before")
     } else if said(&["alphabetic or numeric", "unexpected character"]) {
         ("text begins with a character that has a meaning in YAML", "put the text in quotes, as in value: \"*\"")
     } else if said(&["unknown escape character", "expected hexadecimal", "Unicode character escape"]) {
-        ("the text in quotes holds a '\\' that YAML does not know", "write it as '\\\\', or use single quotes")
+        ("the quoted text contains a '\\' that YAML does not know", "write it as '\\\\', or use single quotes")
     } else {
         let what = format!("this is not YAML: {}", info.escape_debug());
         return Note { at, what, remedy: "check indentation, quotes and brackets here and in the lines before".into() };

@@ -9,42 +9,36 @@
 //! alone.
 
 use super::unpacked::UnpackedIndex;
-use crate::algorithm::{Algorithm, State};
-use crate::time::{Micros, Span, Tick};
+use crate::algorithm::{Algorithm, State, TABLE};
+use crate::time::{Micros, Span};
 
 /// A state in two words.
 ///
 /// `when` holds, from the highest bit down, a time in microseconds (52 bits), how much later than that the state has recovered
-/// ([`LATER_BITS`]), and the [`Kind`] ([`KIND_BITS`]). `number` holds what the kind says.
+/// ([`LATER_BITS`]), and a mark ([`MARK_BITS`]) of the algorithm whose [`Algorithm::to_words`] gave the time and `number`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     when: u64,
     number: u64,
 }
 
-/// What the second word holds, and what the time is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// The index of an unpacked state; the time is when it recovers.
-    Unpacked,
-    /// Hits; the time is the window's end.
-    FixedWindow,
-    /// Hits of the current window and of the one before it, 32 bits each; the time is the current one's start.
-    Counter,
-    /// A level; the time is the last tick.
-    Tokens,
-    /// A backlog; the time is the last tick.
-    Queue,
+/// The mark of a reference: `number` is the index of an unpacked state, and the time is when it recovers. All other marks are those of
+/// algorithms.
+const UNPACKED: u64 = 0;
+
+/// The mark of an algorithm's states.
+const fn mark_of(algorithm: &Algorithm) -> u64 {
+    algorithm.kind() as u64 + 1
 }
 
-const KINDS: [Kind; 5] = [Kind::Unpacked, Kind::FixedWindow, Kind::Counter, Kind::Tokens, Kind::Queue];
+const MARK_BITS: u32 = 3;
 
-const KIND_BITS: u32 = 3;
+const _: () = assert!(TABLE.len() < 1 << MARK_BITS, "every algorithm has a mark");
 
 const LATER_BITS: u32 = 9;
 
 /// 52 bits of microseconds end in the year 2112.
-const LATEST: u64 = (1 << (u64::BITS - LATER_BITS - KIND_BITS)) - 1;
+const LATEST: u64 = (1 << (u64::BITS - LATER_BITS - MARK_BITS)) - 1;
 
 impl Packed {
     /// The content of a gap.
@@ -52,32 +46,18 @@ impl Packed {
 
     /// Packs a state that has recovered at `recovers`. `None` if it does not fit.
     pub(super) fn new(state: &State, algorithm: &Algorithm, recovers: Micros) -> Option<Self> {
-        let (kind, time, number) = match (state, algorithm) {
-            (&State::FixedWindow { window, count }, Algorithm::FixedWindow(fixed)) => {
-                (Kind::FixedWindow, micros(window.checked_add(1)?, fixed.window)?, count)
-            }
-            (&State::Counter { window, current, previous }, Algorithm::SlidingWindowCounter(counter)) => {
-                let [current, previous] = [current, previous].map(u32::try_from);
-                let number = (u64::from(current.ok()?) << u32::BITS) | u64::from(previous.ok()?);
-                (Kind::Counter, micros(window, counter.tick.span(counter.window))?, number)
-            }
-            (&State::Tokens { last, level }, Algorithm::TokenBucket(token)) => {
-                (Kind::Tokens, micros(last, token.tick.span(1))?, level.cast_unsigned())
-            }
-            (&State::Queue { last, backlog }, Algorithm::LeakyBucket(leaky)) => (Kind::Queue, micros(last, leaky.tick.span(1))?, backlog),
-            _ => return None,
-        };
-        Some(Self::assemble(kind, time, recovers, number))
+        let (time, number) = algorithm.to_words(state)?;
+        (time <= LATEST).then(|| Self::assemble(mark_of(algorithm), time, recovers, number))
     }
 
     /// A reference to an unpacked state.
     pub(super) fn reference(index: UnpackedIndex, recovers: Micros) -> Self {
-        Self::assemble(Kind::Unpacked, recovers.0.min(LATEST), recovers, u64::from(index.0))
+        Self::assemble(UNPACKED, recovers.0.min(LATEST), recovers, u64::from(index.0))
     }
 
     /// The index of the unpacked state that this refers to; `None` if the state is packed.
     pub(super) fn unpacked_index(self) -> Option<UnpackedIndex> {
-        (self.kind() == Kind::Unpacked).then_some(UnpackedIndex(self.number as u32))
+        (self.mark() == UNPACKED).then_some(UnpackedIndex(self.number as u32))
     }
 
     /// The same reference with another index.
@@ -87,47 +67,28 @@ impl Packed {
 
     /// The packed state; `None` if another algorithm wrote it.
     pub(super) fn state(self, algorithm: &Algorithm) -> Option<State> {
-        let ticks = |tick: Tick| self.time() / tick.micros();
-        match (self.kind(), algorithm) {
-            (Kind::FixedWindow, Algorithm::FixedWindow(fixed)) => {
-                Some(State::FixedWindow { window: (self.time() / fixed.window.micros()).saturating_sub(1), count: self.number })
-            }
-            (Kind::Counter, Algorithm::SlidingWindowCounter(counter)) => {
-                let window = self.time() / counter.tick.span(counter.window).micros();
-                Some(State::Counter { window, current: self.number >> u32::BITS, previous: u64::from(self.number as u32) })
-            }
-            (Kind::Tokens, Algorithm::TokenBucket(token)) => {
-                Some(State::Tokens { last: ticks(token.tick), level: self.number.cast_signed() })
-            }
-            (Kind::Queue, Algorithm::LeakyBucket(leaky)) => Some(State::Queue { last: ticks(leaky.tick), backlog: self.number }),
-            _ => None,
-        }
+        if self.mark() == mark_of(algorithm) { algorithm.from_words(self.time(), self.number) } else { None }
     }
 
     /// When the state means the same as a missing one, rounded up.
     pub(super) fn recovers(self) -> Micros {
-        let later = (self.when >> KIND_BITS) & ((1 << LATER_BITS) - 1);
+        let later = (self.when >> MARK_BITS) & ((1 << LATER_BITS) - 1);
         Micros(self.time()) + Span::from_micros(expand(later))
     }
 
     /// `time` must not be above [`LATEST`].
-    fn assemble(kind: Kind, time: u64, recovers: Micros, number: u64) -> Self {
+    fn assemble(mark: u64, time: u64, recovers: Micros, number: u64) -> Self {
         let later = shorten(recovers.since(Micros(time)).micros());
-        Self { when: (((time << LATER_BITS) | later) << KIND_BITS) | kind as u64, number }
+        Self { when: (((time << LATER_BITS) | later) << MARK_BITS) | mark, number }
     }
 
     const fn time(self) -> u64 {
-        self.when >> (LATER_BITS + KIND_BITS)
+        self.when >> (LATER_BITS + MARK_BITS)
     }
 
-    fn kind(self) -> Kind {
-        KINDS.get((self.when & ((1 << KIND_BITS) - 1)) as usize).copied().unwrap_or(Kind::Unpacked)
+    const fn mark(self) -> u64 {
+        self.when & ((1 << MARK_BITS) - 1)
     }
-}
-
-/// `count` spans after the epoch; `None` above [`LATEST`].
-fn micros(count: u64, span: Span) -> Option<u64> {
-    count.checked_mul(span.micros()).filter(|&time| time <= LATEST)
 }
 
 /// Bits of a shortened number after its highest set bit.

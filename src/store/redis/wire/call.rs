@@ -12,7 +12,7 @@ use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
 use super::script;
-use crate::algorithm::{Algorithm, FixedWindow};
+use crate::algorithm::{Algorithm, FixedWindow, SCRIPT_PARAMETERS};
 use crate::plan::{Check, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
@@ -23,11 +23,8 @@ const MOST: i64 = MAX_SAFE_INTEGER.cast_signed();
 /// Bytes of a number.
 const NUMBER: usize = 8;
 
-/// Numbers of a limit besides its tick; those that an algorithm has no use for are 0.
-const NUMBERS: usize = 6;
-
 /// Bytes that tell a limit, and a request.
-const LIMIT: usize = 1 + (1 + NUMBERS) * NUMBER;
+const LIMIT: usize = 1 + (1 + SCRIPT_PARAMETERS) * NUMBER;
 const REQUEST: usize = 1 + 2 * 2 + NUMBER;
 
 /// A call that decides some checks of some requests.
@@ -85,7 +82,7 @@ impl Call<'_> {
     pub(crate) fn write(&self, script_ref: ScriptRef, command: &mut Cmd) {
         match script_ref {
             ScriptRef::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
-            ScriptRef::ByText => command.arg("EVAL").arg(script::TEXT),
+            ScriptRef::ByText => command.arg("EVAL").arg(&*script::TEXT),
         };
         let checks = self.len();
         command.arg(checks);
@@ -100,7 +97,7 @@ impl Call<'_> {
             write_key(request.checks, check, self.now, &mut key);
             command.arg(&key[..]);
             let own = request.checks.key(check);
-            let own = (hasher.hash_one(own), own, code(&check.algorithm));
+            let own = (hasher.hash_one(own), own, check.algorithm.spec().wire_code);
             firsts.push(keys.iter().position(|key| *key == own).unwrap_or(place));
             keys.push(own);
             let limit = limits.iter().position(|limit| **limit == check.algorithm).unwrap_or_else(|| {
@@ -155,7 +152,7 @@ impl Call<'_> {
     /// The letters of what this call needs.
     fn uses(&self, limits: &[&Algorithm]) -> SmallVec<[u8; 8]> {
         let mut uses: SmallVec<[u8; 8]> = SmallVec::new();
-        for code in limits.iter().map(|limit| code(limit)) {
+        for code in limits.iter().map(|limit| limit.spec().wire_code) {
             if !uses.contains(&code) {
                 uses.push(code);
             }
@@ -183,8 +180,7 @@ impl Call<'_> {
                 let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
                 fixed.end(fixed.number(self.now)).since(self.now).micros() + jitter
             }
-            Algorithm::LeakyBucket(leaky) => leaky.tick.floor(max_hold).min(leaky.max_delay),
-            _ => 0,
+            algorithm => algorithm.check_parameter(max_hold),
         }
     }
 
@@ -217,20 +213,9 @@ struct Run {
 
 /// What the script is told of a limit.
 fn describe(limit: &Algorithm, out: &mut Vec<u8>) {
-    out.push(code(limit));
+    out.push(limit.spec().wire_code);
     pack(out, &[limit.tick().micros()]);
-    let numbers: [u64; NUMBERS] = match limit {
-        Algorithm::FixedWindow(fixed) => [fixed.limit.into(), fixed.count_denied.into(), 0, 0, 0, 0],
-        Algorithm::SlidingWindowLog(log) => [log.limit.into(), log.window, log.count_denied.into(), 0, 0, 0],
-        Algorithm::SlidingWindowCounter(counter) => [counter.limit.into(), counter.window, counter.count_denied.into(), 0, 0, 0],
-        Algorithm::SlidingWindowBuckets(buckets) => {
-            let count_denied = buckets.count_denied.into();
-            [buckets.limit.into(), buckets.window, count_denied, buckets.interval, buckets.buckets.into(), buckets.expiry]
-        }
-        Algorithm::TokenBucket(token) => [token.limit.into(), token.window, token.burst.into(), token.count_denied.into(), 0, 0],
-        Algorithm::LeakyBucket(leaky) => [leaky.limit.into(), leaky.window, leaky.max_delay, leaky.count_denied.into(), 0, 0],
-    };
-    pack(out, &numbers);
+    pack(out, &limit.script_parameters());
 }
 
 /// Writes the key of a check as it stands in Redis. The counter of a fixed window is named for the window that `now` lies in.
@@ -246,18 +231,6 @@ pub(crate) fn write_key(checks: &Checks, check: &Check, now: Micros, out: &mut V
 /// Seconds by which keys of a window may live longer at most, so that they do not all expire together.
 pub(crate) fn longest_jitter(fixed: &FixedWindow, jitter_secs: u32) -> u64 {
     u64::from(jitter_secs).min(fixed.window.secs_rounded_up())
-}
-
-/// The algorithm's letter: the number under which its step stands in `lua/`.
-const fn code(algorithm: &Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::FixedWindow(_) => b'F',
-        Algorithm::SlidingWindowLog(_) => b'L',
-        Algorithm::SlidingWindowCounter(_) => b'C',
-        Algorithm::SlidingWindowBuckets(_) => b'B',
-        Algorithm::TokenBucket(_) => b'T',
-        Algorithm::LeakyBucket(_) => b'Q',
-    }
 }
 
 /// A number as `struct.unpack('<H')` reads it. A request has some hundred descriptors at most, and a batch not many more.

@@ -9,23 +9,23 @@ use std::sync::LazyLock;
 
 use sha1::{Digest, Sha1};
 
+use crate::algorithm;
+
 /// The text of the script. `frame.lua` comes first because the algorithms register their steps in its table; `decide.lua`, which calls the steps,
 /// comes last.
-pub(crate) const TEXT: &str = concat!(
-    include_str!("../../../../lua/frame.lua"),
-    include_str!("../../../../lua/all_or_none.lua"),
-    include_str!("../../../../lua/fixed_window.lua"),
-    include_str!("../../../../lua/log.lua"),
-    include_str!("../../../../lua/sliding_window_log.lua"),
-    include_str!("../../../../lua/sliding_window_counter.lua"),
-    include_str!("../../../../lua/sliding_window_buckets.lua"),
-    include_str!("../../../../lua/token_bucket.lua"),
-    include_str!("../../../../lua/leaky_bucket.lua"),
-    include_str!("../../../../lua/decide.lua"),
-);
+pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
+    let mut text = concat!(
+        include_str!("../../../../lua/frame.lua"),
+        include_str!("../../../../lua/all_or_none.lua"),
+        include_str!("../../../../lua/log.lua"),
+    )
+    .to_owned();
+    text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
+    text + include_str!("../../../../lua/decide.lua")
+});
 
 /// The SHA-1 digest of [`TEXT`] as 40 lower-case hexadecimal digits: the first argument of EVALSHA.
-pub(crate) static HASH: LazyLock<String> = LazyLock::new(|| hash(TEXT));
+pub(crate) static HASH: LazyLock<String> = LazyLock::new(|| hash(&TEXT));
 
 fn hash(text: &str) -> String {
     Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -39,5 +39,44 @@ mod tests {
     fn the_hash_is_the_one_that_redis_computes() {
         // What SCRIPT LOAD "return 1" answers.
         assert_eq!(hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+
+    /// The numbers of a line of Lua that are no comment.
+    fn numbers(line: &str) -> impl Iterator<Item = u8> {
+        let code = line.split("--").next().unwrap_or_default();
+        code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter_map(|word| word.parse().ok())
+    }
+
+    #[test]
+    fn the_script_has_a_step_under_the_code_of_each_algorithm() {
+        for spec in &algorithm::TABLE {
+            let step = format!("steps[{}] = function(", spec.wire_code);
+            assert_eq!(spec.script.matches(&step).count(), 1, "{}", spec.name);
+            let others = algorithm::TABLE.iter().filter(|other| other.wire_code != spec.wire_code);
+            for line in spec.script.lines() {
+                assert!(others.clone().all(|other| numbers(line).all(|number| number != other.wire_code)), "{}: {line}", spec.name);
+            }
+        }
+    }
+
+    #[test]
+    fn each_code_in_the_script_carries_its_letter() {
+        let codes: Vec<u8> = algorithm::TABLE.iter().map(|spec| spec.wire_code).chain([b'A']).collect();
+        let mut found = 0;
+        for line in TEXT.lines() {
+            for code in numbers(line).filter(|number| codes.contains(number)) {
+                found += 1;
+                assert!(line.contains(&format!("'{}'", char::from(code))), "{line}");
+            }
+        }
+        assert!(found > 20, "{found}");
+    }
+
+    #[test]
+    fn the_script_answers_rows_of_the_size_in_the_table() {
+        for spec in &algorithm::TABLE {
+            let is_wide = TEXT.contains(&format!("code == {} and 32 or 24", spec.wire_code));
+            assert_eq!(if is_wide { 4 } else { 3 }, spec.reply_numbers, "{}", spec.name);
+        }
     }
 }

@@ -149,11 +149,8 @@ impl Call<'_> {
 }
 
 /// Bytes of a row of the reply.
-const fn row_size(algorithm: &Algorithm) -> usize {
-    match algorithm {
-        Algorithm::SlidingWindowCounter(_) => 4 * NUMBER,
-        _ => 3 * NUMBER,
-    }
+fn row_size(algorithm: &Algorithm) -> usize {
+    algorithm.spec().reply_numbers * NUMBER
 }
 
 /// `None` for what the script never says.
@@ -164,15 +161,10 @@ fn read_row(algorithm: &Algorithm, row: &[u8]) -> Option<Row> {
     if first < 0.0 {
         return Some(Row::Failed(usize::try_from(whole(-first)?).ok()?));
     }
-    // The script takes any whole numbers for a state, and cuts what is too much, and so do the steps.
-    let state = match algorithm {
-        Algorithm::TokenBucket(_) => State::Tokens { last: second as u64, level: third as i64 },
-        Algorithm::LeakyBucket(_) => State::Queue { last: second as u64, backlog: third as u64 },
-        Algorithm::SlidingWindowCounter(_) => State::Counter { window: second as u64, current: third as u64, previous: number()? as u64 },
-        Algorithm::FixedWindow(_) | Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowBuckets(_) => {
-            let count = |number| u64::try_from(whole(number)?).ok();
-            return Some(Row::Decided { used: count(first)?, reset: count(second)?, extra: whole(third)? });
-        }
+    // The script takes any whole numbers for a state and clamps them, and so do the steps.
+    let Some(state) = algorithm.state_of_row([second, third, number().unwrap_or_default()]) else {
+        let count = |number| u64::try_from(whole(number)?).ok();
+        return Some(Row::Decided { used: count(first)?, reset: count(second)?, extra: whole(third)? });
     };
     Some(Row::Found((first > 0.0).then_some(state)))
 }

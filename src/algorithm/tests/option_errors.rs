@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn mistake(limit: u32, options: Options) -> (&'static str, String) {
+fn error_of(limit: u32, options: Options) -> (&'static str, String) {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Minute, unit_multiplier: 1 };
-    let mistake = Algorithm::try_new(&rate, &options).expect_err("a mistake");
-    assert!(!mistake.what.is_empty() && !mistake.remedy.is_empty());
-    (mistake.option, format!("{}: {}", mistake.what, mistake.remedy))
+    let error = Algorithm::try_new(&rate, &options).expect_err("an error");
+    assert!(!error.what.is_empty() && !error.remedy.is_empty());
+    (error.option, format!("{}: {}", error.what, error.remedy))
 }
 
 const BUCKETS: Options = Options {
@@ -33,7 +33,7 @@ fn an_option_belongs_to_one_algorithm() {
         ];
         for (option, owner, options) in given {
             if owner != kind {
-                let (place, text) = mistake(5, options);
+                let (place, text) = error_of(5, options);
                 assert_eq!(place, option);
                 assert_eq!(text, format!("'{option}' has no meaning for a {name}: remove it, or write 'algorithm: {}'", owner.name()));
             }
@@ -42,26 +42,26 @@ fn an_option_belongs_to_one_algorithm() {
 }
 
 #[test]
-fn numbers_out_of_bounds_are_told() {
+fn an_error_names_the_option_and_a_valid_value() {
     let secs = |secs| Some(Span::from_secs(secs));
-    let told = [
-        (mistake(5, Options { kind: AlgorithmKind::TokenBucket, burst: Some(0), ..Options::default() }), "burst", "0 tokens"),
-        (mistake(100_001, Options { kind: AlgorithmKind::SlidingWindowLog, ..Options::default() }), "algorithm", "sliding_window_buckets"),
+    let errors = [
+        (error_of(5, Options { kind: AlgorithmKind::TokenBucket, burst: Some(0), ..Options::default() }), "burst", "is 0"),
+        (error_of(100_001, Options { kind: AlgorithmKind::SlidingWindowLog, ..Options::default() }), "algorithm", "sliding_window_buckets"),
         (
-            mistake(5, Options { kind: AlgorithmKind::LeakyBucket, max_delay: secs(3_153_600_001), ..Options::default() }),
+            error_of(5, Options { kind: AlgorithmKind::LeakyBucket, max_delay: secs(3_153_600_001), ..Options::default() }),
             "max_delay",
             "100 years",
         ),
-        (mistake(5, Options { bucket_interval: secs(0), ..BUCKETS }), "bucket_interval", "is 0"),
-        (mistake(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
-        (mistake(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
-        (mistake(5, Options { bucket_interval: secs(5), subject_expiry: secs(64), ..BUCKETS }), "subject_expiry", "write 65s or more"),
-        (mistake(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..BUCKETS }), "bucket_interval", "write 61ms or more"),
-        (mistake(5, Options { bucket_interval: secs(1), bucket_span: secs(1_001), ..BUCKETS }), "bucket_interval", "write 1001ms or more"),
-        (mistake(5, Options { bucket_span: secs(1_001), ..BUCKETS }), "bucket_span", "write 1000s or less"),
-        (mistake(5, Options { bucket_interval: secs(1), bucket_span: secs(99_999), ..BUCKETS }), "bucket_span", "write 1000s or less"),
+        (error_of(5, Options { bucket_interval: secs(0), ..BUCKETS }), "bucket_interval", "is 0"),
+        (error_of(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
+        (error_of(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
+        (error_of(5, Options { bucket_interval: secs(5), subject_expiry: secs(64), ..BUCKETS }), "subject_expiry", "write 65s or more"),
+        (error_of(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..BUCKETS }), "bucket_interval", "write 61ms or more"),
+        (error_of(5, Options { bucket_interval: secs(1), bucket_span: secs(1_001), ..BUCKETS }), "bucket_interval", "write 1001ms or more"),
+        (error_of(5, Options { bucket_span: secs(1_001), ..BUCKETS }), "bucket_span", "write 1000s or less"),
+        (error_of(5, Options { bucket_interval: secs(1), bucket_span: secs(99_999), ..BUCKETS }), "bucket_span", "write 1000s or less"),
     ];
-    for ((option, text), expected_option, part) in told {
+    for ((option, text), expected_option, part) in errors {
         assert_eq!(option, expected_option, "{text}");
         assert!(text.contains(part), "{text}");
     }
@@ -70,7 +70,7 @@ fn numbers_out_of_bounds_are_told() {
 }
 
 #[test]
-fn what_the_remedies_say_is_accepted() {
+fn the_values_that_remedies_name_are_valid() {
     let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
     let secs = |secs| Some(Span::from_secs(secs));
     for options in [

@@ -1,0 +1,201 @@
+//! What the file of each algorithm defines, and how all other code calls it.
+
+use std::num::NonZeroU32;
+
+use super::{Algorithm, AlgorithmKind, OptionError, Options, Spec, State, TABLE, dispatch};
+use crate::time::{Micros, Span, Tick};
+use crate::verdict::Verdict;
+
+/// Numbers of a limit that its step in `lua/` takes.
+pub const SCRIPT_PARAMETERS: usize = 6;
+
+/// When a check arrives, and how long its caller can be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The store's time.
+    pub now: Micros,
+    /// The longest time that the caller can be held. A shaper refuses a check that would have to wait longer.
+    pub max_hold: Span,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The answer.
+    pub verdict: Verdict,
+    /// The state from now on; the state before if nothing has to be written.
+    pub state: Option<State>,
+    /// `Some`: the state changed, has to be written, and has to be kept for at least this long. After that it means the same as none.
+    pub keep_for: Option<Span>,
+}
+
+/// One algorithm with its numbers.
+pub(super) trait Definition: Copy {
+    /// The algorithm of `limit` hits per `window`. Its options are known to belong to it.
+    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError>;
+
+    /// See [`Algorithm::step`].
+    fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
+
+    /// See [`Algorithm::share`].
+    fn share(self, replicas: NonZeroU32) -> Self;
+
+    /// See [`Algorithm::capacity`].
+    fn capacity(&self) -> u32;
+
+    /// See [`Algorithm::window`].
+    fn window(&self) -> Span;
+
+    /// See [`Algorithm::tick`].
+    fn tick(&self) -> Tick;
+
+    /// See [`Algorithm::counts_denied`].
+    fn counts_denied(&self) -> bool;
+
+    /// See [`Algorithm::may_delay`].
+    fn may_delay(&self) -> bool {
+        false
+    }
+
+    /// See [`Algorithm::write_key_suffix`].
+    fn write_key_suffix(&self, out: &mut Vec<u8>) {
+        write_tick(self.tick(), out);
+    }
+
+    /// See [`Algorithm::script_parameters`].
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS];
+
+    /// See [`Algorithm::check_parameter`].
+    fn check_parameter(&self, _max_hold: Span) -> u64 {
+        0
+    }
+
+    /// See [`Algorithm::state_of_row`].
+    fn state_of_row(&self, _numbers: [f64; 3]) -> Option<State> {
+        None
+    }
+
+    /// See [`Algorithm::to_words`].
+    fn to_words(&self, _state: &State) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// See [`Algorithm::from_words`].
+    fn from_words(&self, _micros: u64, _number: u64) -> Option<State> {
+        None
+    }
+}
+
+/// The tick in a counter key: states in different ticks are different counters.
+pub(super) fn write_tick(tick: Tick, out: &mut Vec<u8>) {
+    out.push(b'.');
+    out.extend_from_slice(itoa::Buffer::new().format(tick.exponent()).as_bytes());
+}
+
+impl AlgorithmKind {
+    /// All of them with their names in a file.
+    pub const NAMED: [(&'static str, Self); TABLE.len()] = {
+        let mut named = [("", Self::FixedWindow); TABLE.len()];
+        let mut index = 0;
+        while index < TABLE.len() {
+            assert!(TABLE[index].kind as usize == index, "the table is in the order of AlgorithmKind");
+            named[index] = (TABLE[index].name, TABLE[index].kind);
+            index += 1;
+        }
+        named
+    };
+
+    /// Its row of the table.
+    #[must_use]
+    pub const fn spec(self) -> &'static Spec {
+        &TABLE[self as usize]
+    }
+
+    /// The name in a file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.spec().name
+    }
+}
+
+impl Algorithm {
+    /// Its row of the table.
+    #[must_use]
+    pub const fn spec(&self) -> &'static Spec {
+        self.kind().spec()
+    }
+
+    /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never panics, whatever is stored and asked. A
+    /// state of another algorithm counts as none.
+    #[must_use]
+    pub fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step {
+        dispatch!(self, it => it.step(state, arrival, hits))
+    }
+
+    /// Whether an allowed check may have a delay: only a shaper's.
+    #[must_use]
+    pub fn may_delay(&self) -> bool {
+        dispatch!(self, it => it.may_delay())
+    }
+
+    /// Whether refused hits count.
+    #[must_use]
+    pub fn counts_denied(&self) -> bool {
+        dispatch!(self, it => it.counts_denied())
+    }
+
+    /// The most hits that a key without a state can take at once.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        dispatch!(self, it => it.capacity())
+    }
+
+    /// The window of the rate.
+    #[must_use]
+    pub fn window(&self) -> Span {
+        dispatch!(self, it => it.window())
+    }
+
+    /// The resolution of its times.
+    #[must_use]
+    pub fn tick(&self) -> Tick {
+        dispatch!(self, it => it.tick())
+    }
+
+    /// Writes what a counter key holds behind the window: everything else that gives the state its meaning. Amounts are not in it, so that
+    /// a changed amount keeps its counters.
+    pub fn write_key_suffix(&self, out: &mut Vec<u8>) {
+        dispatch!(self, it => it.write_key_suffix(out));
+    }
+
+    /// The limit as its step in `lua/` takes it; unused numbers are 0.
+    #[must_use]
+    pub fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        dispatch!(self, it => it.script_parameters())
+    }
+
+    /// The number of one check that its step in `lua/` takes besides the hits; 0 if it takes none.
+    #[must_use]
+    pub fn check_parameter(&self, max_hold: Span) -> u64 {
+        dispatch!(self, it => it.check_parameter(max_hold))
+    }
+
+    /// The state in a row of the script's reply: the numbers behind the expiry, missing ones are 0. `None`: rows of this algorithm hold the
+    /// decision and not the state.
+    #[must_use]
+    pub fn state_of_row(&self, numbers: [f64; 3]) -> Option<State> {
+        dispatch!(self, it => it.state_of_row(numbers))
+    }
+
+    /// The state as a time in microseconds since the epoch and a number, for a store that keeps two words per key. `None`: it does not fit.
+    #[must_use]
+    pub fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+        dispatch!(self, it => it.to_words(state))
+    }
+
+    /// The state that [`Algorithm::to_words`] turned into these words.
+    #[must_use]
+    pub fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+        dispatch!(self, it => it.from_words(micros, number))
+    }
+}

@@ -1,0 +1,158 @@
+//! The keys of a `rate_limit` or of `defaults` that choose how a limit is decided: `algorithm`, its options, and `on_store_failure`.
+//!
+//! Each value is checked for itself here. Which options belong to which algorithm, and their bounds, is the algorithms' own knowledge.
+
+use super::fields::{self, Fields};
+use super::problem::{Problems, quoted};
+use crate::algorithm::{AlgorithmKind, OPTIONS, OptionField, Options};
+use crate::rules::limit::OnStoreFailure;
+use crate::rules::source::{Node, ValueType};
+use crate::time::{LONGEST_WINDOW, ParseDurationError, Span};
+
+/// The longest duration: two of the longest windows. The sum of an instant and a longer one would not be exact in Lua.
+const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
+
+/// The values that are written; `None` where a key is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AlgorithmFields {
+    algorithm: Option<AlgorithmKind>,
+    /// All but `kind`, which is [`AlgorithmFields::algorithm`] here.
+    options: Options,
+    pub(super) on_store_failure: Option<OnStoreFailure>,
+}
+
+impl AlgorithmFields {
+    /// The options of a limit with these fields in a domain with these defaults.
+    pub(super) fn apply_defaults(&self, defaults: &Self) -> Options {
+        let kind = self.algorithm.or(defaults.algorithm).unwrap_or_default();
+        Options { kind, ..self.options }.apply_defaults(&defaults.options)
+    }
+}
+
+/// The names of the keys.
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    ["algorithm", "on_store_failure"].into_iter().chain(OPTIONS.iter().map(|&(name, _)| name))
+}
+
+/// Reads the keys; `None` if one of them is wrong, which is reported.
+pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<AlgorithmFields> {
+    // Misspelled keys are reported already.
+    let mut is_valid = !keys().any(|key| fields.meant(key));
+    let mut read = AlgorithmFields::default();
+    if let Some(node) = fields.get("algorithm") {
+        is_valid &= set(&mut read.algorithm, algorithm(problems, node));
+    }
+    for (name, field) in OPTIONS {
+        let Some(node) = fields.get(name) else { continue };
+        is_valid &= match field {
+            OptionField::Number(field) => set(field(&mut read.options), fields::number(problems, node, name)),
+            OptionField::Duration(field) => set(field(&mut read.options), duration(problems, node, name)),
+            OptionField::Bool(field) => set(field(&mut read.options), fields::bool(problems, node, name)),
+        };
+    }
+    if let Some(node) = fields.get("on_store_failure") {
+        is_valid &= set(&mut read.on_store_failure, on_store_failure(problems, node));
+    }
+    is_valid.then_some(read)
+}
+
+/// Whether there is a value.
+fn set<T>(field: &mut Option<T>, value: Option<T>) -> bool {
+    *field = value;
+    field.is_some()
+}
+
+fn algorithm(problems: &mut Problems, node: &Node) -> Option<AlgorithmKind> {
+    let text = fields::text(problems, node, "algorithm")?;
+    fields::one_of(problems, node, text, "algorithm", &AlgorithmKind::NAMED)
+}
+
+fn on_store_failure(problems: &mut Problems, node: &Node) -> Option<OnStoreFailure> {
+    let text = fields::text(problems, node, "on_store_failure")?;
+    fields::one_of(problems, node, text, "value of 'on_store_failure'", &OnStoreFailure::NAMED)
+}
+
+/// A duration; `None`, with an error, when it is something else.
+fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
+    let text = node.text().unwrap_or_default();
+    let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
+        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => {
+            (format!("'{key}' is {}, not a duration", node.value_type().name()), how())
+        }
+        (_, Ok(span)) if span <= LONGEST => return Some(span),
+        (_, Ok(_) | Err(ParseDurationError::TooLong)) => {
+            (format!("'{key}' is {}, which is longer than 200 years", quoted(text)), "write a shorter duration".to_owned())
+        }
+        (ValueType::Int | ValueType::Huge | ValueType::Float, _) | (_, Err(ParseDurationError::NoUnit)) => {
+            let remedy = match text.parse::<u32>() {
+                Ok(number) => format!("write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us"),
+                Err(_) => how(),
+            };
+            (format!("'{key}' is {}, which has no unit", quoted(text)), remedy)
+        }
+        (_, Err(error)) => {
+            let (what, remedy) = error.report();
+            (format!("'{key}' is {}, {what}", quoted(text)), remedy.to_owned())
+        }
+    };
+    problems.error_at(node, what, remedy);
+    None
+}
+
+/// How to write a duration.
+fn how() -> String {
+    ParseDurationError::Other.report().1.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Span = Span::from_secs(1);
+
+    fn full() -> AlgorithmFields {
+        let options = Options {
+            kind: AlgorithmKind::default(),
+            burst: Some(10),
+            bucket_interval: Some(SECOND),
+            bucket_span: Some(SECOND),
+            subject_expiry: Some(SECOND),
+            max_delay: Some(SECOND),
+            count_denied: Some(true),
+        };
+        AlgorithmFields { algorithm: Some(AlgorithmKind::TokenBucket), options, on_store_failure: Some(OnStoreFailure::Deny) }
+    }
+
+    #[test]
+    fn only_defaults_of_the_limits_own_algorithm_apply() {
+        let buckets =
+            Options { bucket_interval: Some(SECOND), bucket_span: Some(SECOND), subject_expiry: Some(SECOND), ..Options::default() };
+        for (kind, options) in [
+            (AlgorithmKind::FixedWindow, Options::default()),
+            (AlgorithmKind::SlidingWindowLog, Options::default()),
+            (AlgorithmKind::SlidingWindowCounter, Options::default()),
+            (AlgorithmKind::SlidingWindowBuckets, buckets),
+            (AlgorithmKind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
+            (AlgorithmKind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
+        ] {
+            let expected = Options { kind, count_denied: Some(true), ..options };
+            assert_eq!(AlgorithmFields { algorithm: Some(kind), ..AlgorithmFields::default() }.apply_defaults(&full()), expected);
+        }
+        assert_eq!(
+            AlgorithmFields::default().apply_defaults(&full()),
+            Options { kind: AlgorithmKind::TokenBucket, burst: Some(10), count_denied: Some(true), ..Options::default() }
+        );
+        assert_eq!(AlgorithmFields::default().apply_defaults(&AlgorithmFields::default()), Options::default());
+    }
+
+    #[test]
+    fn a_limits_own_options_win_over_defaults() {
+        let own = Options { burst: Some(3), count_denied: Some(false), ..Options::default() };
+        let options = AlgorithmFields { options: own, ..AlgorithmFields::default() }.apply_defaults(&full());
+        assert_eq!((options.kind, options.burst, options.count_denied), (AlgorithmKind::TokenBucket, Some(3), Some(false)));
+        // This includes an option of another algorithm, which is an error and must not disappear.
+        let own = Options { burst: Some(3), ..Options::default() };
+        let leaky = AlgorithmFields { algorithm: Some(AlgorithmKind::LeakyBucket), options: own, ..AlgorithmFields::default() };
+        assert_eq!(leaky.apply_defaults(&full()).burst, Some(3));
+    }
+}

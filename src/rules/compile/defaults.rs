@@ -1,0 +1,137 @@
+//! What a file says about its whole domain, `commit` and `defaults`, and the limits that wait for it.
+//!
+//! All files of a domain share its defaults, in whatever order they are read. So a limit is settled, its algorithm made and its defaults
+//! applied, once all files are read, and no unsettled limit gets into the rules.
+
+use super::Domain;
+use super::algorithm_fields::{self, AlgorithmFields};
+use super::fields::{self, Fields, Section};
+use super::problem::{Location, Problems};
+use crate::algorithm::{Algorithm, OptionError};
+use crate::rules::Commit;
+use crate::rules::limit::{Amount, Limit, OnStoreFailure};
+use crate::time::Rate;
+
+/// The values of `commit` in a file.
+const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
+
+/// A value that a domain gives once, or several times alike.
+pub(super) struct Declared<T> {
+    pub(super) value: T,
+    first: Location,
+}
+
+/// The `defaults` of a domain.
+#[derive(Default)]
+pub(super) struct Defaults {
+    fields: Option<Declared<AlgorithmFields>>,
+    /// The locations of their keys.
+    keys: Vec<(&'static str, Location)>,
+    /// They are wrong, which is reported.
+    is_invalid: bool,
+}
+
+impl Defaults {
+    /// The failure policy of limits without one of their own.
+    pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
+        self.fields.as_ref().and_then(|fields| fields.value.on_store_failure)
+    }
+}
+
+/// A limit that waits for the defaults of its domain.
+pub(super) struct PendingLimit {
+    /// `None`: unlimited.
+    pub(super) amount: Option<PendingAmount>,
+    /// Makes the limit of its settled amount and its failure policy.
+    pub(super) make: Box<dyn FnOnce(Option<Amount>, Option<OnStoreFailure>) -> Limit>,
+}
+
+/// The `rate_limit` of a pending limit.
+pub(super) struct PendingAmount {
+    pub(super) rate: Rate,
+    pub(super) fields: AlgorithmFields,
+    /// The `rate_limit`.
+    pub(super) at: Location,
+    /// The locations of its keys.
+    pub(super) keys: Vec<(&'static str, Location)>,
+}
+
+/// Reads the keys of a file that concern its whole domain.
+pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Domain) {
+    if let Some(node) = fields.get("commit")
+        && let Some(text) = fields::text(problems, node, "commit")
+        && let Some(commit) = fields::one_of(problems, node, text, "value of 'commit'", &COMMITS)
+    {
+        let location = problems.here(node.at);
+        declare(problems, &mut domain.commit, "commit", Declared { value: commit, first: location });
+    }
+    domain.defaults.is_invalid |= fields.meant("defaults");
+    let Some(node) = fields.get("defaults") else { return };
+    let read = fields::read(problems, node, Section::Defaults);
+    let Some((keys, read)) = read.and_then(|keys| algorithm_fields::read(problems, &keys).map(|read| (keys, read))) else {
+        domain.defaults.is_invalid = true;
+        return;
+    };
+    let location = problems.here(node.at);
+    domain.defaults.keys.extend(keys.locations().map(|(key, at)| (key, problems.here(at))));
+    domain.defaults.is_invalid |= !declare(problems, &mut domain.defaults.fields, "defaults", Declared { value: read, first: location });
+}
+
+/// Sets the value of a domain. Returns false, and reports an error, if another file gives a different one.
+fn declare<T: PartialEq>(problems: &mut Problems, known: &mut Option<Declared<T>>, key: &str, new: Declared<T>) -> bool {
+    match known {
+        None => *known = Some(new),
+        Some(known) if known.value == new.value => {}
+        Some(known) => {
+            let what = format!("'{key}' differs from the one in {}, for the same domain", problems.show(known.first));
+            problems.error_in(new.first, what, "write the same in both files, or remove one of them");
+            return false;
+        }
+    }
+    true
+}
+
+/// Settles the limits of the domain. A limit whose options make no algorithm is reported, and is not among the result.
+pub(super) fn settle(problems: &mut Problems, domain: &mut Domain) -> Vec<Limit> {
+    let pending = std::mem::take(&mut domain.pending);
+    if domain.defaults.is_invalid {
+        // The defaults are reported. Without them, errors of the limits would be guesses.
+        return Vec::new();
+    }
+    let defaults = &domain.defaults;
+    let settled = pending.into_iter().filter_map(|PendingLimit { amount, make }| match amount {
+        None => Some(make(None, None)),
+        Some(pending) => {
+            let amount = settle_amount(problems, &pending, defaults)?;
+            Some(make(Some(amount), pending.fields.on_store_failure.or(defaults.on_store_failure())))
+        }
+    });
+    settled.collect()
+}
+
+fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults) -> Option<Amount> {
+    let mut options = match &defaults.fields {
+        Some(defaults) => pending.fields.apply_defaults(&defaults.value),
+        None => pending.fields.apply_defaults(&AlgorithmFields::default()),
+    };
+    // Without the options of other algorithms, the next error shows too.
+    let foreign: Vec<_> = options.remove_foreign().collect();
+    let algorithm = Algorithm::try_new(&pending.rate, &options);
+    let is_valid = foreign.is_empty();
+    for error in foreign.iter().chain(algorithm.as_ref().err()) {
+        report(problems, pending, defaults, error);
+    }
+    algorithm.ok().filter(|_| is_valid).map(|algorithm| Amount { rate: pending.rate, algorithm })
+}
+
+fn report(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, error: &OptionError) {
+    let location_in = |keys: &[(&'static str, Location)]| keys.iter().find(|(key, _)| *key == error.option).map(|&(_, location)| location);
+    match (location_in(&pending.keys), location_in(&defaults.keys)) {
+        (Some(location), _) => problems.error_in(location, error.what.as_str(), error.remedy.as_str()),
+        (None, Some(location)) => {
+            let what = format!("{} ('{}' is the default in {})", error.what, error.option, problems.show(location));
+            problems.error_in(pending.at, what, error.remedy.as_str());
+        }
+        (None, None) => problems.error_in(pending.at, error.what.as_str(), error.remedy.as_str()),
+    }
+}
