@@ -1,20 +1,20 @@
 //! The circuit breaker in front of one Redis node, as a pure state machine.
 //!
-//! While a node does not answer, every caller would wait for its whole deadline only to be told what could be told at once. The breaker
-//! notices that, keeps requests away (the outage policy answers them), says when to probe, and lets requests back in little by little.
+//! While a node does not answer, every request would wait for its whole deadline in vain. The breaker detects that and rejects requests at once, so that
+//! the failure policies decide them. It says when to probe the node, and admits a growing share of the requests after the node's return.
 //!
 //! ```text
-//!   Closed --5 failures in a row for 10 ms, half of a second's 20 calls or more, slow for a second, or a configuration error--> Open
-//!   Open   --2 good probes in a row--> Ramp
-//!   Ramp   --3 failures that are a tenth of its calls, or anything that opens a closed breaker--> Open, waiting twice as long
+//!   Closed --5 consecutive failures over 10 ms, half of 20 or more calls of a second, slow for a second, or a configuration error--> Open
+//!   Open   --2 consecutive successful probes--> Ramp
+//!   Ramp   --3 failures that are a tenth of its calls, or anything that opens a closed breaker--> Open, with twice the wait
 //!   Ramp   --400 ms--> Closed
 //! ```
 //!
-//! It knows no clock, no socket and no lock: it is told the time (microseconds of a monotonic clock, from any origin) and what became of
-//! calls, and its caller puts it behind a mutex and does the probing. It is told of calls a batch at a time, and must stay that cheap.
+//! It has no clock, no socket and no lock. Its caller passes in the time (microseconds of a monotonic clock of any origin), reports the outcomes of
+//! calls, keeps it behind a mutex and sends the probes. Outcomes are reported per batch of calls.
 //!
-//! Only what speaks for the node's health is to be told: not data errors of one key, callers that left, calls that were shed or came with
-//! next to no time left, nor what was tried again elsewhere and answered.
+//! The caller reports only outcomes that depend on the node's health. It does not report data errors of one key, cancelled requests, calls that were
+//! shed or had hardly any time left, or calls that succeeded on another node.
 
 mod options;
 mod window;
@@ -24,41 +24,41 @@ pub use options::Options;
 use crate::time::{Micros, Span};
 use window::{BUCKETS, Tally, Window};
 
-/// Why calls get no answer.
+/// Why calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The node is away, hangs, or refuses everybody: it may be back any moment.
+    /// The node is down, hangs, or rejects all calls. It may be back at any moment.
     Outage,
-    /// Somebody has to repair something: password, certificate, rights. One failure tells; it does not go away by itself.
+    /// A configuration error: password, certificate or permissions. One failure is enough to know, and a person has to repair it.
     Config,
 }
 
 /// What the breaker does with requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Lets all in.
+    /// Admits all requests.
     Closed,
-    /// Lets none in.
+    /// Admits none.
     Open,
-    /// Lets some in, after an outage.
+    /// Admits a share, after an outage.
     Ramp {
-        /// Of a hundred requests.
+        /// The share in percent.
         percent: u32,
     },
 }
 
-/// How often the breaker changed its state, since it was made.
+/// How often the breaker changed its state since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transitions {
-    /// Opened because calls got no answer; from the ramp too.
+    /// Opened because calls failed, also from the ramp.
     pub opened_by_outage: u64,
-    /// Opened because of a configuration error; from the ramp too.
+    /// Opened because of a configuration error, also from the ramp.
     pub opened_by_config: u64,
-    /// Opened because answers were slow; from the ramp too.
+    /// Opened because answers were slow, also from the ramp.
     pub opened_by_slowness: u64,
-    /// Good probes led to a ramp.
+    /// Successful probes began a ramp.
     pub ramped: u64,
-    /// A ramp went well.
+    /// A ramp was completed.
     pub closed: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct Breaker {
     options: Options,
     phase: Phase,
     window: Window,
-    row: Row,
+    streak: FailureStreak,
     transitions: Transitions,
 }
 
@@ -79,7 +79,7 @@ enum Phase {
     Ramp { outage: Outage, began: Micros, percent: u32, credit: u32 },
 }
 
-/// From opening to closing, ramps that failed included.
+/// The time from opening to closing, with failed ramps in between.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     began: Micros,
@@ -89,7 +89,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// Waits longer, by `factor` percent.
+    /// Multiplies the wait by `factor` percent, up to its bound.
     fn back_off(&mut self, factor: u64, now: Micros, options: &Options) {
         let longest = if now.since(self.began) < options.early { options.longest_early_probe } else { options.longest_probe };
         self.wait = Span::from_micros(self.wait.micros().saturating_mul(factor) / 100).min(longest);
@@ -103,15 +103,15 @@ impl Outage {
     }
 }
 
-/// Calls in a row without an answer.
+/// Consecutive failed calls.
 #[derive(Clone, Copy, Debug, Default)]
-struct Row {
+struct FailureStreak {
     calls: u32,
     first: Micros,
     last: Micros,
 }
 
-impl Row {
+impl FailureStreak {
     fn grow(&mut self, now: Micros, calls: u32, longest_gap: Span) {
         if self.calls == 0 || now.since(self.last) > longest_gap {
             *self = Self { calls: 0, first: now, last: now };
@@ -122,14 +122,14 @@ impl Row {
 }
 
 impl Breaker {
-    /// A closed breaker: whoever starts finds out by trying.
+    /// A closed breaker: after a start, the first calls show whether the node is healthy.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let window = Window::new(options.window);
-        Self { options, phase: Phase::Closed, window, row: Row::default(), transitions: Transitions::default() }
+        Self { options, phase: Phase::Closed, window, streak: FailureStreak::default(), transitions: Transitions::default() }
     }
 
-    /// Whether one more request may go to the node. In the ramp each step spreads its share evenly, and the first request is let in.
+    /// Whether one more request may go to the node. Each step of the ramp spreads its share evenly and admits its first request.
     #[must_use]
     pub fn admits(&mut self, now: Micros) -> bool {
         self.advance(now);
@@ -145,37 +145,37 @@ impl Breaker {
         }
     }
 
-    /// `calls` were answered, `slow` of them hardly in time. Changes nothing while open: those were sent before.
+    /// Reports `calls` that were answered, `slow` of them just before their deadline. Ignored while open, because they were sent before.
     pub fn succeeded(&mut self, now: Micros, calls: u32, slow: u32) {
         self.advance(now);
         if calls == 0 || matches!(self.phase, Phase::Open { .. }) {
             return;
         }
-        self.row = Row::default();
+        self.streak = FailureStreak::default();
         let slow = u64::from(slow.min(calls));
         self.window.add(now, Tally { calls: calls.into(), slow, ..Tally::default() });
         if slow > 0 && self.is_slow() {
             self.transitions.opened_by_slowness += 1;
-            self.shut(now, Why::Outage);
+            self.trip(now, Why::Outage);
         }
     }
 
-    /// `calls` got no answer in time, no connection, or the answer that the node serves nobody. One report of an outage, of however many
-    /// calls, does not open a closed breaker; one of a configuration error does. Changes nothing while open.
+    /// Reports `calls` that got no answer in time, no connection, or an error by which the node rejects all calls. A single report of an outage does
+    /// not open a closed breaker, however many calls it has; one of a configuration error does. Ignored while open.
     pub fn failed(&mut self, now: Micros, calls: u32, why: Why) {
         self.advance(now);
         if calls == 0 || matches!(self.phase, Phase::Open { .. }) {
             return;
         }
-        self.row.grow(now, calls, self.options.window);
+        self.streak.grow(now, calls, self.options.window);
         let failed = u64::from(calls);
         self.window.add(now, Tally { calls: failed, failed, ..Tally::default() });
-        if why == Why::Config || self.is_in_a_row() || self.fails_often() || self.ramp_fails() {
+        if why == Why::Config || self.is_streak_long() || self.is_failing() || self.is_ramp_failing() {
             self.open(now, why);
         }
     }
 
-    /// Opens, whatever was counted: somebody knows that the node is away. Changes nothing while open.
+    /// Opens regardless of the counts, because the caller knows that the node is down. Ignored while open.
     pub fn open(&mut self, now: Micros, why: Why) {
         self.advance(now);
         if matches!(self.phase, Phase::Open { .. }) {
@@ -185,10 +185,10 @@ impl Breaker {
             Why::Outage => self.transitions.opened_by_outage += 1,
             Why::Config => self.transitions.opened_by_config += 1,
         }
-        self.shut(now, why);
+        self.trip(now, why);
     }
 
-    /// When the next probe is due; `None` when none is needed. A probe under way is not known here: ask again when it was told.
+    /// When the next probe is due; `None` if none is needed. Not meaningful between sending a probe and reporting its result.
     #[must_use]
     pub fn next_probe(&self) -> Option<Micros> {
         match self.phase {
@@ -197,8 +197,8 @@ impl Breaker {
         }
     }
 
-    /// What a probe found. `jitter` is any number from 0 to 1000: it makes the wait up to a quarter shorter (0) or longer (1000), so that
-    /// replicas do not probe in step. Changes nothing unless open.
+    /// Reports the result of a probe. `jitter`, a random number from 0 to 1000, makes the next wait up to a quarter shorter (0) or longer (1000), so that
+    /// replicas do not probe in step. Ignored unless open.
     pub fn probed(&mut self, now: Micros, found: Result<(), Why>, jitter: u32) {
         let Phase::Open { outage, next_probe, good_probes } = &mut self.phase else { return };
         match found {
@@ -221,7 +221,8 @@ impl Breaker {
         }
     }
 
-    /// Moves on to where time alone leads: through the ramp. All others do it too; this is for whoever looks while no requests come.
+    /// Advances through the ramp, which depends on the time alone. All other methods do so as well; this one is for reading the state while no requests
+    /// come.
     pub fn advance(&mut self, now: Micros) {
         let Phase::Ramp { began, percent, .. } = &mut self.phase else { return };
         if let Some(step) = self.options.ramp_percent_at(now.since(*began)) {
@@ -242,7 +243,7 @@ impl Breaker {
         }
     }
 
-    /// Why it is not closed, as of the last probe; in the ramp, why it was open. Slowness is an outage.
+    /// Why it is not closed, by the last probe; in the ramp, why it was open; `None` if closed. Slowness is an outage.
     #[must_use]
     pub fn why(&self) -> Option<Why> {
         match self.phase {
@@ -251,17 +252,17 @@ impl Breaker {
         }
     }
 
-    /// What happened so far, for metrics.
+    /// The transitions so far, for metrics.
     #[must_use]
     pub fn transitions(&self) -> Transitions {
         self.transitions
     }
 
-    fn is_in_a_row(&self) -> bool {
-        self.row.calls >= self.options.consecutive_failures && self.row.last.since(self.row.first) >= self.options.shortest_row
+    fn is_streak_long(&self) -> bool {
+        self.streak.calls >= self.options.consecutive_failures && self.streak.last.since(self.streak.first) >= self.options.min_streak
     }
 
-    fn fails_often(&self) -> bool {
+    fn is_failing(&self) -> bool {
         let (total, options) = (self.window.total(), &self.options);
         total.calls >= options.min_calls.into()
             && is_share(total.failed, options.failure_percent, total.calls)
@@ -275,16 +276,16 @@ impl Breaker {
             && is_share(self.window.buckets_with(|bucket| bucket.slow), options.slow_percent, BUCKETS as u64)
     }
 
-    /// The window was empty when the ramp began, so that it holds the ramp's calls.
-    fn ramp_fails(&self) -> bool {
+    /// The window was cleared when the ramp began, so that it holds only calls of the ramp.
+    fn is_ramp_failing(&self) -> bool {
         let (total, options) = (self.window.total(), &self.options);
         matches!(self.phase, Phase::Ramp { .. })
             && total.failed >= options.ramp_failures.into()
             && is_share(total.failed, options.ramp_failure_percent, total.calls)
     }
 
-    /// From closed or from the ramp to open. A ramp that failed is the same outage, and is waited for twice as long.
-    fn shut(&mut self, now: Micros, why: Why) {
+    /// Opens from closed or from the ramp. A failed ramp continues the same outage with twice the wait.
+    fn trip(&mut self, now: Micros, why: Why) {
         let outage = match self.phase {
             Phase::Ramp { mut outage, .. } => {
                 outage.back_off(200, now, &self.options);
@@ -295,10 +296,10 @@ impl Breaker {
         self.phase = Phase::Open { outage, next_probe: now + outage.wait(&self.options), good_probes: 0 };
     }
 
-    /// From open to the ramp; what was counted before the outage says nothing any more.
+    /// Begins the ramp, without the counts from before the outage.
     fn ramp(&mut self, now: Micros, outage: Outage) {
         self.window = Window::new(self.options.window);
-        self.row = Row::default();
+        self.streak = FailureStreak::default();
         let percent = self.options.ramp_percent_at(Span::ZERO).unwrap_or(100);
         self.phase = Phase::Ramp { outage, began: now, percent, credit: 99 };
         self.transitions.ramped += 1;
@@ -310,7 +311,7 @@ fn is_share(part: u64, percent: u32, whole: u64) -> bool {
     part.saturating_mul(100) >= whole.saturating_mul(percent.into())
 }
 
-/// Three to five quarters of `wait`.
+/// `wait` with jitter: from three to five quarters of it.
 fn spread(wait: Span, jitter: u32) -> Span {
     let per_mille = 750 + u64::from(jitter.min(1_000)) / 2;
     Span::from_micros(wait.micros().saturating_mul(per_mille) / 1_000)

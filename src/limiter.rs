@@ -1,7 +1,7 @@
-//! From a plan to its decisions: the denial cache, then the store within the caller's time, then the policy for outages, and last the wait
-//! that a shaper asks for.
+//! Decides the checks of a request: first by the denial cache, then by the store within the caller's deadline, then by the failure policies. Last it
+//! holds the request if a shaper delays it.
 //!
-//! The store knows none of the others. What the denial cache answers asks no store, and waits for none.
+//! The store knows none of the others. A check that the denial cache answers is not sent to the store.
 
 pub mod denial_cache;
 pub mod failure_policies;
@@ -21,65 +21,65 @@ pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
 use failure_policies::PartialDecisions;
 
-/// How long a decision may take.
+/// How long a decision may take, and how many requests may be held.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The longest wait for the store, also for callers that would wait longer or do not say.
+    /// The longest wait for the store, also for callers with a longer deadline or without one.
     pub store_timeout: Duration,
-    /// Requests of one core that a shaper holds at a time; each costs about as much memory as a request in flight. Beyond it, a request
+    /// The most requests of one worker that shapers hold at a time. Each costs about as much memory as a request in flight. A further request
     /// that would have to wait is refused.
     pub max_waiting: usize,
 }
 
 impl Default for Options {
-    /// Half a second: enough for a Redis in another region, little enough that a hanging one does not pile up callers.
+    /// Half a second: enough for a Redis in another region, and so little that requests do not pile up when Redis hangs.
     fn default() -> Self {
         Self { store_timeout: Duration::from_millis(500), max_waiting: 10_000 }
     }
 }
 
-/// Kept of the caller's time for the way back.
+/// The part of the caller's deadline that is reserved for the response to travel back.
 const RESERVE: Duration = Duration::from_millis(3);
 
-/// The same for callers in a hurry: those that wait less than [`HURRY`].
+/// The same for callers with a deadline below [`SHORT_DEADLINE`].
 const SMALL_RESERVE: Duration = Duration::from_millis(2);
-const HURRY: Duration = Duration::from_millis(10);
+const SHORT_DEADLINE: Duration = Duration::from_millis(10);
 
-/// Decides plans.
+/// Decides the checks of requests.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    denials: Option<DenialCache>,
+    denial_cache: Option<DenialCache>,
     store: AnyStore,
-    outage: FailurePolicies,
+    failure_policies: FailurePolicies,
     options: Options,
-    waiting: Arc<Semaphore>,
+    /// A permit per request that shapers may hold.
+    hold_permits: Arc<Semaphore>,
 }
 
 impl Limiter {
-    /// A limiter in front of `store`, with what all cores share: the refusals that are known, where a look at them is cheaper than the
-    /// store, and what answers when the store does not.
+    /// A limiter in front of `store`. All workers share the denial cache (`None` where the store is as cheap to ask) and the failure policies.
     #[must_use]
-    pub fn new(denials: Option<DenialCache>, store: AnyStore, outage: FailurePolicies, options: Options) -> Self {
-        Self { denials, store, outage, options, waiting: Arc::new(Semaphore::new(options.max_waiting)) }
+    pub fn new(denial_cache: Option<DenialCache>, store: AnyStore, failure_policies: FailurePolicies, options: Options) -> Self {
+        Self { denial_cache, store, failure_policies, options, hold_permits: Arc::new(Semaphore::new(options.max_waiting)) }
     }
 
-    /// One decision per check, within the time of a caller that waits for `timeout`.
+    /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now; `None` means no deadline.
     pub async fn decide(&self, checks: &Arc<Checks>, timeout: Option<Duration>) -> Decisions {
         if checks.is_empty() {
             return Decisions::new();
         }
         let began = Instant::now();
         let is_shaped = checks.iter().any(|check| check.algorithm.may_delay());
-        let permit = if is_shaped { self.waiting.try_acquire().ok() } else { None };
-        let left = timeout.map(less_the_way_back);
+        let permit = if is_shaped { self.hold_permits.try_acquire().ok() } else { None };
+        let left = timeout.map(less_reserve);
         let budget = Budget {
             deadline: began + left.unwrap_or(Duration::MAX).min(self.options.store_timeout),
-            // Without a permit to wait, only what need not wait is allowed.
+            // Without a permit, a shaper refuses what would have to wait.
             max_hold: permit.as_ref().map_or(Span::ZERO, |_| left.map_or(Span::MAX, Span::from)),
         };
 
         let partial = self.ask(checks, began, budget).await;
-        let decisions = self.outage.apply_policies(checks, partial, || Arrival {
+        let decisions = self.failure_policies.apply(checks, partial, || Arrival {
             now: memory::now(),
             max_hold: Span::from_micros(budget.max_hold.micros().saturating_sub(Span::from(began.elapsed()).micros())),
         });
@@ -90,19 +90,19 @@ impl Limiter {
         decisions
     }
 
-    /// The denial cache where it knows, else the store.
+    /// Answers each check from the denial cache or, if that does not know it, from the store.
     async fn ask(&self, checks: &Arc<Checks>, began: Instant, budget: Budget) -> PartialDecisions {
-        let Some(denials) = &self.denials else {
+        let Some(denial_cache) = &self.denial_cache else {
             let answers = self.store.decide(checks, &checks.indices(), budget).await.checks;
             return answers.into_iter().map(|answer| answer.map(Decision::Store)).collect();
         };
-        let known = denials.refused(checks, began);
+        let known = denial_cache.refused(checks, began);
         let picked: CheckIndices = (0..known.len()).filter(|&index| known[index].is_none()).map(CheckIndex).collect();
         if picked.is_empty() {
             return known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))).collect();
         }
         let answers = self.store.decide(checks, &picked, budget).await.checks;
-        denials.learn(checks, &picked, &answers, began, Instant::now());
+        denial_cache.record(checks, &picked, &answers, began, Instant::now());
         let decision = |(known, answer): (Option<_>, Result<_, _>)| {
             known.map_or_else(|| answer.map(Decision::Store), |verdict| Ok(Decision::DenialCache(verdict)))
         };
@@ -110,18 +110,19 @@ impl Limiter {
     }
 }
 
-fn less_the_way_back(timeout: Duration) -> Duration {
-    timeout.saturating_sub(if timeout < HURRY { SMALL_RESERVE } else { RESERVE })
+fn less_reserve(timeout: Duration) -> Duration {
+    timeout.saturating_sub(if timeout < SHORT_DEADLINE { SMALL_RESERVE } else { RESERVE })
 }
 
-/// How long a request is held: for its slowest shaper if all of it is allowed, else not at all. A shaper in shadow mode holds nobody.
+/// How long a request is held: for the longest delay of its shapers if the whole request is allowed, else not at all. A shaper in shadow mode does
+/// not delay.
 fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     if refused || decisions.iter().any(|decision| decision.failure().is_some()) {
         return Span::ZERO;
     }
-    let holding = checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow);
-    holding.filter_map(|(_, decision)| decision.verdict()).map(|verdict| verdict.delay).max().unwrap_or_default()
+    let shapers = checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow);
+    shapers.filter_map(|(_, decision)| decision.verdict()).map(|verdict| verdict.delay).max().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -129,9 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_comes_before_the_caller_leaves() {
+    fn the_deadline_leaves_a_reserve_for_the_response() {
         for (timeout_ms, left_ms) in [(20, 17), (10, 7), (9, 7), (2, 0), (0, 0), (10_000, 9_997)] {
-            assert_eq!(less_the_way_back(Duration::from_millis(timeout_ms)), Duration::from_millis(left_ms), "{timeout_ms} ms");
+            assert_eq!(less_reserve(Duration::from_millis(timeout_ms)), Duration::from_millis(left_ms), "{timeout_ms} ms");
         }
     }
 }

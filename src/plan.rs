@@ -1,6 +1,6 @@
-//! A plan: the checks of one request, and which slot of the answer each one fills.
+//! A plan: the checks of one request, and which descriptor status of the response each one fills.
 //!
-//! Everything that depends on the rules is settled here, before any store is asked; a plan without checks never leaves the process.
+//! Everything that depends on the rules is decided here, before the store is asked. A plan without checks asks no store.
 
 mod all_or_none;
 mod checks;
@@ -19,52 +19,52 @@ use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure};
 use crate::rules::{Lookup, Rules};
 use crate::time::{Rate, Unit};
 
-/// What the rules say about one request: what stores are asked to decide, and how the response is filled with it.
+/// What the rules say about one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
 pub struct Plan {
-    /// The rules that it was made from.
+    /// The rules that the plan was made from.
     pub rules: Arc<Rules>,
     /// One per descriptor of the request, in its order.
     pub slots: SmallVec<[Slot; 4]>,
     /// The rules do not know the domain.
     pub unknown_domain: bool,
-    /// What to decide. Shared, because a store may go on with it when the request has left.
+    /// The checks. Shared, because a store may still work on them after the request was cancelled.
     pub checks: Arc<Checks>,
 }
 
-/// What fills one place of the answer.
+/// What fills one descriptor status of the response.
 #[derive(Debug)]
 pub enum Slot {
-    /// Nothing limits the descriptor.
+    /// No limit applies to the descriptor.
     Free,
-    /// A limit without an amount.
+    /// A limit that is `unlimited`.
     Unlimited(LimitId),
-    /// The answer to a check.
+    /// The decision on a check.
     Checked {
-        /// Which of [`Plan::checks`].
+        /// The check, in [`Plan::checks`].
         check: CheckIndex,
-        /// The configured limit; `None` when the request brought its own.
+        /// The configured limit; `None` if the descriptor has a limit of its own.
         limit: Option<LimitId>,
-        /// The amount, as the answer shows it.
+        /// The amount, as the response shows it.
         rate: Rate,
-        /// Names of the metric's levels when they depend on the request.
+        /// The names of the metric's levels, if they depend on the request.
         metric: Option<Box<[String]>>,
     },
 }
 
-/// What a plan needs to know besides rules and request.
+/// Options of all plans.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Goes in front of every counter key. Holds no braces: they would move the key to another slot of a Redis Cluster.
+    /// The prefix of every counter key. It must not contain braces, which would change the hash slot of the key in a Redis Cluster.
     pub key_prefix: String,
-    /// `ON_STORE_FAILURE`: what answers, while the store cannot, for limits that say nothing, in domains that say nothing.
+    /// `ON_STORE_FAILURE`: the failure policy of limits without one, in domains without one.
     pub on_store_failure: OnStoreFailure,
     /// `QUOTA_MODE`: every descriptor that is not unlimited is a quota descriptor.
     pub quota_mode: bool,
 }
 
 impl Plan {
-    /// Matches the descriptors of `ask`.
+    /// Matches the descriptors of `ask` against `rules`.
     #[must_use]
     pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
         let commit = rules.commit(ask.domain);
@@ -82,12 +82,12 @@ fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Check
     let found: SmallVec<[Option<&Limit>; 4]> =
         ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
     checks.checks.reserve(ask.len());
-    checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::room(&options.key_prefix, ask.domain, entries)).sum());
+    checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
         let mut check = |limit, amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
         let slot = match (*limit, descriptor.limit) {
-            // The decoder refuses rates without a possible window.
+            // Cannot fail: the decoder rejects rates without a valid window.
             (_, Some(rate)) => match Algorithm::try_new(&rate, &algorithm::Options::default()) {
                 Ok(algorithm) => check(None, Amount { rate, algorithm }),
                 Err(_) => Slot::Free,
@@ -138,13 +138,13 @@ fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &
     }
 }
 
-/// Any matched limit of the request, replaced itself or unlimited, may switch off others by name.
+/// Whether a matched limit of the request names `limit` in its `replaces`. A limit that is replaced itself, or unlimited, replaces others too.
 fn is_replaced(limit: &Limit, found: &[Option<&Limit>]) -> bool {
     limit.name.as_ref().is_some_and(|name| found.iter().flatten().any(|other| other.replaces.contains(name)))
 }
 
-/// Names of the levels of a metric that depends on the request: those of a limit that the request brought along, of `detailed_metric` and of
-/// `value_to_metric`. A shared threshold keeps its pattern.
+/// The names of the metric's levels, if they depend on the request: for a limit of the request's own, `detailed_metric` or `value_to_metric`. A level
+/// with `share_threshold` keeps its pattern.
 fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
     let text = |entry: &Entry<'_>| {
         let (key, value) = (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));

@@ -1,4 +1,4 @@
-//! Each transition by a table, the goals that the figures were chosen for, and what holds for any calls at any times.
+//! Every transition as a table, the goals that the parameters were chosen for, and properties that hold for any calls at any times.
 
 mod any_calls;
 mod goals;
@@ -37,40 +37,40 @@ fn next_probe(breaker: &Breaker) -> Option<u64> {
     breaker.next_probe().map(|due| due.since(at(0)).micros() / MILLIS)
 }
 
-/// What is told to a breaker.
+/// What is reported to a breaker.
 #[derive(Clone, Copy)]
-enum Told {
+enum Report {
     /// Calls that were answered, and how many of them slowly.
     Good(u32, u32),
     Bad(u32),
     Config,
 }
 
-use Told::{Bad, Config, Good};
+use Report::{Bad, Config, Good};
 
-/// The millisecond when it is told.
-type News = (u64, Told);
+/// The millisecond of a report, and the report.
+type TimedReport = (u64, Report);
 
-/// The millisecond when it is told, what it found, and the jitter.
+/// The millisecond of a probe's result, the result, and the jitter.
 type Probe = (u64, Result<(), Why>, u32);
 
-fn tell(breaker: &mut Breaker, millis: u64, told: Told) {
-    match told {
+fn report(breaker: &mut Breaker, millis: u64, outcome: Report) {
+    match outcome {
         Good(calls, slow) => breaker.succeeded(at(millis), calls, slow),
         Bad(calls) => breaker.failed(at(millis), calls, Why::Outage),
         Config => breaker.failed(at(millis), 1, Why::Config),
     }
 }
 
-/// The same news every so many milliseconds.
-fn every(millis: u64, told: Told, times: u64) -> Vec<News> {
-    (0..times).map(|turn| (turn * millis, told)).collect()
+/// The same report every so many milliseconds.
+fn every(millis: u64, outcome: Report, times: u64) -> Vec<TimedReport> {
+    (0..times).map(|turn| (turn * millis, outcome)).collect()
 }
 
 #[test]
 fn what_opens_a_closed_breaker() {
     let outage = Some("outage");
-    let cases: &[(&str, Vec<News>, Option<&str>)] = &[
+    let cases: &[(&str, Vec<TimedReport>, Option<&str>)] = &[
         ("nothing", vec![], None),
         ("five in a row, one by one", every(3, Bad(1), 5), outage),
         ("four in a row", every(3, Bad(1), 4), None),
@@ -95,10 +95,10 @@ fn what_opens_a_closed_breaker() {
         ("slow, but few", every(100, Good(1, 1), 100), None),
         ("slow and answered count as answered", vec![(0, Bad(4)), (10, Good(1, 1)), (20, Bad(4))], None),
     ];
-    for (name, news, opened_by) in cases {
+    for (name, reports, opened_by) in cases {
         let mut breaker = breaker();
-        for &(millis, told) in news {
-            tell(&mut breaker, millis, told);
+        for &(millis, outcome) in reports {
+            report(&mut breaker, millis, outcome);
         }
         let (was, why) = (breaker.transitions(), breaker.why());
         let seen = match (was.opened_by_outage, was.opened_by_config, was.opened_by_slowness) {
@@ -112,18 +112,18 @@ fn what_opens_a_closed_breaker() {
         assert_eq!(breaker.state(), if seen.is_some() { State::Open } else { State::Closed }, "{name}");
         let expected = seen.map(|by| if by == "config" { Why::Config } else { Why::Outage });
         assert_eq!(why, expected, "{name}");
-        let later = news.last().map_or(0, |&(millis, _)| millis);
+        let later = reports.last().map_or(0, |&(millis, _)| millis);
         assert_eq!(breaker.admits(at(later)), seen.is_none(), "{name}");
     }
 }
 
 #[test]
-fn late_news_changes_nothing_while_open() {
+fn late_reports_change_nothing_while_open() {
     let mut breaker = open(Why::Outage);
     let before = breaker.transitions();
     for millis in [1, 20, 20, 99] {
-        for told in [Good(500, 500), Bad(500), Config] {
-            tell(&mut breaker, millis, told);
+        for outcome in [Good(500, 500), Bad(500), Config] {
+            report(&mut breaker, millis, outcome);
         }
         breaker.open(at(millis), Why::Config);
         assert!(!breaker.admits(at(millis)));
@@ -200,7 +200,7 @@ fn the_first_request_of_a_ramp_is_let_in_and_then_every_tenth() {
 #[test]
 fn what_fails_a_ramp() {
     let (back_off, first) = (Some(200), Some(100));
-    let cases: &[(&str, &[News], Option<u64>)] = &[
+    let cases: &[(&str, &[TimedReport], Option<u64>)] = &[
         ("three failures", &[(120, Bad(1)), (120, Bad(1)), (120, Bad(1))], back_off),
         ("in one batch", &[(120, Bad(3))], back_off),
         ("two failures", &[(120, Bad(2)), (509, Good(1, 0))], None),
@@ -211,13 +211,13 @@ fn what_fails_a_ramp() {
         ("three failures, when it is over", &[(510, Bad(3))], None),
         ("many failures, when it is over", &[(510, Bad(3)), (520, Bad(3))], first),
     ];
-    for (name, news, wait) in cases {
+    for (name, reports, wait) in cases {
         let mut breaker = ramp();
-        for &(millis, told) in *news {
-            tell(&mut breaker, millis, told);
+        for &(millis, outcome) in *reports {
+            report(&mut breaker, millis, outcome);
         }
-        let told = news.last().map_or(0, |&(millis, _)| millis);
-        assert_eq!(next_probe(&breaker), wait.map(|wait| told + wait), "{name}");
+        let reported = reports.last().map_or(0, |&(millis, _)| millis);
+        assert_eq!(next_probe(&breaker), wait.map(|wait| reported + wait), "{name}");
     }
 }
 

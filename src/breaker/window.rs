@@ -1,20 +1,18 @@
-//! What became of the calls of the last second, in buckets, so that old news goes without a list of every call.
-//!
-//! It only counts; what the counts mean is said in `breaker.rs`.
+//! A sliding window over the outcomes of calls, in buckets. It only counts; `breaker.rs` interprets the counts.
 
 use crate::time::{Micros, Span};
 
-/// Old news goes a tenth of the window at a time.
+/// The number of buckets; the oldest one is dropped at a time.
 pub(super) const BUCKETS: usize = 10;
 
-/// Calls and what became of them.
+/// Counts of calls by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// All that were told.
+    /// All reported calls.
     pub(super) calls: u64,
-    /// Of these, without an answer.
+    /// Those without an answer.
     pub(super) failed: u64,
-    /// Of these, answered late.
+    /// Those that were answered just before their deadline.
     pub(super) slow: u64,
 }
 
@@ -26,28 +24,28 @@ impl Tally {
     }
 }
 
-/// The last [`BUCKETS`] stretches of time, the present one included.
+/// The last [`BUCKETS`] intervals, the current one included.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     bucket_micros: u64,
-    /// The number of the present bucket, counted from the origin of the caller's time.
-    present: u64,
+    /// The number of the current bucket, counted from the origin of the caller's time.
+    current: u64,
     buckets: [Tally; BUCKETS],
 }
 
 impl Window {
-    /// An empty window of that length. One that is too short to be cut has buckets of a microsecond.
+    /// An empty window of that length. Buckets last for one microsecond at least.
     pub(super) fn new(length: Span) -> Self {
-        Self { bucket_micros: (length.micros() / BUCKETS as u64).max(1), present: 0, buckets: [Tally::default(); BUCKETS] }
+        Self { bucket_micros: (length.micros() / BUCKETS as u64).max(1), current: 0, buckets: [Tally::default(); BUCKETS] }
     }
 
-    /// Counts `news`. Told out of order, it counts as of the latest time that was told.
-    pub(super) fn add(&mut self, now: Micros, news: Tally) {
+    /// Adds a report. One with an earlier time than the last counts at the time of the last.
+    pub(super) fn add(&mut self, now: Micros, report: Tally) {
         self.move_to(now);
-        self.buckets[index(self.present)].add(news);
+        self.buckets[index(self.current)].add(report);
     }
 
-    /// All that is not old.
+    /// The counts of the whole window.
     pub(super) fn total(&self) -> Tally {
         self.buckets.iter().fold(Tally::default(), |mut total, bucket| {
             total.add(*bucket);
@@ -55,17 +53,17 @@ impl Window {
         })
     }
 
-    /// How many buckets hold any of `what`.
+    /// The number of buckets in which `what` is not 0.
     pub(super) fn buckets_with(&self, what: fn(&Tally) -> u64) -> u64 {
         self.buckets.iter().filter(|bucket| what(bucket) > 0).count() as u64
     }
 
     fn move_to(&mut self, now: Micros) {
-        let present = (now.0 / self.bucket_micros).max(self.present);
-        for passed in (self.present..present).rev().take(BUCKETS) {
+        let current = (now.0 / self.bucket_micros).max(self.current);
+        for passed in (self.current..current).rev().take(BUCKETS) {
             self.buckets[index(passed + 1)] = Tally::default();
         }
-        self.present = present;
+        self.current = current;
     }
 }
 
@@ -83,40 +81,40 @@ mod tests {
 
     const LENGTH: Span = Span::from_micros(1_000_000);
 
-    fn told(calls: u64) -> Tally {
+    fn report(calls: u64) -> Tally {
         Tally { calls, failed: calls / 2, slow: calls / 3 }
     }
 
     #[test]
-    fn what_is_a_window_old_is_forgotten() {
+    fn reports_older_than_the_window_are_dropped() {
         for (later_micros, calls) in [(0, 12), (999_999, 12), (1_000_000, 6), (2_000_000, 6), (u64::MAX, 6)] {
             let mut window = Window::new(LENGTH);
-            window.add(Micros(7_000_000), told(6));
-            window.add(Micros(7_000_000_u64.saturating_add(later_micros)), told(6));
+            window.add(Micros(7_000_000), report(6));
+            window.add(Micros(7_000_000_u64.saturating_add(later_micros)), report(6));
             assert_eq!(window.total().calls, calls, "{later_micros} microseconds later");
         }
     }
 
     #[test]
-    fn a_window_that_cannot_be_cut_is_still_one() {
+    fn a_window_of_no_length_has_buckets_of_a_microsecond() {
         let mut window = Window::new(Span::ZERO);
-        window.add(Micros(5), told(6));
-        assert_eq!(window.total(), told(6));
-        window.add(Micros(5 + BUCKETS as u64), told(9));
-        assert_eq!(window.total(), told(9));
+        window.add(Micros(5), report(6));
+        assert_eq!(window.total(), report(6));
+        window.add(Micros(5 + BUCKETS as u64), report(9));
+        assert_eq!(window.total(), report(9));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_holds_what_a_list_of_all_reports_says(reports in prop::collection::vec((0_u64..1_500_000, 1_u64..9), 1..60)) {
+        fn it_equals_a_list_of_all_reports(reports in prop::collection::vec((0_u64..1_500_000, 1_u64..9), 1..60)) {
             let (mut window, mut now, mut list) = (Window::new(LENGTH), 0, Vec::new());
             for (pause, calls) in reports {
                 // Most pauses are short: many reports fit in one window.
                 now += if calls == 1 { pause } else { pause / 20 };
-                window.add(Micros(now), told(calls));
-                list.push((now / 100_000, told(calls)));
+                window.add(Micros(now), report(calls));
+                list.push((now / 100_000, report(calls)));
                 let is_new = |slot: u64| slot + 10 > now / 100_000;
                 let mut naive = Tally::default();
                 list.iter().filter(|(slot, _)| is_new(*slot)).for_each(|(_, tally)| naive.add(*tally));

@@ -1,9 +1,10 @@
-//! The denial cache: checks that the store has just refused, and would refuse again. They are answered here, and cost the store nothing.
+//! The denial cache: checks that the store has just refused and would still refuse. Weir refuses them here, at no cost for the store.
 //!
-//! An entry errs on one side only: when in doubt the store is asked. It ends at the instant the decision *began* plus the wait that the store
-//! told, it stands for the limit with exactly these numbers, and it lives no longer than a second, which is how long a give-back through
-//! another replica may go unnoticed. Hits that it refuses are not counted in the store. One fixed block of memory, no allocation, and one lock
-//! per handful of entries, held for the length of a look.
+//! When in doubt the store is asked. An entry ends at the instant its decision *began* plus the store's `retry_after`. It applies only to a limit with
+//! exactly the same numbers. It lives for one second at most, which bounds how long a give-back through another replica may go unnoticed. Hits that
+//! the cache refuses are not counted in the store.
+//!
+//! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set, held for the length of a look-up.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -21,24 +22,24 @@ use crate::rules::Commit;
 use crate::time::Span;
 use crate::verdict::{StoreError, Verdict, Wait};
 
-/// How large it is.
+/// The size of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of all entries together, rounded down to whole sets, but one set at least; 0: there is no cache.
+    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache.
     pub bytes: usize,
 }
 
 impl Default for Options {
-    /// Room for some 120,000 keys that are over their limits within one second.
+    /// 8 MiB, for about 120,000 keys that are over their limits within one second.
     fn default() -> Self {
         Self { bytes: 8 << 20 }
     }
 }
 
-/// The longest that an entry lives.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The longest life of an entry.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Entries that share a lock, and compete for their places.
+/// Entries per set. They share a lock, and a new one replaces the one that ends first.
 const WAYS: usize = 4;
 
 /// The cache; clones share the entries.
@@ -47,38 +48,38 @@ pub struct DenialCache(Arc<Inner>);
 
 struct Inner {
     sets: Box<[Mutex<Set>]>,
-    /// Clients choose values, and must not be able to make two keys meet.
+    /// The key of the hash. Clients choose values, and must not be able to construct collisions.
     secret: (u64, u64),
-    /// Where its time begins.
+    /// Zero of the cache's time.
     epoch: Instant,
 }
 
 type Set = [Entry; WAYS];
 
-/// The key of a counter and every number of its algorithm.
+/// A keyed hash of a counter key and of every number of its algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fingerprint(u64, u64);
 
-/// What was refused, in microseconds of the cache's time; all zero where there is nothing.
+/// A refusal. Times are in microseconds since the epoch of the cache. All zero if empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     key: Fingerprint,
-    /// So many hits are refused, and any more.
+    /// This number of hits is refused, and every larger one.
     hits: u64,
-    /// It holds before this instant.
+    /// The entry is valid before this instant.
     until: u64,
-    /// What the store told: when to ask again, and when the limit has recovered.
+    /// From the store's verdict: when a retry is allowed, and when the limit has recovered.
     retry: u64,
     reset: u64,
     used: u64,
     remaining: u32,
 }
 
-/// One per check, by its index: the refusal that is known.
-pub type Known = SmallVec<[Option<Verdict>; 4]>;
+/// One per check, by its index: the cached refusal, if there is one.
+pub type CachedRefusals = SmallVec<[Option<Verdict>; 4]>;
 
 impl DenialCache {
-    /// An empty cache; `None` if it may have no bytes at all.
+    /// An empty cache; `None` if its size is 0.
     #[must_use]
     pub fn new(options: Options) -> Option<Self> {
         let sets = (options.bytes / size_of::<Mutex<Set>>()).max(1);
@@ -91,30 +92,31 @@ impl DenialCache {
         (options.bytes > 0).then(|| Self(Arc::new(inner())))
     }
 
-    /// The checks that need no store at `now`. Of checks that commit all or none either all are known or none: what is not refused has to say
-    /// what it has left. A request that gives back is always decided by the store.
+    /// The refusals that are cached at `now`. Of checks that commit all or none, either all are or none, because the store has to say what the others
+    /// have left. A request that gives hits back is always decided by the store.
     #[must_use]
-    pub fn refused(&self, checks: &Checks, now: Instant) -> Known {
+    pub fn refused(&self, checks: &Checks, now: Instant) -> CachedRefusals {
         let nothing = || SmallVec::from_elem(None, checks.len());
         if checks.iter().any(|check| check.hits < 0) {
             return nothing();
         }
-        let known: Known = checks.iter().map(|check| self.find(checks.key(check), check, now)).collect();
+        let known: CachedRefusals = checks.iter().map(|check| self.find(checks.key(check), check, now)).collect();
         if checks.commit == Commit::AllOrNone && known.iter().any(Option::is_none) { nothing() } else { known }
     }
 
-    /// Takes in the store's answers to the checks at `picked`, which came at `now` in a decision that began at `began`.
-    pub fn learn(&self, checks: &Checks, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>], began: Instant, now: Instant) {
+    /// Records the store's answers to the checks at `picked`, which came at `now` in a decision that began at `began`.
+    pub fn record(&self, checks: &Checks, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>], began: Instant, now: Instant) {
         for &index in picked {
             let check = &checks[index];
             if let Ok(verdict) = &answers[index.0]
                 && !verdict.allowed
-                && is_lasting(checks, check)
+                && is_cacheable(checks, check)
             {
                 self.insert(checks, check, verdict, began, now);
             }
         }
-        // Last, so that no refusal of the same request stays. Also when the store did not answer: it may have given back.
+        // A give-back ends the entry of its key: after the loop above, so that no refusal of the same request stays, and also if the store did not
+        // answer, because it may have counted.
         for check in picked.iter().map(|&index| &checks[index]).filter(|check| check.hits < 0) {
             let key = self.fingerprint(checks.key(check), &check.algorithm);
             for entry in self.set(key).iter_mut().filter(|entry| entry.key == key) {
@@ -123,7 +125,7 @@ impl DenialCache {
         }
     }
 
-    /// Entries that hold at `now`; locks each set in turn.
+    /// The number of entries that are valid at `now`. Locks each set in turn.
     #[must_use]
     pub fn entries(&self, now: Instant) -> usize {
         let now = self.micros(now);
@@ -151,14 +153,14 @@ impl DenialCache {
 
     fn insert(&self, checks: &Checks, check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
         let (hits, wait) = match (&check.algorithm, verdict.retry_after) {
-            // The refused hits are counted themselves: the window is over its limit, for any hits, to its end. Not in a group, which counts
-            // nothing when it is refused.
+            // Refused hits count: the window is over its limit to its end, for any number of hits. Not with all or none, where a refused request
+            // counts nothing.
             (Algorithm::FixedWindow(fixed), _) if fixed.count_denied && checks.commit == Commit::Each => (1, Some(verdict.reset_after)),
             (_, Wait::For(wait)) => (check.hits.unsigned_abs(), Some(wait)),
             (_, Wait::Never) => (check.hits.unsigned_abs(), None),
         };
         let (began, now) = (self.micros(began), self.micros(now));
-        let longest = LONGEST.as_micros() as u64;
+        let longest = MAX_AGE.as_micros() as u64;
         let new = Entry {
             key: self.fingerprint(checks.key(check), &check.algorithm),
             hits,
@@ -170,7 +172,7 @@ impl DenialCache {
         };
         let mut set = self.set(new.key);
         if let Some(known) = set.iter_mut().find(|entry| entry.key == new.key) {
-            // Of two that hold, the one of fewer hits refuses more.
+            // Of two valid entries, the one with fewer hits refuses more.
             let is_better = new.hits < known.hits || (new.hits == known.hits && new.until > known.until);
             if known.until <= now || is_better {
                 *known = new;
@@ -183,39 +185,39 @@ impl DenialCache {
     fn fingerprint(&self, key: &[u8], algorithm: &Algorithm) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_keys(self.0.secret.0, self.0.secret.1);
         key.hash(&mut hasher);
-        // All its numbers, so that a limit that was changed does not meet what it refused before.
+        // All numbers, so that a changed limit does not find its old refusals.
         algorithm.hash(&mut hasher);
         let hash = hasher.finish128();
         Fingerprint(hash.h1, hash.h2)
     }
 
     fn set(&self, key: Fingerprint) -> MutexGuard<'_, Set> {
-        let place = (u128::from(key.0) * self.0.sets.len() as u128) >> u64::BITS;
-        lock(&self.0.sets[place as usize])
+        let index = (u128::from(key.0) * self.0.sets.len() as u128) >> u64::BITS;
+        lock(&self.0.sets[index as usize])
     }
 
-    /// Cut to whole microseconds, at both ends of a comparison: a later instant is never cut below an earlier one.
+    /// Microseconds since the epoch of the cache, rounded down. Rounding keeps the order of instants.
     fn micros(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.0.epoch).as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-/// Whether the same check would be refused again for as long as the store told, whoever asks.
-fn is_lasting(checks: &Checks, check: &Check) -> bool {
-    // What a shaper refuses depends on how long the caller waits, and a look is refused only while there is debt.
+/// Whether the store would refuse the same check until the `retry_after` of its verdict, for every caller.
+fn is_cacheable(checks: &Checks, check: &Check) -> bool {
+    // A shaper's refusal depends on the caller's deadline, and a look is refused only while the key is in debt.
     if check.hits <= 0 || check.algorithm.may_delay() {
         return false;
     }
     if checks.commit == Commit::Each {
         return true;
     }
-    // In a group that is refused nothing is taken, but its checks say how long to wait as if it were: what earlier ones of the same key ask
-    // for, and the debt of a refusal. A fixed window waits for its end in any case.
+    // A refused all-or-none request counts nothing, but the verdicts of its checks are computed as if it did: with the hits of earlier checks on the
+    // same key, and with the debt of a refusal. The retry time of a fixed window is its end in any case.
     let has_debt = check.algorithm.counts_denied() && !matches!(check.algorithm, Algorithm::FixedWindow(_));
     !has_debt && checks.iter().filter(|other| checks.key(other) == checks.key(check)).count() == 1
 }
 
-/// An entry is written as a whole.
+/// Ignores poisoning: entries are written as a whole.
 fn lock(set: &Mutex<Set>) -> MutexGuard<'_, Set> {
     set.lock().unwrap_or_else(PoisonError::into_inner)
 }

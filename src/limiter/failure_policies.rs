@@ -1,9 +1,8 @@
-//! FailurePolicies: what becomes of a request some of whose checks the store did not decide. Each limit says so itself (`on_store_failure`); here the
-//! limits of one request come to one answer.
+//! Failure policies: decide the checks that the store did not, by each limit's `on_store_failure`, and combine them to one outcome of the request.
 //!
-//! Who is refused for certain, by a count or by `deny`, is refused: no failure of another check may let it pass. Else one `error` fails the
-//! request; else `local` limits are decided here and `allow` passes. The local store is the same code as the memory store, so that it is no
-//! rare path. Nothing in here waits or asks the store again.
+//! A request that is over any limit for certain, by a count or by `deny`, is refused: a failure of another check must not let it pass. Otherwise one
+//! `error` fails the request. Otherwise `local` limits are decided by the memory store here, and `allow` allows. The local store is the same code as
+//! the memory store, so that it is not a rare path. Nothing here waits or sends anything to the store again.
 
 use std::num::NonZeroU32;
 
@@ -16,23 +15,23 @@ use crate::rules::limit::OnStoreFailure;
 use crate::store::{Memory, StoreError, memory};
 use crate::verdict::{Decision, Decisions};
 
-/// How `local` decides.
+/// Options of the policy `local`.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How many replicas share each limit: this one gives 1/replicas of it, rounded up.
+    /// The number of replicas that share each limit. This one allows 1/`replicas` of it, rounded up.
     pub replicas: NonZeroU32,
-    /// Keys that are counted at most; beyond them those that recover soonest are forgotten.
+    /// The most keys that are counted. Beyond that, a new key evicts one of those that recover soonest.
     pub max_keys: usize,
 }
 
 impl Default for Options {
-    /// The share of somebody who is alone, and some 10 MB.
+    /// One replica, and about 10 MB of keys.
     fn default() -> Self {
         Self { replicas: NonZeroU32::MIN, max_keys: 100_000 }
     }
 }
 
-/// The policy with its counters; clones share them.
+/// The policies, with the counters of `local`; clones share the counters.
 #[derive(Clone, Debug)]
 pub struct FailurePolicies {
     local: Memory,
@@ -43,21 +42,21 @@ pub struct FailurePolicies {
 pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 impl FailurePolicies {
-    /// Nothing is counted yet.
+    /// Policies without any counters.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self { local: Memory::new(memory::Options { max_keys: options.max_keys }), replicas: options.replicas }
     }
 
-    /// The counters of `local`: to sweep them, and to show how many there are.
+    /// The counters of `local`, for sweeping and metrics.
     #[must_use]
     pub const fn local(&self) -> &Memory {
         &self.local
     }
 
-    /// Decides what the store did not, by each limit's policy. `at` is called when `local` decides.
+    /// Decides the checks that the store did not. `at` is called only if `local` decides any.
     #[must_use]
-    pub fn apply_policies(&self, checks: &Checks, partial: PartialDecisions, at: impl FnOnce() -> Arrival) -> Decisions {
+    pub fn apply(&self, checks: &Checks, partial: PartialDecisions, at: impl FnOnce() -> Arrival) -> Decisions {
         let mut decisions = Decisions::with_capacity(partial.len());
         let Some(first) = partial.iter().find_map(|answer| answer.err()) else {
             decisions.extend(partial.into_iter().flatten());
@@ -108,7 +107,7 @@ impl FailurePolicies {
     }
 }
 
-/// What a check's own policy says; `local` passes until it is decided. A limit in shadow mode neither refuses nor fails its request.
+/// The decision by a check's own policy; `local` allows until it is decided. A limit in shadow mode neither refuses nor fails its request.
 const fn by_policy(check: &Check, error: StoreError) -> Decision {
     match check.on_store_failure {
         OnStoreFailure::Error if !check.modes.shadow => Decision::Fails(error),

@@ -1,6 +1,6 @@
-//! A request that counts as a whole or not at all: what each check says, and what is to be written.
+//! `commit: all_or_none`: decides the checks of a request that is counted as a whole or not at all.
 //!
-//! The twin of `lua/all_or_none.lua`. Pure: a store brings the states and writes the outcome.
+//! The twin of `lua/all_or_none.lua`. Pure: a store passes the states in and writes the outcome.
 
 use smallvec::SmallVec;
 
@@ -9,23 +9,24 @@ use crate::algorithm::{Arrival, State};
 use crate::time::Span;
 use crate::verdict::Verdict;
 
-/// The outcome for all checks of a plan.
+/// The outcome of all checks of a request.
 #[derive(Debug)]
 pub struct AllOrNone {
-    /// One per check, in order.
+    /// One per check, by its index.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// What to write: the check whose key it is, the state, and how long to keep it at least. Empty when the request is refused. A key
-    /// stands here once.
+    /// The states to write: a check with the key, the new state, and how long to keep it at least. Each key occurs once. Empty if the request is
+    /// over its limit.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
 }
 
-/// The first check of a key, its state as of now, and how long to keep it when it changed.
-type Known = (CheckIndex, Option<State>, Option<Span>);
+/// The first check with a key, the key's current state, and how long to keep that if it changed.
+type Stepped = (CheckIndex, Option<State>, Option<Span>);
 
 impl AllOrNone {
-    /// Steps all checks in order on what `stored` says of each, where a later check on the same key (`same`) sees the earlier one's step.
+    /// Steps all checks in order. `stored` returns the stored state of a check's key, and `same` tells whether two checks have the same key; then the
+    /// later check continues from the state that the earlier one left.
     ///
-    /// When the request is refused nothing is written, and the checks that were not over say what they had left: what a look would.
+    /// If the request is over its limit nothing is written, and the verdicts of the checks that were allowed become those of a look.
     pub fn decide(
         checks: &Checks,
         at: Arrival,
@@ -33,7 +34,7 @@ impl AllOrNone {
         same: impl Fn(CheckIndex, CheckIndex) -> bool,
     ) -> Self {
         let mut verdicts: SmallVec<[Verdict; 4]> = SmallVec::new();
-        let mut states: SmallVec<[Known; 4]> = SmallVec::new();
+        let mut states: SmallVec<[Stepped; 4]> = SmallVec::new();
         for (index, check) in checks.indexed() {
             let known = states.iter().position(|(other, ..)| same(*other, index));
             let known = known.unwrap_or_else(|| {
@@ -55,7 +56,7 @@ impl AllOrNone {
             }
             return Self { verdicts, writes: SmallVec::new() };
         }
-        let written = |(index, state, keep_for): Known| Some((index, state?, keep_for?));
+        let written = |(index, state, keep_for): Stepped| Some((index, state?, keep_for?));
         Self { verdicts, writes: states.into_iter().filter_map(written).collect() }
     }
 }

@@ -20,7 +20,7 @@ pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     pub(super) checks: SmallVec<[Check; 4]>,
-    /// The keys of all checks, one behind the other.
+    /// The keys of all checks, concatenated.
     pub(super) keys: Vec<u8>,
     /// Whether a check that is over its limit keeps the others from being counted.
     pub commit: Commit,

@@ -72,7 +72,7 @@ fn figures() -> impl Strategy<Value = Options> {
     let percents = [number(), number(), number(), number()];
     (prop::collection::vec(number(), 8), prop::collection::vec(span(), 9), percents).prop_map(|(numbers, spans, ramp_percent)| Options {
         consecutive_failures: numbers[0],
-        shortest_row: spans[0],
+        min_streak: spans[0],
         window: spans[1],
         min_calls: numbers[1],
         failure_percent: numbers[2],

@@ -82,8 +82,8 @@ fn some_deadlines_missed_do_not_keep_it_open() {
     let mut breaker = ramp();
     // Two calls of a hundred.
     for millis in 110..600 {
-        tell(&mut breaker, millis, Good(98, 0));
-        tell(&mut breaker, millis, Bad(2));
+        report(&mut breaker, millis, Good(98, 0));
+        report(&mut breaker, millis, Bad(2));
     }
     assert_eq!(breaker.state(), State::Closed);
 }
@@ -96,15 +96,15 @@ fn healed_after(away: Away, outage_micros: u64, jitters: &[u32]) -> u64 {
     for &jitter in jitters.iter().cycle().take(1_000) {
         let Some(due) = breaker.next_probe() else { break };
         assert!(!breaker.admits(due));
-        let (told, found) = match away {
+        let (at, found) = match away {
             _ if due.0 >= back => (due.0 + ANSWER_MICROS, Ok(())),
             Away::Hangs if due.0 + PROBE_MICROS > back => (back + ANSWER_MICROS, Ok(())),
             Away::Refuses => (due.0, Err(Why::Outage)),
             Away::Hangs | Away::Swallows => (due.0 + PROBE_MICROS, Err(Why::Outage)),
         };
-        breaker.probed(Micros(told), found, jitter);
-        if breaker.admits(Micros(told)) {
-            return told.saturating_sub(back);
+        breaker.probed(Micros(at), found, jitter);
+        if breaker.admits(Micros(at)) {
+            return at.saturating_sub(back);
         }
     }
     u64::MAX

@@ -1,4 +1,4 @@
-//! Under given time: what is remembered, for how long, and that no refusal is one that the store would not have made.
+//! With time passed in: what is cached and for how long, and that the store would have made every refusal of the cache.
 
 use std::collections::HashMap;
 
@@ -53,17 +53,17 @@ impl DenialCache {
     }
 
     /// Learns the answers to all checks in a decision without length.
-    fn learn_all(&self, checks: &Checks, answers: &[Verdict], at: Instant) {
+    fn record_all(&self, checks: &Checks, answers: &[Verdict], at: Instant) {
         let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
-        self.learn(checks, &checks.indices(), &answers, at, at);
+        self.record(checks, &checks.indices(), &answers, at, at);
     }
 }
 
 #[test]
-fn an_entry_ends_when_the_store_would_allow_again_reckoned_from_before_it_was_asked() {
+fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() {
     let (cache, began) = (cache(), Instant::now());
     let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 2)]);
-    cache.learn(&one, &[CheckIndex(0)], &[Ok(refused_for(100))], began, began + ms(30));
+    cache.record(&one, &[CheckIndex(0)], &[Ok(refused_for(100))], began, began + ms(30));
     assert_eq!(cache.entries(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
@@ -78,48 +78,48 @@ fn no_entry_lives_longer_than_a_second() {
     let (cache, began) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::SlidingWindowLog, 10, false);
     let (long, never) = (checks(algorithm, &[("long", 1)]), checks(algorithm, &[("never", 11)]));
-    cache.learn_all(&long, &[refused_for(3_600_000)], began);
-    cache.learn_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
+    cache.record_all(&long, &[refused_for(3_600_000)], began);
+    cache.record_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
     for checks in [long, never] {
         assert_eq!((cache.knows(&checks, began + ms(999)), cache.knows(&checks, began + ms(1_000))), (vec![true], vec![false]));
     }
 }
 
 #[test]
-fn so_many_hits_are_refused_and_any_more() {
+fn as_many_hits_and_more_are_refused() {
     let (cache, now) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::TokenBucket, 10, false);
     let asked = |hits| checks(algorithm, &[("a", hits)]);
-    cache.learn_all(&asked(5), &[refused_for(500)], now);
+    cache.record_all(&asked(5), &[refused_for(500)], now);
     for (hits, known) in [(1, false), (4, false), (5, true), (6, true), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
         assert_eq!(cache.knows(&asked(hits), now), [known], "{hits} hits");
     }
     assert_eq!(cache.refused(&asked(10), now)[0].map(|verdict| verdict.retry_after), Some(Wait::For(Span::from_micros(500_000))));
     assert_eq!(cache.refused(&asked(11), now)[0].map(|verdict| verdict.retry_after), Some(Wait::Never));
     // Of two that hold, the one of fewer hits stays.
-    cache.learn_all(&asked(3), &[refused_for(200)], now);
-    cache.learn_all(&asked(7), &[refused_for(900)], now);
+    cache.record_all(&asked(3), &[refused_for(200)], now);
+    cache.record_all(&asked(7), &[refused_for(900)], now);
     assert_eq!(cache.knows(&asked(3), now + ms(199)), [true]);
     assert_eq!(cache.knows(&asked(7), now + ms(201)), [false]);
-    cache.learn_all(&asked(7), &[refused_for(900)], now + ms(201));
+    cache.record_all(&asked(7), &[refused_for(900)], now + ms(201));
     assert_eq!(cache.knows(&asked(7), now + ms(202)), [true], "what has ended makes room");
 }
 
 #[test]
-fn a_fixed_window_that_counts_denied_hits_is_over_for_any_hits() {
+fn a_fixed_window_that_counts_denied_hits_refuses_any_number_of_hits() {
     let (counted, other, now) = (cache(), cache(), Instant::now());
     let asked = |algorithm, hits| checks(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
     let answer = [refusal(Wait::Never, Span::from_micros(700_000))];
-    counted.learn_all(&asked(FIXED, 15), &answer, now);
+    counted.record_all(&asked(FIXED, 15), &answer, now);
     assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(699)), [true]);
     assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(700)), [false], "the window has ended");
     let verdict = counted.refused(&asked(FIXED, 1), now)[0].expect("refused");
     assert_eq!(verdict.retry_after, Wait::For(Span::from_micros(700_000)));
     // Neither one that does not, nor a group, in which a refused hit is not taken.
     let not_counted = FixedWindow { count_denied: false, ..FIXED };
-    other.learn_all(&asked(not_counted, 15), &answer, now);
+    other.record_all(&asked(not_counted, 15), &answer, now);
     assert_eq!((other.knows(&asked(not_counted, 14), now), other.knows(&asked(not_counted, 15), now)), (vec![false], vec![true]));
-    other.learn_all(&group(asked(FIXED, 15)), &answer, now);
+    other.record_all(&group(asked(FIXED, 15)), &answer, now);
     assert_eq!((other.knows(&asked(FIXED, 14), now), other.knows(&asked(FIXED, 15), now)), (vec![false], vec![true]));
 }
 
@@ -128,31 +128,31 @@ fn a_give_back_asks_the_store_and_ends_the_entry() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
     let denied = [refused_for(900)];
-    cache.learn_all(&asked(&[("a", 1)]), &denied, now);
-    cache.learn_all(&asked(&[("b", 1)]), &denied, now);
+    cache.record_all(&asked(&[("a", 1)]), &denied, now);
+    cache.record_all(&asked(&[("b", 1)]), &denied, now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("a", -1)]), now), [false, false], "what comes behind a give-back may be allowed");
     // Whether it is known to have happened or not, and whatever the same request was refused.
     let both = asked(&[("a", -1), ("a", 1)]);
-    cache.learn(&both, &both.indices(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
+    cache.record(&both, &both.indices(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [false, true]);
 }
 
 #[test]
-fn a_changed_amount_does_not_meet_old_entries() {
+fn a_changed_amount_does_not_find_old_entries() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |fixed| checks(Algorithm::FixedWindow(fixed), &[("a", 1)]);
-    cache.learn_all(&asked(FIXED), &[refused_for(900)], now);
+    cache.record_all(&asked(FIXED), &[refused_for(900)], now);
     assert_eq!(cache.knows(&asked(FIXED), now), [true]);
     assert_eq!(cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now), [false]);
     let bucket = made(AlgorithmKind::TokenBucket, 10, false);
     let Algorithm::TokenBucket(token) = bucket else { panic!("a bucket") };
-    cache.learn_all(&checks(bucket, &[("b", 1)]), &[refused_for(900)], now);
+    cache.record_all(&checks(bucket, &[("b", 1)]), &[refused_for(900)], now);
     let larger = Algorithm::TokenBucket(crate::algorithm::TokenBucket { burst: 11, ..token });
     assert_eq!((cache.knows(&checks(bucket, &[("b", 1)]), now), cache.knows(&checks(larger, &[("b", 1)]), now)), (vec![true], vec![false]));
 }
 
 #[test]
-fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
+fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
     let (cache, now) = (cache(), Instant::now());
     let rate = Rate { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 };
     let leaky = |max_delay| {
@@ -160,22 +160,22 @@ fn what_a_shaper_refuses_is_not_remembered_but_for_strict_slots() {
         checks(Algorithm::try_new(&rate, &options).expect("an algorithm"), &[("a", 1)])
     };
     for (max_delay, known) in [(Span::ZERO, true), (Span::from_secs(1), false)] {
-        cache.learn_all(&leaky(max_delay), &[refused_for(900)], now);
+        cache.record_all(&leaky(max_delay), &[refused_for(900)], now);
         assert_eq!(cache.knows(&leaky(max_delay), now), [known]);
     }
 }
 
 #[test]
-fn a_group_is_known_as_a_whole_or_not_at_all() {
+fn checks_that_commit_all_or_none_are_cached_together_or_not_at_all() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
     let allowed = Verdict { allowed: true, ..refused_for(1) };
-    cache.learn_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
+    cache.record_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [true, false]);
     assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [false, false]);
     assert_eq!(cache.knows(&group(asked(&[("a", 1)])), now), [true]);
     // The second of one key was refused because of the first, and neither is taken.
-    cache.learn_all(&group(asked(&[("c", 6), ("c", 5)])), &[allowed, refused_for(900)], now);
+    cache.record_all(&group(asked(&[("c", 6), ("c", 5)])), &[allowed, refused_for(900)], now);
     assert_eq!(cache.knows(&asked(&[("c", 5)]), now), [false]);
 }
 
@@ -185,7 +185,7 @@ fn its_size_is_bounded_and_the_smallest_works() {
     for (bytes, most) in [(1, WAYS), (100, WAYS), (10_000, 10_000 / size_of::<Entry>()), (1 << 20, (1 << 20) / size_of::<Entry>())] {
         let (cache, now) = (DenialCache::new(Options { bytes }).expect("a cache"), Instant::now());
         for key in 0..50_000 {
-            cache.learn_all(&checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
+            cache.record_all(&checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
         }
         let last = checks(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
         assert_eq!(cache.knows(&last, now), [true], "the newest has a place");
@@ -258,7 +258,7 @@ proptest! {
             micros += trip;
             let answers = store.decide(&checks, &keys, &picked, arrival(micros));
             micros += trip;
-            cache.learn(&checks, &picked, &answers, began, epoch + Duration::from_micros(micros));
+            cache.record(&checks, &picked, &answers, began, epoch + Duration::from_micros(micros));
         }
     }
 }

@@ -37,10 +37,10 @@ fn verdict(allowed: bool) -> Verdict {
     Verdict { allowed, remaining: 0, used: 5, reset_after: second, retry_after: Wait::For(second), delay: Span::ZERO }
 }
 
-/// What becomes of some checks, with a letter for each check: passes (`a`), is refused (`d`), fails (`e`), is decided locally (`L` allowed, `l`
-/// refused), was decided by the store (`S`, `s`); and then of the request.
+/// The decisions, with a letter for each check: allowed (`a`) or refused (`d`) by policy, failed (`e`), allowed or refused locally (`L`, `l`) or by
+/// the store (`S`, `s`); then the outcome of the request.
 fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision, StoreError>]) -> String {
-    let decisions = outage.apply_policies(checks, PartialDecisions::from(partial), at);
+    let decisions = outage.apply(checks, PartialDecisions::from(partial), at);
     let letter = |decision: &Decision| match decision {
         Decision::PolicyAllows(_) => 'a',
         Decision::PolicyRefuses(_) => 'd',
@@ -63,7 +63,7 @@ fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision
     let letters: String = decisions.iter().map(letter).collect();
     let fails = decisions.iter().any(|decision| decision.failure().is_some());
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
-    assert!(!(fails && refused), "who is refused is not failed");
+    assert!(!(fails && refused), "a refused request does not fail");
     letters
         + if fails {
             " UNAVAILABLE"
@@ -75,7 +75,7 @@ fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision
 }
 
 #[test]
-fn the_policies_of_one_request_come_to_one_answer() {
+fn the_policies_of_a_request_combine_to_one_outcome() {
     let table: [(&[(OnStoreFailure, Modes)], &str); 17] = [
         (&[(Error, PLAIN)], "e UNAVAILABLE"),
         (&[(Allow, PLAIN)], "a OK"),
@@ -101,7 +101,7 @@ fn the_policies_of_one_request_come_to_one_answer() {
 }
 
 #[test]
-fn what_the_store_did_decide_stays() {
+fn decisions_of_the_store_stay() {
     let (yes, no) = (Ok(Decision::Store(verdict(true))), Ok(Decision::DenialCache(verdict(false))));
     let two = |policy| checks(&[(Error, PLAIN), (policy, PLAIN)]);
     assert_eq!(decided(&outage(1), &two(Deny), &[yes, no]), "Ss OVER_LIMIT");
@@ -109,7 +109,7 @@ fn what_the_store_did_decide_stays() {
     assert_eq!(decided(&outage(1), &two(Error), &[yes, Err(DOWN)]), "Se UNAVAILABLE");
     assert_eq!(decided(&outage(1), &two(Allow), &[yes, Err(StoreError::Data("wrong type"))]), "Sa OK");
     assert_eq!(decided(&outage(1), &two(Local), &[yes, Err(DOWN)]), "SL OK");
-    // A refusal is one, whatever the other check would have said.
+    // A refusal stands, whatever the other check would have been.
     assert_eq!(decided(&outage(1), &two(Error), &[no, Err(DOWN)]), "sa OVER_LIMIT");
     assert_eq!(decided(&outage(1), &two(Local), &[no, Err(DOWN)]), "sL OVER_LIMIT");
 }
@@ -125,7 +125,7 @@ fn local_counts_a_share_of_the_limit() {
 }
 
 #[test]
-fn a_group_fails_as_a_group_and_counts_as_one() {
+fn checks_that_commit_all_or_none_fail_and_count_together() {
     let group = |of: &[(OnStoreFailure, Modes)]| {
         let mut group = checks(of);
         group.commit = Commit::AllOrNone;
@@ -135,13 +135,13 @@ fn a_group_fails_as_a_group_and_counts_as_one() {
     assert_eq!(decided(&outage(1), &group(&[(Allow, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), yes]), "ad OVER_LIMIT");
     assert_eq!(decided(&outage(1), &group(&[(Allow, PLAIN), (Error, PLAIN)]), &[Err(DOWN), yes]), "ae UNAVAILABLE");
     let outage = outage(4);
-    // A refused group counts nowhere.
+    // Where the request is refused, nothing is counted.
     assert_eq!(decided(&outage, &group(&[(Local, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), Err(DOWN)]), "ad OVER_LIMIT");
     assert_eq!(outage.local().size().keys, 0);
     let locals = group(&[(Local, PLAIN), (Local, PLAIN), (Allow, PLAIN)]);
     assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "LLa OK");
     assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "lla OVER_LIMIT", "each has a share of one");
-    // Quotas beside it that pass let it count, those that are over do not.
+    // A quota that is allowed by policy keeps the request from being refused; one that is refused does not.
     let keep = |first| group(&[(first, QUOTA), (Local, QUOTA)]);
     for (first, expected) in [(Allow, "al OK"), (Deny, "dl OVER_LIMIT")] {
         assert_eq!(decided(&outage, &keep(first), &[Err(DOWN); 2]), expected);

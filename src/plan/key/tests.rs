@@ -1,4 +1,4 @@
-//! No two different things share a key, whatever a client sends.
+//! Different counters never have the same key, whatever bytes a client sends.
 
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ proptest! {
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'}').count(), 1);
         let end = key.iter().rposition(|&byte| byte == b'}').expect("a brace");
         let mut tag_alone = Vec::new();
-        tag(&mut tag_alone, &algorithm(&meaning, 1));
+        write_tag(&mut tag_alone, &algorithm(&meaning, 1));
         prop_assert_eq!(&key[end + 1..], &tag_alone[..]);
     }
 
@@ -107,7 +107,7 @@ proptest! {
     fn the_amount_is_not_in_the_key(meaning in meaning(), limit in 0_u32..1_000) {
         let tag_of = |limit| {
             let mut out = Vec::new();
-            tag(&mut out, &algorithm(&meaning, limit));
+            write_tag(&mut out, &algorithm(&meaning, limit));
             out
         };
         prop_assert_eq!(tag_of(limit), tag_of(limit / 2));
@@ -133,7 +133,7 @@ fn tags_tell_algorithms_windows_and_ticks() {
         let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
         let algorithm = Algorithm::try_new(&rate, &Options { kind, burst, ..Options::default() }).expect("good options");
         let mut out = Vec::new();
-        tag(&mut out, &algorithm);
+        write_tag(&mut out, &algorithm);
         String::from_utf8(out).expect("ASCII")
     };
     assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None), "fw60");
