@@ -208,7 +208,7 @@ fn pages() -> Vec<String> {
             let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
             if entry.is_dir() && !name.starts_with('.') && name != "target" {
                 collect(&entry, pages);
-            } else if entry.is_file() && name.ends_with(".md") {
+            } else if entry.is_file() && entry.extension().is_some_and(|ending| ending == "md") {
                 pages.push(entry.strip_prefix(tools::repository()).expect("in the repository").to_string_lossy().into_owned());
             }
         }
