@@ -201,9 +201,9 @@ async fn hit_prints_what_was_decided() {
     assert!(stdout(&hit(&["year=2", "--hits", "0"])).contains("2 of 2"), "a look");
     hit(&["year=2", "--hits", "2"]);
     assert!(stdout(&hit(&["year=2", "--hits", "-1"])).contains("1 of 2"), "one given back");
-    let several = stdout(&hit(&["year=3", ",", "nobody=knows"]));
+    let several = stdout(&hit(&["year=3", ",", "unknown=key"]));
     assert_eq!(several.lines().map(|line| line.split_whitespace().next()).collect::<Vec<_>>(), [Some("OK"); 3], "{several}");
-    assert!(several.contains("nobody=knows: no limit"), "{several}");
+    assert!(several.contains("unknown=key: no limit"), "{several}");
 }
 
 #[tokio::test]
@@ -233,7 +233,7 @@ async fn a_health_watch_does_not_delay_the_end() {
         last = answer.status;
     }
     assert_eq!(last, 2, "NOT_SERVING, and then the end");
-    assert!(ends_soon(weir).await, "nobody was waited for");
+    assert!(ends_soon(weir).await, "it waited for no connection");
     drop(silent);
 }
 
@@ -249,7 +249,7 @@ async fn further_signals_skip_the_drain_delay_and_the_grace_period() {
     weir.wait_for_log("draining").await;
     weir.signal("TERM");
     weir.wait_for_log("cut off").await;
-    assert!(ends_soon(weir).await, "nobody was waited for");
+    assert!(ends_soon(weir).await, "it waited for no connection");
 }
 
 /// Whether the process ends within six seconds; its grace period for requests in flight is ten. The test's clients keep running meanwhile, so

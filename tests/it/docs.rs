@@ -178,7 +178,7 @@ fn every_alert_has_its_metric() {
     let url = redis.url();
     let pages = [&[][..], &[("REDIS_URL", &url[..])]].map(|environment| {
         let weir = Weir::start_in(copy_examples, environment);
-        http_client::post(weir.http_addr(), "/json", br#"{"domain": "nobody", "descriptors": [{"entries": [{"key": "k"}]}]}"#);
+        http_client::post(weir.http_addr(), "/json", br#"{"domain": "unknown", "descriptors": [{"entries": [{"key": "k"}]}]}"#);
         let wanted = if environment.is_empty() { "weir_memory_keys" } else { "weir_redis_up" };
         let page = || Some(weir.get("/metrics").1).filter(|page| page.contains(wanted));
         wait::eventually(page).expect("an inspection of Redis")

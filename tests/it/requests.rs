@@ -73,7 +73,7 @@ async fn statuses_are_complete_and_in_order() {
     each_store(async |client| {
         let descriptors = vec![
             descriptor(&[("user", "a")]),
-            descriptor(&[("nobody", "knows")]),
+            descriptor(&[("unknown", "key")]),
             descriptor(&[("free", "")]),
             descriptor(&[("white", "x")]),
             descriptor(&[("path", "/login"), ("user", "a")]),
@@ -255,6 +255,6 @@ async fn shadow_mode_and_quota_mode_apply_to_the_whole_process() {
     let weir = Weir::start(LIMITS, &[("QUOTA_MODE", "true")]);
     let client = &mut weir.client().await;
     let none = || descriptor(&[("none", "")]);
-    assert_eq!(ask(client, vec![none(), descriptor(&[("nobody", "knows")])]).await.overall_code(), Code::Ok);
+    assert_eq!(ask(client, vec![none(), descriptor(&[("unknown", "key")])]).await.overall_code(), Code::Ok);
     assert_eq!(ask(client, vec![none()]).await.overall_code(), Code::OverLimit);
 }

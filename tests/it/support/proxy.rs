@@ -444,8 +444,8 @@ mod tests {
         proxy.set_listener(ListenerState::Closed);
         assert_eq!(TcpStream::connect(proxy.address()).expect_err("refused").kind(), io::ErrorKind::ConnectionRefused);
         proxy.set_listener(ListenerState::AcceptAndClose);
-        assert!(round_trip(&mut connect(&proxy), "nobody").is_err());
+        assert!(round_trip(&mut connect(&proxy), "lost").is_err());
         proxy.set_listener(ListenerState::Open);
-        round_trip(&mut connect(&proxy), "somebody").expect("an echo");
+        round_trip(&mut connect(&proxy), "delivered").expect("an echo");
     }
 }
