@@ -1,6 +1,6 @@
 //! What each algorithm does to the same traffic, as pictures; and how far the sliding counter is from the exact log.
 //!
-//! `cargo bench --bench plots` writes `benches/plots/*.svg` and prints the table of LIMITS.md. Nothing here is timed: the pure steps
+//! `cargo bench --bench plots` writes `benches/plots/*.svg` and prints the table of config/README.md. Nothing here is timed: the pure steps
 //! run on given times, so that the same pictures come out everywhere, and a test compares them.
 
 use std::collections::VecDeque;

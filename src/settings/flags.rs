@@ -22,7 +22,7 @@ use crate::store::memory;
 pub struct Flags {
     /// Folder of limit files, or one file [default: ./config, or the path that the RUNTIME_ variables give]
     ///
-    /// Weir reads every file below the folder, whatever its name.
+    /// Weir reads every file below the folder, whatever its name, except README and README.md.
     #[arg(long, help_heading = "Limit files", value_name = "PATH")]
     pub(super) config: Option<PathBuf>,
     /// Address of the gRPC listener: an IP address or a name of this machine

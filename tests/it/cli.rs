@@ -116,6 +116,9 @@ fn the_examples_have_no_problems() {
     assert!(stdout(&output).starts_with("ok: "));
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("config")).expect("config/") {
         let path = file.expect("a file").path();
+        if path.ends_with("README.md") {
+            continue;
+        }
         let output = weir(&["check", "--strict", &path.to_string_lossy()], &[]);
         assert!(output.status.success(), "{}: {}", path.display(), stdout(&output));
     }

@@ -128,7 +128,7 @@ fn run(commands: &[Shown]) {
         match command.split_whitespace().collect::<Vec<_>>()[..] {
             // Cargo has built the binary for this test.
             ["cargo", "install", "--locked", "--path", "."] => {}
-            ["weir", "serve"] => {
+            ["cargo", "run", "--release"] => {
                 let real = first_log_lines(shown.output.len());
                 let shown: Vec<_> = shown.output.iter().map(|line| without_time_and_addresses(line)).collect();
                 assert_eq!(shown, real, "what the page shows, and what the process logs");

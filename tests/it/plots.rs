@@ -1,4 +1,4 @@
-//! The plots and the table of LIMITS.md are those that the algorithms draw now.
+//! The plots and the table of config/README.md are those that the algorithms draw now.
 
 #[path = "../../benches/plots.rs"]
 mod drawn;
@@ -12,12 +12,15 @@ fn the_plots_are_those_of_the_algorithms() {
     for (name, kind) in AlgorithmKind::NAMED {
         let kept = tools::file(&format!("benches/plots/{name}.svg"));
         assert!(kept == drawn::picture(name, kind), "{name}.svg is an old one; run `cargo bench --bench plots`");
-        assert!(tools::file("LIMITS.md").contains(&format!("benches/plots/{name}.svg")), "LIMITS.md does not show {name}");
+        assert!(tools::file("config/README.md").contains(&format!("benches/plots/{name}.svg")), "config/README.md does not show {name}");
     }
 }
 
 #[test]
 fn the_accuracy_of_the_counter_is_what_the_page_says() {
     let table = drawn::distance();
-    assert!(tools::file("LIMITS.md").contains(table.trim()), "run `cargo bench --bench plots`, and put its table into LIMITS.md:\n{table}");
+    assert!(
+        tools::file("config/README.md").contains(table.trim()),
+        "run `cargo bench --bench plots`, and put its table into config/README.md:\n{table}"
+    );
 }

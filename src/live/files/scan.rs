@@ -22,6 +22,9 @@ const MAX_DEPTH: usize = 32;
 /// The largest file that is read.
 pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 
+/// Files that describe a folder to people, and hold no limits. Names such as `README.yaml` are not among them: a file of limits is never skipped.
+const DESCRIPTIONS: [&[u8]; 2] = [b"README", b"README.md"];
+
 /// The most bytes of all files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 
@@ -150,7 +153,8 @@ impl Walk {
     }
 
     fn is_ignored(&self, name: &OsStr) -> bool {
-        name.as_bytes().starts_with(b"..") || (self.ignore_dot_files && name.as_bytes().starts_with(b"."))
+        let name = name.as_bytes();
+        name.starts_with(b"..") || (self.ignore_dot_files && name.starts_with(b".")) || DESCRIPTIONS.contains(&name)
     }
 
     fn entry(&mut self, path: &Path, name: &Path, above: &mut Vec<PathBuf>) {

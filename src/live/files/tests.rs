@@ -186,12 +186,13 @@ fn watching_ends_with_its_future() {
 }
 
 #[test]
-fn files_are_read_in_the_order_of_their_names() {
+fn files_but_the_readme_are_read_in_the_order_of_their_names() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["c.yaml", "a.yaml", "b"] {
+    for name in ["c.yaml", "a.yaml", "b", "README", "README.md", "README.yaml"] {
         fs::write(folder.path().join(name), name).unwrap();
     }
     let read = read(&options(folder.path())).unwrap();
     let texts: Vec<_> = read.texts.iter().map(|source| (source.name.as_str(), source.text.as_slice())).collect();
-    assert_eq!(texts, [("a.yaml", &b"a.yaml"[..]), ("b", b"b"), ("c.yaml", b"c.yaml")]);
+    let limits: [&str; 4] = ["README.yaml", "a.yaml", "b", "c.yaml"];
+    assert_eq!(texts, limits.map(|name| (name, name.as_bytes())), "a README describes the folder");
 }
