@@ -1,19 +1,22 @@
--- commit: all_or_none: all checks of a request, or none when it is refused. Any check over its limit refuses; of quotas only all together
--- do; a shadow never does. The twin is src/plan/group.rs.
+-- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check over its limit refuses the request; a
+-- quota does so only if all quotas are over; a check in shadow mode never does. The twin is src/plan/all_or_none.rs.
+--
+-- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with `quotas` quotas that pass without a
+-- check. check(index, hits, line) steps or fails one check (see decide.lua).
 local all_or_none
--- The places of checks that were allowed, in a request that was not.
+-- The indices of checks that were allowed in a refused request.
 local looks
 if steps[65] then -- 'A'
   looks = {}
   all_or_none = function(first, last, quotas, check)
     local undo, results = {}, {}
     local quotas_over, is_over, err = 0, false, nil
-    for place = first, last do
-      local own = firsts and firsts[place] or place
+    for index = first, last do
+      local slot = firsts and firsts[index] or index
       local count = #undo
-      undo[count + 1], undo[count + 2], undo[count + 3] = own, states[own] or false, lives[own] or false
-      local result, role = check(place)
-      results[place] = result
+      undo[count + 1], undo[count + 2], undo[count + 3] = slot, states[slot] or false, lives[slot] or false
+      local result, role = check(index)
+      results[index] = result
       if result == nil then
         err = err or errors[#errors]
       end
@@ -28,20 +31,20 @@ if steps[65] then -- 'A'
     if not (err or is_over or (quotas > 0 and quotas == quotas_over)) then
       return
     end
-    for place = #undo - 2, 1, -3 do
-      local own = undo[place]
-      -- What was not read before is as it was found.
-      states[own], lives[own] = undo[place + 1] or found[own], undo[place + 2]
+    for index = #undo - 2, 1, -3 do
+      local slot = undo[index]
+      -- A state that was read during this request is the one found.
+      states[slot], lives[slot] = undo[index + 1] or found[slot], undo[index + 2]
     end
-    for place = first, last do
+    for index = first, last do
       if err then
-        if results[place] ~= nil then
-          check(place, nil, err)
+        if results[index] ~= nil then
+          check(index, nil, err)
         end
-      elseif results[place] then
-        -- It would have been allowed, and says what it has left: what a look says.
-        check(place, 0)
-        looks[#looks + 1] = place
+      elseif results[index] then
+        -- The check would have been allowed: a look reports what it has left.
+        check(index, 0)
+        looks[#looks + 1] = index
       end
     end
   end

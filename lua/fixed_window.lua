@@ -1,17 +1,19 @@
--- fixed_window: the count of one window as a whole number, the same that INCRBY counts. The twin is src/algorithm/fixed_window.rs.
--- The window is part of the key; its number and the times of the answer are the caller's business, who sends for how long to keep it.
+-- fixed_window. The twin is src/algorithm/fixed_window.rs.
+--
+-- State: the count of one window as decimal digits, which INCRBY counts too. The caller puts the window's number into the key and works out
+-- the times of the answer. Check parameter: the ticks for which to keep the key. Parameters: limit, count_denied.
 if steps[70] then -- 'F'
   steps[70] = function(from, to, hits, keep, _, tick_ms, limit, count_denied) -- 'F'
     local allowed
-    for place = from, to do
-      local own, state, readable = read(place, 70) -- 'F'
-      -- Redis counts to 19 digits.
+    for index = from, to do
+      local slot, state, readable = read(index, 70) -- 'F'
+      -- A count of Redis has at most 19 digits.
       if state and (#state > 19 or not string.match(state, '^%d+$')) then
-        readable = fail(place, 70) -- 'F'
+        readable = fail(index, 70) -- 'F'
       end
       allowed = nil
       if readable then
-        -- INCRBY counts further than Lua, whose numbers are exact up to here; so far over every limit the difference means nothing.
+        -- INCRBY counts beyond 2^53 - 1, up to which Lua is exact. That far above any limit, the difference does not matter.
         local count = math.min(tonumber(state or 0), 9007199254740991)
         local after = math.max(0, math.min(count + hits, 9007199254740991))
         allowed = hits < 0 or after <= limit
@@ -19,13 +21,13 @@ if steps[70] then -- 'F'
           after = count
         end
         if after ~= count then
-          states[own] = string.format('%.0f', after)
-          lives[own] = soonest + keep * tick_ms
+          states[slot] = string.format('%.0f', after)
+          lives[slot] = soonest + keep * tick_ms
           if kept then
-            kept[place] = keep
+            kept[index] = keep
           end
         end
-        rows[place] = struct.pack('<ddd', after, 0, allowed and 0 or -1)
+        rows[index] = struct.pack('<ddd', after, 0, allowed and 0 or -1)
       end
     end
     return allowed

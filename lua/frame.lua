@@ -1,86 +1,92 @@
--- The frame: decides many checks of many requests in one call. Behind it the files of the algorithms are joined (see
--- src/store/redis/wire/script.rs), and last decide.lua, into one text that never changes; nothing in it depends on a request.
+-- The first part of the script that decides all checks of a batch in one call: its arguments, its reply, and what all parts share. Behind it
+-- follow all_or_none.lua, log.lua, one file per algorithm, and decide.lua (see src/store/redis/wire/script.rs). The text never changes:
+-- Redis keeps every different script. The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
 --
--- KEYS are the keys of all checks, in order. ARGV[1] is empty, or for tests a time in microseconds in place of the server's. ARGV[2] has
--- the codes of the algorithms that occur, and an A if a request commits all or none: what is not used is not made, because making it would
--- be much of what a short call costs. The others are packed rows. ARGV[3], the limits that occur: the code of an algorithm, the microseconds
--- of a tick, and six numbers that mean what the algorithm says. ARGV[4], the checks, told in runs of neighbours that differ in nothing but
--- their keys: four times the number of a limit from 0 on, and where it matters plus 1 for a quota and 2 for a shadow; how many checks; the
--- hits of each; and one more number that belongs to the check and not to its limit. ARGV[5], the earliest deadline in microseconds of this
--- server's clock; then the requests, read only when one is late or commits all or none: 1 when it does; how many of the checks are its own;
--- quotas that pass without a check; its deadline. ARGV[6] is missing, or keys occur twice: for each check the first place with its key.
+-- KEYS: the keys of all checks, in order. A check is named by its index in KEYS, from 1 on.
 --
--- The reply is TIME's seconds and microseconds, then one packed text, and the lines of errors. The text has a row for each check. Where the
--- state tells all, the row is what was found, as the check met it, or zeros for none: the caller has a twin of each step and knows what it
--- means. Otherwise hits that count now; ticks until it has recovered; and 0 when allowed, or the retry of a refused check in ticks, -1 for
--- never. A first number below zero is an error: which of the lines. A given time adds behind all rows, for each check, the ticks for which
--- the state has to be kept, -1 when nothing changes. Last come the places of checks that were looks only: allowed, but not their request.
+-- ARGV, all packed in little-endian byte order by struct.pack, because Lua takes longer to convert a number from or to text than Redis
+-- takes to look up a key. All numbers are whole and below 2^53, where Lua's numbers are exact.
+--   1  empty; or, for tests, the time in microseconds that replaces the server's.
+--   2  the codes of the algorithms that occur (src/algorithm.rs), and 'A' if a request commits all or none. A step is defined only if its
+--      code is here: defining all of them would be much of the cost of a short call.
+--   3  one row per limit: the code of its algorithm; the microseconds of its tick; its six parameters, as the algorithm defines them.
+--   4  one row per run. A run is consecutive checks that differ only in their keys: four times the number of its limit, from 0 on, plus in
+--      requests that commit all or none 1 for a quota and 2 for shadow mode; how many checks it has; the hits of each; the check parameter.
+--   5  the earliest deadline of all requests, in microseconds of this server's clock; then one row per request: 1 if it commits all or none;
+--      how many checks it has; how many quotas pass without a check; its deadline. The rows are read only if a request is late or commits
+--      all or none.
+--   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise missing: each check has a slot of its own.
 --
--- First everything is read and stepped, then everything is written: a call is broken off either before its first write or not at all.
--- A key that cannot be read spoils only its own check. All numbers are whole and below 2^53, where Lua's numbers are exact. They are packed
--- and not written as text, because Lua takes longer to read and write a number than Redis takes to look a key up. Lua runs slowly, and here
--- every step of it counts: no function is called for a check where nothing is unusual but those that pack, and what is packed is the state
--- alone.
+-- The reply: the seconds and microseconds of TIME; one packed text; the error lines. The text has a row per check:
+--   - Where the state says everything, the row is the state that the check found, or zeros for none. Rust takes the same step on it.
+--   - Otherwise: the hits that count; the ticks until the key has recovered; 0 if allowed, else the retry in ticks, or -1 for never.
+--   - A failed check has minus the number of its error line.
+-- With a given time, the text goes on with a number per check: the ticks for which the state must be kept, or -1 if it did not change. It
+-- ends with the indices of checks that only looked, because they were allowed and their request was not.
+--
+-- All keys are read and stepped before the first write, so that an aborted call has written nothing. A key that cannot be read fails only
+-- its own checks. Lua is slow, so that the usual path of a check calls no functions but those that pack numbers.
 
 local call, list, floor = redis.call, unpack, math.floor
 
--- A function of an algorithm is made for each call anew, and costs by what it uses of the following: what is a library's or a constant, they
--- name themselves.
+-- Each call creates the functions of the algorithms that occur, at a cost per local variable of this file that they use. So they name
+-- library functions and constants themselves.
 
--- By the code of the algorithm, if it occurs: step(from, to, hits, own, present, tick_ms, ...) steps the checks of a run. `present` is now in
--- ticks of so many milliseconds; behind stand the six numbers of the limit. Returns of the last check whether it is allowed; nil when it failed.
+-- By code: true if the algorithm occurs, then its step(from, to, hits, parameter, present, tick_ms, ...), which steps the checks of a run.
+-- `present` is the time in ticks of `tick_ms` milliseconds; the limit's six parameters follow. Returns whether the last check is allowed,
+-- or nil if it failed.
 local steps = {}
--- Of a log (see log.lua): read(code, key) and write(key, state, life).
+-- Defined by log.lua if a log occurs: log_read(code, key) and log_write(key, log, life).
 local log_read, log_write
 
--- The time in milliseconds; and a key expires no sooner than this, because keys outlive what they mean by five seconds.
+-- The time in milliseconds, and the earliest expiry of a key: a key lives for five seconds longer than its state means something.
 local now_ms, soonest
 
--- By place: what was found under the key of a check, false for none; and by the first place of a key what stands there as of now, texts or
--- a log's table. The ticks to keep it for, at a given time.
+-- found: by index, the stored state, false for none. states: by slot, the current state, a text or the table of a log. kept: by index, with
+-- a given time, the ticks for which the state must be kept.
 local found, states, kept
--- By the first place of a key: until when it is to live, in milliseconds, if not on as it did. By place: what is answered, if not what was
--- found; and the first place with the same key, if not each has its own.
+-- lives: by slot, the new expiry of the key in milliseconds, if it changes. rows: by index, the reply row, if it is not what was found.
+-- firsts: by index, the slot (ARGV[6]).
 local lives, rows, firsts = {}, {}, ARGV[6]
--- The lines of errors.
+-- The error lines.
 local errors = {}
 for index = 1, #ARGV[2] do
   steps[string.byte(ARGV[2], index)] = true
 end
 
--- A row has three numbers, but that of sliding_window_counter (67) has four.
-local function fail(place, code, line)
+-- Fails a check with an error line. A row has three numbers; that of sliding_window_counter has four.
+local function fail(index, code, line)
   errors[#errors + 1] = line or 'ERR value is not an integer or out of range'
-  rows[place] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16) -- 'C'
+  rows[index] = struct.pack('<d', -#errors) .. string.rep('\0', code == 67 and 24 or 16) -- 'C'
 end
 
--- The first place of a key, what stands under it as of now, false for nothing, and whether that could be read; else it has failed. For checks
--- where this is not just what was found: what MGET does not know may be something else than a text.
-local function read(place, code)
-  local own = firsts and firsts[place] or place
-  local state = states[own]
+-- Reads the state of a check that MGET gave no text for, or that shares its key with an earlier check: nil from MGET may also mean a key of
+-- another type. Returns the slot, the current state or false, and whether the key could be read; if not, the check has failed.
+local function read(index, code)
+  local slot = firsts and firsts[index] or index
+  local state = states[slot]
   if not state then
     if log_read and (code == 76 or code == 66) then -- 'L', 'B'
-      state = log_read(code, KEYS[own])
+      state = log_read(code, KEYS[slot])
     else
-      state = redis.pcall('GET', KEYS[own])
+      state = redis.pcall('GET', KEYS[slot])
     end
     if type(state) == 'table' and state.err ~= nil then
-      fail(place, code, state.err)
-      return own, false, false
+      fail(index, code, state.err)
+      return slot, false, false
     end
-    found[own], states[own] = state, state
+    found[slot], states[slot] = state, state
   end
-  if not state or own ~= place then
-    rows[place] = state or string.rep('\0', code == 67 and 32 or 24) -- 'C'
+  if not state or slot ~= index then
+    rows[index] = state or string.rep('\0', code == 67 and 32 or 24) -- 'C'
   end
-  return own, state, true
+  return slot, state, true
 end
 
--- An expiry costs Redis more than the write that it belongs to. Where a state tells when it expires, it is given in advance: a life until
--- `needed`, in milliseconds, and for as long again, but ten seconds more at least, and a minute if the key has had a life before: who comes
--- once takes no room for longer, and who comes often is seldom written so. Returns the expiry.
-local function renew(own, needed, before)
-  lives[own] = needed + math.max(needed - now_ms, before <= 1 and 10000 or 60000)
-  return lives[own]
+-- Setting an expiry costs Redis more than the write that it belongs to, so that states which hold their expiry get it in advance: until
+-- `needed`, in milliseconds, and for the same time again. The addition is at least 10 s for a new key, so that a key that is used once does
+-- not stay for long, and at least 60 s for others, so that a busy key seldom needs a new expiry. Returns the expiry.
+local function renew(slot, needed, before)
+  lives[slot] = needed + math.max(needed - now_ms, before <= 1 and 10000 or 60000)
+  return lives[slot]
 end

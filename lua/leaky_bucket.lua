@@ -1,25 +1,28 @@
--- leaky_bucket: the newest tick and the backlog in units; a hit adds `window` units, a tick drains `rate` of them; none is empty. The twin is
--- src/algorithm/leaky_bucket.rs. The check's own number is how many ticks the caller can be held, `longest` at most.
+-- leaky_bucket. The twin is src/algorithm/leaky_bucket.rs, which also describes the algorithm.
+--
+-- State: the key's expiry in milliseconds; the tick of the last change; the backlog in units. A hit adds `window` units and each tick drains
+-- `rate` units. No state means an empty queue. Check parameter: how many ticks the caller can be held, at most `longest`. Parameters: rate,
+-- window, longest, count_denied.
 if steps[81] then -- 'Q'
-  steps[81] = function(from, to, hits, patience, present, tick_ms, rate, window, longest, count_denied) -- 'Q'
+  steps[81] = function(from, to, hits, max_hold, present, tick_ms, rate, window, longest, count_denied) -- 'Q'
     local room, added = longest * rate, hits * window
     local most = room + window + rate * window
-    -- The longest backlog that admits the hits: what is given back always may be, and a look asks whether there is debt.
+    -- The longest backlog at which the hits are allowed: a give-back is always allowed, and a look is refused in debt.
     local threshold = hits < 0 and most or room + window
     if rate == 0 then
-      -- A queue that does not drain admits nothing and remembers nothing.
+      -- A queue that does not drain allows nothing and stores nothing.
       added, threshold = 0, hits > 0 and -1 or most
     elseif hits > 0 then
-      threshold = hits <= floor(room / window) + 1 and math.min(room - (hits - 1) * window, patience * rate) or -1
+      threshold = hits <= floor(room / window) + 1 and math.min(room - (hits - 1) * window, max_hold * rate) or -1
     end
-    -- A life may be a tick too long, which saves the rounding.
+    -- A life may be one tick too long, which avoids rounding.
     local unit_ms, soonest = tick_ms / rate, soonest + tick_ms
     local states, firsts, kept, unpack, pack = states, firsts, kept, struct.unpack, struct.pack
     local allowed
-    for place = from, to do
-      local own, text, readable = place, states[place]
-      if not text or firsts and firsts[place] ~= place then
-        own, text, readable = read(place, 81) -- 'Q'
+    for index = from, to do
+      local slot, text, readable = index, states[index]
+      if not text or firsts and firsts[index] ~= index then
+        slot, text, readable = read(index, 81) -- 'Q'
         text = text or readable and pack('<ddd', 1, present, 0)
       end
       allowed = nil
@@ -31,13 +34,13 @@ if steps[81] then -- 'Q'
             stored = most
           end
           if last <= t then
-            -- However long the gap: where the product is not exact any more, it is far too much.
+            -- After a long gap the product is not exact, but then it is far above the backlog, and the queue is empty.
             backlog = stored - (t - last) * rate
             if backlog < 0 then
               backlog = 0
             end
           elseif last - t <= window then
-            -- The clock went back: on from where it was, and all waits are longer by as much.
+            -- The clock went back: continue at the stored tick, with all waits longer by the difference.
             t, backlog, earliest = last, stored, soonest + (last - t) * tick_ms
           end
           local after = backlog + added
@@ -53,17 +56,17 @@ if steps[81] then -- 'Q'
           if after ~= backlog then
             local needed = earliest + after * unit_ms
             if expiry < needed then
-              expiry = renew(own, needed, expiry)
+              expiry = renew(slot, needed, expiry)
             end
-            states[own] = pack('<ddd', expiry, t, after)
+            states[slot] = pack('<ddd', expiry, t, after)
             if kept then
-              kept[place] = after > 0 and math.ceil(after / rate) + t - present or 1
+              kept[index] = after > 0 and math.ceil(after / rate) + t - present or 1
             end
           end
         end
       end
       if allowed == nil and text then
-        fail(place, 81) -- 'Q'
+        fail(index, 81) -- 'Q'
       end
     end
     return allowed

@@ -1,19 +1,24 @@
--- What sliding_window_log and sliding_window_buckets keep: every tick that had hits, with the running total behind it. For the buckets a
--- tick is the number of a bucket.
+-- The state of sliding_window_log and sliding_window_buckets: an entry for each tick that had hits, with the running total after it. For
+-- buckets, a tick is the number of a bucket. There is no twin: Rust keeps these states as src/algorithm/sliding_window_log.rs and
+-- sliding_window_buckets.rs do, and a test compares their contents.
 --
--- Stored is one packed string: a header, then cells of equal size. Cell number `first` is the oldest entry, `last` is one behind the newest
--- cell, and the newest entry of all stands in the header: hits of one tick change nothing else. An entry is its tick and the total after
--- it; totals count up modulo a power of two, so that only differences mean something. Few cells are ever read: a check costs O(log n).
+-- Stored is one packed string: a header, then cells of equal size. Cell number `first` is the oldest entry, and `last` is one after the newest
+-- cell. The newest entry is in the header, so that hits of the same tick change nothing else. Totals count modulo a power of two: only
+-- differences have a meaning. A check reads O(log n) cells.
 --
--- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest` is the newest tick that anything happened
--- at, `room` the cells that there is place for, `base` the total before the oldest entry. One cell may be `pushed` and not written yet:
--- within a call the time stands still, so that there is never a second one.
+-- In a call a log is a table that never changes. `tip` and `total` are the newest entry, `newest` is the latest tick of any change, `room` is
+-- the number of cells that the string has space for, and `base` is the total before the oldest entry. One cell may be `pushed` and not yet
+-- written; there is never a second one, because time does not advance within a call.
+--
+-- Defines, for this file and the two algorithms: log_of makes a log, log_step steps one check, log_run steps the checks of a run; for
+-- decide.lua: log_read and log_write.
 local log_of, log_step, log_run
 if steps[76] or steps[66] then -- 'L', 'B'
   local pack, unpack, min, max = struct.pack, struct.unpack, math.min, math.max
   local HEADER, HEADER_SIZE, VERSION = '>BI4I4I4I7I7I6I6', 39, 1
 
-  -- The packing of a cell, its size, and what totals are counted up to. A log's limit is 100,000 at most, and debt doubles it.
+  -- The packing of a cell, its size in bytes, and the modulus of totals. The limit of a sliding_window_log is at most 100,000, and debt
+  -- doubles it.
   local packings = {
     [76] = { '>I7I3', 10, 16777216 }, -- 'L'
     [66] = { '>I7I6', 13, 281474976710656 }, -- 'B'
@@ -23,7 +28,8 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return { code = code, first = first, last = last, room = room, newest = newest, tip = tip, base = base, total = total, pushed = pushed }
   end
 
-  -- An error without a line is the usual one.
+  -- Reads the header. Returns false if there is no key, and a table with `err` if it is not a log; `err = false` stands for the usual error
+  -- line.
   log_read = function(code, key)
     local text = redis.pcall('GETRANGE', key, 0, HEADER_SIZE - 1)
     if type(text) == 'table' then
@@ -42,7 +48,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return log_of(code, first, last, room, newest, tip, base, total)
   end
 
-  -- The tick and the total of an entry; `last` is the newest.
+  -- The tick and the total of entry `index`; the newest is `last`.
   local function log_entry(log, key, index)
     if index == log.last then
       return log.tip, log.total
@@ -60,8 +66,8 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return at > tick and (total - log.base) % packings[log.code][3] >= sum
   end
 
-  -- The first entry from `index` on whose tick is above `tick` and whose total is at least `sum` above the base; one behind the newest if
-  -- there is none. Steps grow from the start, because it is mostly there, then halve.
+  -- The first entry from `index` on whose tick is above `tick` and whose total is at least `sum` above the base; if there is none, one
+  -- after the newest. A galloping search, because the entry is mostly near the start: steps double, then a binary search.
   local function log_search(log, key, index, tick, sum)
     local low, high, stride = index, index, 1
     while high <= log.last and not log_is_found(log, key, high, tick, sum) do
@@ -110,7 +116,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return log_of(log.code, log.first, log.last + 1, log.room, tick, tick, log.base, total, { log.last, log.tip, log.total })
   end
 
-  -- Forgets the entries up to `tick`.
+  -- Drops the entries up to `tick`.
   local function log_drop(log, key, tick)
     local index = log_search(log, key, log.first, tick, 0)
     if index == log.first then
@@ -159,15 +165,15 @@ if steps[76] or steps[66] then -- 'L', 'B'
     return allowed, count, count > 0 and after.tip, retry, after ~= log and after
   end
 
-  -- A log's expiry is not stored, so that its life is given each time.
+  -- Writes a changed log. The log does not hold its expiry, so that every write sets it.
   log_write = function(key, log, life)
     local packing = packings[log.code]
     local pushed = log.pushed
-    -- What was pushed may have been given back since.
+    -- A give-back may have removed the pushed cell.
     if pushed and pushed[1] >= log.last then
       pushed = nil
     end
-    -- The place is full, or half of it is dead: pack the living anew, with an eighth to grow.
+    -- If the string is full, or half of its cells are dropped, write the remaining cells anew, with space for an eighth more.
     local is_full = log.room == 0 or pushed and (log.last > log.room or (log.first > 64 and log.first * 2 > log.last))
     if not is_full then
       call('SETRANGE', key, '0', pack(HEADER, VERSION, log.first, log.last, log.room, log.newest, log.tip, log.base, log.total))
@@ -194,25 +200,25 @@ if steps[76] or steps[66] then -- 'L', 'B'
   -- window after e * scale + offset ticks. A changed log is kept for `life` ticks at least.
   log_run = function(code, t, tick_ms, from, to, scale, life, step)
     local allowed
-    for place = from, to do
-      local own, log, readable = read(place, code)
+    for index = from, to do
+      local slot, log, readable = read(index, code)
       if log and log.code ~= code then
-        readable = fail(place, code)
+        readable = fail(index, code)
       end
       allowed = nil
       if readable then
         local used, newest, retry, after, offset
-        allowed, used, newest, retry, after, offset = step(log, KEYS[own], t)
+        allowed, used, newest, retry, after, offset = step(log, KEYS[slot], t)
         local reset = newest and newest * scale + offset or 0
         if after then
           local keep = max(1, reset, life)
-          states[own] = after
-          lives[own] = soonest + keep * tick_ms
+          states[slot] = after
+          lives[slot] = soonest + keep * tick_ms
           if kept then
-            kept[place] = keep
+            kept[index] = keep
           end
         end
-        rows[place] = pack('<ddd', used, reset, allowed and 0 or retry and retry * scale + offset or -1)
+        rows[index] = pack('<ddd', used, reset, allowed and 0 or retry and retry * scale + offset or -1)
       end
     end
     return allowed

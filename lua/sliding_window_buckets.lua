@@ -1,6 +1,8 @@
--- sliding_window_buckets: hits counted by intervals, as a log (see log.lua) of the numbers of buckets: only buckets that had hits take
--- place, and no lap can come back. The twin is src/algorithm/sliding_window_buckets.rs. The oldest bucket that overlaps the window
--- counts whole.
+-- sliding_window_buckets. The twin is src/algorithm/sliding_window_buckets.rs.
+--
+-- State: a log (see log.lua) with an entry per bucket that had hits, whose tick is the bucket's number: empty buckets need no space, and a
+-- bucket is never mistaken for one of an earlier lap. The oldest bucket that overlaps the window counts whole. Parameters: limit, window,
+-- count_denied, interval, buckets, life.
 if steps[66] then -- 'B'
   steps[66] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied, interval, buckets, life) -- 'B'
     return log_run(66, present, tick_ms, from, to, interval, life, function(log, key, t) -- 'B'
@@ -10,13 +12,13 @@ if steps[66] then -- 'B'
       end
       local behind = 0
       if log.newest > bucket then
-        -- The clock went back: on at the start of the bucket that it had seen, and all waits are longer by as much.
+        -- The clock went back: continue at the start of the newest bucket, with all waits longer by the difference.
         bucket, behind = log.newest, log.newest * interval - t
         t = t + behind
       end
       local over = floor((t - window + 1) / interval) - 1
       local allowed, used, newest, retry, after = log_step(log, key, bucket, over, bucket - buckets, hits, limit, count_denied)
-      -- The end of a bucket leaves the window a window after its last tick.
+      -- A bucket leaves when the window no longer overlaps its last tick.
       return allowed, used, newest, retry, after, interval + window - 1 - t + behind
     end)
   end

@@ -1,21 +1,23 @@
--- sliding_window_counter: the number of a window, its hits and those of the one before; the latter count for the
--- part of them that the window that ends now still covers. The twin is src/algorithm/sliding_window_counter.rs.
+-- sliding_window_counter. The twin is src/algorithm/sliding_window_counter.rs, which also describes the algorithm.
+--
+-- State: the key's expiry in milliseconds; the number of the current window; its hits; the hits of the previous window. Parameters: limit,
+-- window, count_denied.
 if steps[67] then -- 'C'
   steps[67] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied) -- 'C'
     local most, present_number, present_passed = 2 * limit, floor(present / window), present % window
     local states, firsts, kept, soonest, unpack, pack = states, firsts, kept, soonest, struct.unpack, struct.pack
     local allowed
-    for place = from, to do
-      local own, text, readable = place, states[place]
-      if not text or firsts and firsts[place] ~= place then
-        own, text, readable = read(place, 67) -- 'C'
+    for index = from, to do
+      local slot, text, readable = index, states[index]
+      if not text or firsts and firsts[index] ~= index then
+        slot, text, readable = read(index, 67) -- 'C'
         text = text or readable and pack('<dddd', 1, present_number, 0, 0)
       end
       allowed = nil
       if text and #text == 32 then
         local expiry, stored, latest, before = unpack('<dddd', text)
         if (stored + latest + before) % 1 == 0 and latest >= 0 and before >= 0 and expiry > 0 then
-          -- Stored under a larger limit, there may be more.
+          -- A state of a larger limit may hold more hits.
           if latest > most then
             latest = most
           end
@@ -28,10 +30,10 @@ if steps[67] then -- 'C'
           elseif stored + 1 == number then
             previous = latest
           elseif stored == number + 1 then
-            -- The clock went back: on at the start of the window that it had seen, and all waits are longer by as much.
+            -- The clock went back: continue at the start of the stored window, with all waits longer by the difference.
             number, passed, current, previous, behind = stored, 0, latest, before, stored * window - present
           end
-          -- Rounded up at once: current is whole, so that the sum is rounded up too, and no product leaves what is exact.
+          -- `current` is whole, so that rounding up the other term rounds up the sum, and every product stays exact.
           local count = current + math.ceil(previous * (window - passed) / window)
           local current_after, previous_after = current, previous
           allowed = true
@@ -55,17 +57,17 @@ if steps[67] then -- 'C'
             end
             local needed = soonest + keep * tick_ms
             if expiry < needed then
-              expiry = renew(own, needed, expiry)
+              expiry = renew(slot, needed, expiry)
             end
-            states[own] = pack('<dddd', expiry, number, current_after, previous_after)
+            states[slot] = pack('<dddd', expiry, number, current_after, previous_after)
             if kept then
-              kept[place] = keep
+              kept[index] = keep
             end
           end
         end
       end
       if allowed == nil and text then
-        fail(place, 67) -- 'C'
+        fail(index, 67) -- 'C'
       end
     end
     return allowed

@@ -147,7 +147,7 @@ pub enum Algorithm {
     LeakyBucket(LeakyBucket),
 }
 
-/// Evaluates an expression for whichever algorithm it is.
+/// Evaluates an expression with the algorithm, whichever it is. With `map`, the result is an algorithm of the same kind.
 macro_rules! dispatch {
     ($algorithm:expr, $inner:ident => $result:expr) => {
         match $algorithm {
@@ -157,6 +157,16 @@ macro_rules! dispatch {
             Algorithm::SlidingWindowBuckets($inner) => $result,
             Algorithm::TokenBucket($inner) => $result,
             Algorithm::LeakyBucket($inner) => $result,
+        }
+    };
+    (map $algorithm:expr, $inner:ident => $result:expr) => {
+        match $algorithm {
+            Algorithm::FixedWindow($inner) => Algorithm::FixedWindow($result),
+            Algorithm::SlidingWindowLog($inner) => Algorithm::SlidingWindowLog($result),
+            Algorithm::SlidingWindowCounter($inner) => Algorithm::SlidingWindowCounter($result),
+            Algorithm::SlidingWindowBuckets($inner) => Algorithm::SlidingWindowBuckets($result),
+            Algorithm::TokenBucket($inner) => Algorithm::TokenBucket($result),
+            Algorithm::LeakyBucket($inner) => Algorithm::LeakyBucket($result),
         }
     };
 }

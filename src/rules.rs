@@ -1,7 +1,7 @@
-//! The rules: the immutable compiled configuration, and how a descriptor finds its limit in it.
+//! The rules: the immutable compiled configuration, and the look-up of a descriptor's limit.
 //!
-//! What the user wrote is in `rules/source.rs`, what the program runs is here; `rules/compile.rs` leads from one to the other, or reports
-//! all problems at once.
+//! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports all its problems at once, and this file
+//! holds what the program runs.
 
 pub mod compile;
 pub mod limit;
@@ -21,7 +21,7 @@ pub struct Rules {
     limits: Vec<Limit>,
 }
 
-/// The limits of one domain, and what holds for all its requests.
+/// The limits of one domain, and the settings of all its requests.
 #[derive(Debug, Default)]
 struct Domain {
     tree: Tree,
@@ -29,42 +29,41 @@ struct Domain {
     on_store_failure: Option<OnStoreFailure>,
 }
 
-/// What becomes of a request's other checks when one refuses.
+/// Whether a refused request counts in its other checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Commit {
-    /// Each counts for itself, as in envoyproxy/ratelimit.
+    /// Each check counts on its own, as in envoyproxy/ratelimit.
     #[default]
     Each,
     /// A refused request counts nowhere.
     AllOrNone,
 }
 
-/// What the look-up of a descriptor found.
+/// The result of looking up a descriptor.
 #[derive(Debug)]
 pub enum Lookup<'r> {
-    /// No file speaks of this domain.
+    /// No file defines this domain.
     UnknownDomain,
-    /// Nothing limits the descriptor: no entry of the tree matches it, or the one that does has no limit.
+    /// The descriptor has no limit: no branch matches it, or the one that does has no limit.
     NoLimit,
-    /// The limit on the node of its last entry.
+    /// The limit on the branch of its last entry.
     Limit(&'r Limit),
 }
 
 impl Rules {
-    /// Rules of these domains, whose limits stand in `limits` at the place of their id.
+    /// Rules of these domains. `limits` is in the order of their ids.
     fn new(domains: HashMap<Box<[u8]>, Domain>, limits: Vec<Limit>) -> Self {
         debug_assert!(limits.iter().enumerate().all(|(index, limit)| limit.id.0 as usize == index));
         Self { domains, limits }
     }
 
-    /// What becomes of the other checks of a request when one refuses; `None` when no file speaks of the domain.
+    /// The domain's `commit`; `None` if no file defines the domain.
     #[must_use]
     pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
         self.domains.get(domain).map(|domain| domain.commit)
     }
 
-    /// What answers for limits of the domain that say nothing themselves, also for those that requests bring along, while the store cannot;
-    /// `None` when the domain says nothing either.
+    /// The domain's default failure policy, which also holds for limits that requests bring along; `None`: the process's default holds.
     #[must_use]
     pub fn on_store_failure(&self, domain: &[u8]) -> Option<OnStoreFailure> {
         self.domains.get(domain).and_then(|domain| domain.on_store_failure)
@@ -72,8 +71,8 @@ impl Rules {
 
     /// Finds the limit of a descriptor.
     ///
-    /// At each level the exact value is tried first, then wildcards in the order of the file, then the key alone; there is no way back. A
-    /// limit counts only on the node of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
+    /// At each level the exact value is tried first, then wildcards in the order of the file, then the key alone, without backtracking. A
+    /// limit counts only on the branch of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
         let Some(domain) = self.domains.get(domain) else { return Lookup::UnknownDomain };

@@ -1,7 +1,7 @@
-//! Instants, spans and the units that limits are written in.
+//! Instants, spans and the units of limits, in whole microseconds.
 //!
-//! Whole microseconds everywhere, so that Rust and Lua (whose numbers are exact only below 2^53) mean the same. Nothing here reads a clock:
-//! the stores do, and pass the instant on.
+//! Whole numbers below 2^53 are exact in Lua too, so that Rust and Lua decide the same. Nothing here reads a clock: the stores do, and pass
+//! the instant on.
 
 mod duration;
 
@@ -24,10 +24,10 @@ pub struct Micros(pub u64);
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// Longer than anything lasts.
+    /// The longest span.
     pub const MAX: Self = Self(u64::MAX);
 
     /// A span of whole seconds; saturates.
@@ -48,7 +48,7 @@ impl Span {
         self.0
     }
 
-    /// Seconds, rounded up: what a reader who cuts off fractions has to be told.
+    /// Seconds, rounded up, for readers that truncate fractions.
     #[must_use]
     pub const fn secs_rounded_up(self) -> u64 {
         self.0.div_ceil(MICROS_PER_SECOND)
@@ -77,14 +77,14 @@ impl Add<Span> for Micros {
 }
 
 impl Micros {
-    /// Time since `earlier`; zero when `earlier` is not earlier, so that a clock that goes back does no harm.
+    /// The time since `earlier`; zero if `earlier` is later, as after a clock went back.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// The grain of an algorithm's time: a power of ten of microseconds, the coarser the larger its numbers are.
+/// The resolution of an algorithm's times: a power of ten of microseconds, coarser for larger limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tick(u8);
 
@@ -118,7 +118,7 @@ impl Tick {
         10_u64.pow(self.0 as u32)
     }
 
-    /// So many ticks; saturates.
+    /// The span of so many ticks; saturates.
     #[must_use]
     pub const fn span(self, ticks: u64) -> Span {
         Span(ticks.saturating_mul(self.micros()))
@@ -130,13 +130,13 @@ impl Tick {
         span.0 / self.micros()
     }
 
-    /// The ticks that a span reaches into.
+    /// The ticks of a span, rounded up.
     #[must_use]
     pub const fn ceil(self, span: Span) -> u64 {
         span.0.div_ceil(self.micros())
     }
 
-    /// The tick that an instant lies in. After the year 2255 it stands still, so that sums of ticks never overflow.
+    /// The tick that an instant is in. It stands still from the year 2255 on, so that sums of ticks never overflow.
     #[must_use]
     pub fn at(self, now: Micros) -> u64 {
         (now.0 / self.micros()).min(MAX_SAFE_INTEGER)
@@ -226,7 +226,7 @@ impl Unit {
 /// The longest window: 100 years. Beyond it sums of instants and windows would leave the 2^53 that Lua can count.
 pub const LONGEST_WINDOW: Span = Span::from_secs(100 * 365 * 86_400);
 
-/// How much per how long, as it is written in a file or carried by a request.
+/// A number of hits per window, as it is written in a file or sent with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Hits per window.
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_rounded_up_because_readers_cut_them() {
+    fn seconds_are_rounded_up() {
         for (micros, secs) in [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
             assert_eq!(Span::from_micros(micros).secs_rounded_up(), secs, "{micros}");
         }

@@ -1,8 +1,10 @@
-//! `leaky_bucket`: a shaper. Hits leave one after the other, evenly spaced; one that would have to wait longer than `max_delay` is refused.
+//! `leaky_bucket`: a shaper. Hits leave a queue evenly spaced, `limit` per window. A hit that would wait longer than `max_delay`, or longer than
+//! its caller can be held, is refused.
 //!
-//! The backlog is what has to leave before the next hit may: the time until its slot, in parts of which a hit has as many as the window has
-//! ticks and of which each tick drains as many as the limit has hits. The service holds an allowed request until its slot; here it only gets
-//! to know how long. The twin is `lua/leaky_bucket.lua`.
+//! The backlog is what has to drain before the next hit may leave, in units of which a hit has as many as the window has ticks; each tick
+//! drains `limit` units. The verdict only says how long the delay is; the service holds the request. This is the leaky bucket as a queue, and
+//! with `max_delay` as the tolerance it accepts what the continuous-state leaky bucket of ITU-T Recommendation I.371 (the generic cell rate
+//! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
 
 use std::num::NonZeroU32;
 
@@ -12,23 +14,23 @@ use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{LONGEST_WINDOW, Span, Tick};
 use crate::verdict::Verdict;
 
-/// A rate and how long a hit may wait for its slot.
+/// A rate and the longest delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     /// Hits per window.
     pub limit: u32,
     /// The window in ticks; never zero.
     pub window: u64,
-    /// How long a hit may have to wait, in ticks; 0: the slots are strict.
+    /// The longest delay in ticks; 0: hits are spaced strictly, and none waits.
     pub max_delay: u64,
-    /// The grain of its times.
+    /// The resolution of its times.
     pub tick: Tick,
-    /// A refused hit takes its slot all the same, until the queue is one full limit longer than what is allowed.
+    /// A refused hit takes a slot too, until the queue is one full limit longer than what is allowed.
     pub count_denied: bool,
 }
 
 impl LeakyBucket {
-    /// The queue of these numbers. No more than 2^32 - 1 hits wait, however long `max_delay` is.
+    /// The queue of these numbers. At most 2^32 - 1 hits wait, however long `max_delay` is.
     #[must_use]
     pub fn new(limit: u32, max_delay: Span, window: Span, count_denied: bool) -> Self {
         let at = |tick: Tick| {
@@ -40,7 +42,7 @@ impl LeakyBucket {
         at(ticks::finest(window, limit, |tick| u64::from(at(tick).capacity()) + u64::from(limit) + 2))
     }
 
-    /// The most hits that fit into an empty queue: those whose slots are within `max_delay`.
+    /// The most hits that an empty queue takes: those whose slots are within `max_delay`.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         if self.limit == 0 {
@@ -50,7 +52,7 @@ impl LeakyBucket {
         u32::try_from(waiting + 1).unwrap_or(u32::MAX)
     }
 
-    /// The backlog as it is now.
+    /// The current backlog in units.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, u64) {
         if let Some(&State::Queue { last, backlog }) = state
             && let Some(clock) = Clock::resume(now, last, self.window)
@@ -62,11 +64,11 @@ impl LeakyBucket {
         (Clock::fresh(now), 0)
     }
 
-    /// The longest backlog that admits so many hits; `None`: none does.
+    /// The longest backlog at which so many hits are allowed; `None`: they never are.
     fn threshold(&self, hits: i64, max_hold: Span) -> Option<u64> {
         let (room, limit) = (self.room(), u64::from(self.limit));
         match u64::try_from(hits) {
-            // A look asks whether there is debt.
+            // A look is refused in debt only.
             Err(_) | Ok(0) => Some(room + self.window),
             Ok(hits) if hits > u64::from(self.capacity()) => None,
             // The caller may be held for less than max_delay, but not for longer.
@@ -74,7 +76,7 @@ impl LeakyBucket {
         }
     }
 
-    /// Hits that count: those that a new one has to wait for, and the one that is being served.
+    /// The hits that count: those that a new hit has to wait for, and the one in service.
     fn used(&self, backlog: u64) -> u64 {
         let (room, capacity) = (self.room(), u64::from(self.capacity()));
         match room.checked_sub(backlog) {
@@ -83,7 +85,7 @@ impl LeakyBucket {
         }
     }
 
-    /// What drains within the longest delay.
+    /// The units that drain within the longest delay.
     fn room(&self) -> u64 {
         self.max_delay * u64::from(self.limit)
     }
@@ -93,7 +95,7 @@ impl LeakyBucket {
         self.room() + self.window + u64::from(self.limit) * self.window
     }
 
-    /// Ticks until so many parts are drained.
+    /// The ticks in which so many units drain.
     fn drain(&self, parts: u64) -> u64 {
         parts.div_ceil(u64::from(self.limit))
     }
@@ -126,7 +128,7 @@ impl Definition for LeakyBucket {
                 (false, false) => backlog,
             }
         } else {
-            // No more is given back than what waits.
+            // A give-back empties the queue at most.
             backlog.saturating_sub(hits.unsigned_abs().min(backlog.div_ceil(self.window)) * self.window)
         };
         let found = Outcome {

@@ -1,26 +1,19 @@
-//! The share of a limit that one of several replicas may let pass by itself, while none of them can reach the store that they share.
+//! The share of a limit that one of several replicas allows by itself while the replicas cannot reach their common store.
 //!
-//! Only amounts are divided. Windows, ticks and the longest delay stay, so that times mean the same, keys do not change, and every product
-//! stays below what it was.
+//! Only amounts are divided. Windows, ticks and the longest delay stay, so that times mean the same, keys do not change, and no product gets
+//! larger.
 
 use std::num::NonZeroU32;
 
-use super::Algorithm;
 use super::definition::Definition;
+use super::{Algorithm, dispatch};
 
 impl Algorithm {
     /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there is any. All replicas together allow at
     /// least the limit, and at most one hit per replica more.
     #[must_use]
     pub fn share(self, replicas: NonZeroU32) -> Self {
-        match self {
-            Self::FixedWindow(whole) => Self::FixedWindow(whole.share(replicas)),
-            Self::SlidingWindowLog(whole) => Self::SlidingWindowLog(whole.share(replicas)),
-            Self::SlidingWindowCounter(whole) => Self::SlidingWindowCounter(whole.share(replicas)),
-            Self::SlidingWindowBuckets(whole) => Self::SlidingWindowBuckets(whole.share(replicas)),
-            Self::TokenBucket(whole) => Self::TokenBucket(whole.share(replicas)),
-            Self::LeakyBucket(whole) => Self::LeakyBucket(whole.share(replicas)),
-        }
+        dispatch!(map self, whole => whole.share(replicas))
     }
 }
 

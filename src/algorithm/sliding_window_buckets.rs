@@ -1,8 +1,8 @@
-//! `sliding_window_buckets`: the hits of each small interval, in a ring.
+//! `sliding_window_buckets`: a ring of counters of short intervals.
 //!
-//! A check sums every bucket that overlaps the window, the oldest one whole: never over the limit in any window, early by at most one
-//! interval. The ring knows its last bucket, and all buckets between that one and now are cleared before it is used, so that an idle gap
-//! cannot bring an old lap back. The twin is `lua/sliding_window_buckets.lua`.
+//! A check sums every bucket that overlaps the window, the oldest one whole. So no window ever has more hits than the limit, and a hit is
+//! refused for at most one interval longer than necessary. The ring knows its last bucket, and clears all buckets between that one and now before
+//! it is used, so that an idle gap cannot revive counts of an earlier lap. The twin is `lua/sliding_window_buckets.lua`, with `lua/log.lua`.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,7 @@ use crate::time::{Micros, Span, Tick};
 /// The most buckets of a ring.
 pub const MOST_BUCKETS: u16 = 1_000;
 
-/// A limit per sliding window, and the ring.
+/// A limit per sliding window, and the size of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowBuckets {
     /// Hits per window.
@@ -23,22 +23,22 @@ pub struct SlidingWindowBuckets {
     pub window: u64,
     /// A bucket's length in ticks; never zero, and not above the window.
     pub interval: u64,
-    /// How many there are: enough for the window and one interval more.
+    /// The number of buckets: enough for the window and one interval.
     pub buckets: u16,
-    /// An idle key is kept for so many ticks.
+    /// The ticks for which an idle key is kept.
     pub expiry: u64,
-    /// The grain of its times. Nothing here is multiplied by a window, and any interval is whole microseconds: the finest will do.
+    /// The resolution of its times: the finest, because nothing is multiplied by a window, and intervals are whole microseconds.
     pub tick: Tick,
-    /// A refused hit is taken as debt, of one full limit at most.
+    /// A refused hit is taken as debt of at most one full limit.
     pub count_denied: bool,
 }
 
-/// The buckets up to the last one.
+/// The state of a key: its buckets up to the last one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// The number of the last bucket: of intervals since the epoch.
+    /// The number of the last bucket: intervals since the epoch.
     pub last: u64,
-    /// Hits of bucket `number` at `number` modulo their count.
+    /// The hits of bucket `number` are at index `number` modulo the length.
     pub counts: Box<[u64]>,
 }
 
@@ -47,11 +47,11 @@ impl Ring {
         Self { last, counts: vec![0; usize::from(buckets)].into() }
     }
 
-    /// The hits of a bucket; none if it is not in the ring.
+    /// The hits of a bucket; 0 if it is not in the ring.
     #[must_use]
     pub fn count(&self, number: u64) -> u64 {
         match self.last.checked_sub(number) {
-            Some(age) if age < self.counts.len() as u64 => self.counts[self.place(number)],
+            Some(age) if age < self.counts.len() as u64 => self.counts[self.index(number)],
             _ => 0,
         }
     }
@@ -62,7 +62,7 @@ impl Ring {
             self.counts.fill(0);
         } else {
             for cleared in self.last + 1..=number {
-                self.counts[self.place(cleared)] = 0;
+                self.counts[self.index(cleared)] = 0;
             }
         }
         self.last = self.last.max(number);
@@ -77,13 +77,13 @@ impl Ring {
         first.max((self.last + 1).saturating_sub(self.counts.len() as u64))
     }
 
-    fn place(&self, number: u64) -> usize {
+    fn index(&self, number: u64) -> usize {
         usize::try_from(number % self.counts.len() as u64).expect("less than the length")
     }
 }
 
 impl SlidingWindowBuckets {
-    /// The buckets of these numbers. The caller has checked them.
+    /// The buckets of these numbers, which the caller has checked.
     #[must_use]
     pub fn new(limit: u32, window: Span, interval: Span, buckets: u16, expiry: Span, count_denied: bool) -> Self {
         let tick = Tick::FINEST;
@@ -91,7 +91,7 @@ impl SlidingWindowBuckets {
         Self { limit, window, interval, buckets, expiry, tick, count_denied }
     }
 
-    /// How many hits there were in the `interval` before `now`, as far as the ring goes back: of every bucket that overlaps it.
+    /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes back.
     #[must_use]
     pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
         let (clock, ring) = self.read(state, self.tick.at(now));
@@ -105,7 +105,7 @@ impl SlidingWindowBuckets {
         if ring.counts.len() != usize::from(self.buckets) {
             return forgotten;
         }
-        // The clock is behind the last bucket only if it is so by whole buckets.
+        // Within the last bucket, the clock counts as not having gone back.
         match ring.last.checked_sub(now / self.interval) {
             None | Some(0) => (Clock::fresh(now), Some(ring)),
             Some(behind) if behind <= self.window.div_ceil(self.interval) => {
@@ -116,7 +116,7 @@ impl SlidingWindowBuckets {
         }
     }
 
-    /// The oldest bucket that overlaps the `span` ticks up to `now`. There is nothing before 1970.
+    /// The oldest bucket that overlaps the `span` ticks up to `now`; not before 1970.
     const fn first(&self, now: u64, span: u64) -> u64 {
         (now + 1).saturating_sub(span) / self.interval
     }
@@ -196,13 +196,13 @@ impl Definition for SlidingWindowBuckets {
             _ => Box::new(Ring::new(last, self.buckets)),
         };
         ring.advance(last);
-        let place = ring.place(last);
-        ring.counts[place] = ring.counts[place].saturating_add(taken);
+        let index = ring.index(last);
+        ring.counts[index] = ring.counts[index].saturating_add(taken);
         let mut left = given;
         for number in (ring.first(first)..=last).rev() {
-            let place = ring.place(number);
-            let less = left.min(ring.counts[place]);
-            ring.counts[place] -= less;
+            let index = ring.index(number);
+            let less = left.min(ring.counts[index]);
+            ring.counts[index] -= less;
             left -= less;
         }
         let verdict = self.found(Some(&ring), clock, allowed, hits).verdict(self.tick, clock);

@@ -1,7 +1,8 @@
-//! `sliding_window_counter`: the hits of the current window, and those of the one before it in proportion to how much of it is still within
-//! reach.
+//! `sliding_window_counter`: the hits of the current clock-aligned window, and those of the previous one weighted by the part of it that the
+//! sliding window still covers.
 //!
-//! Two counters per key, and their window. It takes the hits of the window before as evenly spread, and is off by as much as they were not.
+//! A key has two counters, whatever the limit. The estimate takes the hits of the previous window as evenly spread; its error is how far they
+//! were not. The method is the one that Cloudflare describes in "How we built rate limiting capable of scaling to millions of domains" (2017).
 //! The twin is `lua/sliding_window_counter.lua`.
 
 use std::num::NonZeroU32;
@@ -18,9 +19,9 @@ pub struct SlidingWindowCounter {
     pub limit: u32,
     /// The window in ticks; never zero.
     pub window: u64,
-    /// The grain of its times.
+    /// The resolution of its times.
     pub tick: Tick,
-    /// A refused hit is taken as debt, of one full limit at most.
+    /// A refused hit is taken as debt of at most one full limit.
     pub count_denied: bool,
 }
 
@@ -38,22 +39,22 @@ impl SlidingWindowCounter {
     /// The counter of these numbers.
     #[must_use]
     pub fn new(limit: u32, window: Span, count_denied: bool) -> Self {
-        // Both windows may be in debt when a limit is lowered: four limits, and the hits that are asked for.
+        // When a limit is lowered, both windows may be in debt: four limits, and the hits of the check.
         let tick = ticks::finest(window, limit, |_| 3 * (u64::from(limit) + 1));
         Self { limit, window: tick.ceil(window), tick, count_denied }
     }
 
-    /// The windows as they are now.
+    /// The current windows.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, Windows) {
         let (number, elapsed) = (now / self.window, now % self.window);
         let Some(&State::Counter { window, current, previous }) = state else {
             return (Clock::fresh(now), Windows { number, elapsed, current: 0, previous: 0 });
         };
-        // Stored under a larger limit, there may be more.
+        // The state of a larger limit may hold more.
         let most = 2 * u64::from(self.limit);
         let (current, previous) = (current.min(most), previous.min(most));
         if window == number + 1 {
-            // The clock went back: on at the start of the window that it had seen.
+            // The clock went back: continue at the start of the stored window.
             let start = window * self.window;
             return (Clock { now: start, behind: start - now }, Windows { number: window, elapsed: 0, current, previous });
         }
@@ -65,7 +66,7 @@ impl SlidingWindowCounter {
         (Clock::fresh(now), Windows { number, elapsed, current, previous })
     }
 
-    /// Hits that count, each as many parts as the window has ticks.
+    /// The hits that count, in units: a hit is as many units as the window has ticks.
     fn weight(&self, windows: &Windows) -> u64 {
         windows.previous * (self.window - windows.elapsed) + windows.current * self.window
     }
@@ -73,11 +74,11 @@ impl SlidingWindowCounter {
     /// Ticks until no more than `most` hits count.
     fn until(&self, windows: &Windows, most: u64) -> u64 {
         let Windows { elapsed, current, previous, .. } = *windows;
-        // How much of a window may still be within reach, that holds so many hits of which `most` may count.
+        // The ticks of a window with so many hits that may still be covered, if `most` of them may count.
         let reach = |hits: u64, most: u64| (most * self.window).checked_div(hits).map_or(self.window, |reach| reach.min(self.window));
         match most.checked_sub(current) {
             Some(rest) => (self.window - reach(previous, rest)).saturating_sub(elapsed),
-            // Not within this window: it has to become the one before.
+            // Not within this window, but after it has become the previous one.
             None => self.window - elapsed + self.window - reach(current, most),
         }
     }

@@ -1,7 +1,7 @@
-//! `sliding_window_log`: every hit with its time; exact over any window.
+//! `sliding_window_log`: a log of the times of all hits, which is exact over any window.
 //!
-//! Each entry knows the hits up to and including itself, so that counting is one binary search. Hits of one tick share an entry. What has
-//! left the window is dropped with the next write. The twin is `lua/sliding_window_log.lua`.
+//! Each entry holds the running total up to itself, so that counting is a binary search. Hits of one tick share an entry. A write drops the
+//! entries that have left the window. The twin is `lua/sliding_window_log.lua`, with `lua/log.lua`.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -21,13 +21,13 @@ pub struct SlidingWindowLog {
     pub limit: u32,
     /// The window in ticks; never zero.
     pub window: u64,
-    /// The grain of its times. Nothing here is multiplied: the finest will do.
+    /// The resolution of its times: the finest, because nothing is multiplied.
     pub tick: Tick,
-    /// A refused hit is taken as debt, of one full limit at most.
+    /// A refused hit is taken as debt of at most one full limit.
     pub count_denied: bool,
 }
 
-/// The hits.
+/// The state of a key: its hits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// Hits before the oldest entry.
@@ -39,9 +39,9 @@ pub struct Log {
 /// The hits of one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// The tick.
     pub tick: u64,
-    /// All hits up to and including these.
+    /// The total of all hits up to and including these.
     pub total: u64,
 }
 
@@ -50,7 +50,7 @@ impl Log {
         self.entries.back().map_or(self.before, |entry| entry.total)
     }
 
-    /// All hits before entry `index`.
+    /// The total of all hits before entry `index`.
     fn total_before(&self, index: usize) -> u64 {
         index.checked_sub(1).map_or(self.before, |index| self.entries[index].total)
     }
@@ -75,7 +75,7 @@ impl Log {
         }
     }
 
-    /// Removes hits, newest first.
+    /// Removes hits, the newest first.
     fn give_back(&mut self, hits: u64) {
         let total = self.total().saturating_sub(hits);
         while let Some(last) = self.entries.len().checked_sub(1) {
@@ -90,7 +90,7 @@ impl Log {
 }
 
 impl SlidingWindowLog {
-    /// The log of these numbers. The caller has checked them.
+    /// The log of these numbers, which the caller has checked.
     #[must_use]
     pub fn new(limit: u32, window: Span, count_denied: bool) -> Self {
         let tick = Tick::FINEST;
@@ -112,7 +112,7 @@ impl SlidingWindowLog {
         log.entries.partition_point(|entry| entry.tick.saturating_add(self.window) <= now)
     }
 
-    /// What is found in a log of which the first `left` entries have left the window.
+    /// The outcome for a log whose first `left` entries have left the window.
     fn found(&self, log: Option<&Log>, left: usize, clock: Clock, allowed: bool, hits: i64) -> Outcome {
         let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
         let Some(log) = log else {
@@ -122,7 +122,7 @@ impl SlidingWindowLog {
         let leaves = |entry: &Entry| entry.tick.saturating_add(self.window).saturating_sub(clock.now);
         let reset = log.entries.back().map_or(0, leaves);
         let retry = most.map(|most| match log.total().saturating_sub(most) {
-            // So many have to have left, all that ever came counted.
+            // The total of the entries that have to leave.
             gone if used > most => {
                 let index = log.entries.partition_point(|entry| entry.total < gone);
                 log.entries.get(index).map_or(reset, leaves)

@@ -1,12 +1,12 @@
-//! What the algorithms share: the choice of a tick, a clock that may go back, and the shape of a verdict.
+//! What the algorithms share: the choice of a tick, a clock that may go back, and the outcome of a step.
 //!
-//! Lua's numbers are exact only below 2^53. A coarser tick makes windows smaller numbers, so that no product of a limit and a window gets
-//! there; Rust keeps to the same bound, so that both mean the same.
+//! Lua's numbers are exact only below 2^53. A coarser tick makes windows smaller numbers, so that the product of a limit and a window stays
+//! below. Rust keeps the same bound, so that both decide the same.
 
 use crate::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
-/// The finest tick at which twice `most_hits` (of the window's ticks at that tick) times the window, and `rate` more, stay exact.
+/// The finest tick at which `2 * most_hits(tick) * window + rate` stays exact, with the window in that tick.
 pub(super) fn finest(window: Span, rate: u32, most_hits: impl Fn(Tick) -> u64) -> Tick {
     let is_exact = |tick: &Tick| {
         let most = 2 * u128::from(most_hits(*tick)) * u128::from(tick.ceil(window)) + u128::from(rate);
@@ -15,22 +15,22 @@ pub(super) fn finest(window: Span, rate: u32, most_hits: impl Fn(Tick) -> u64) -
     Tick::all().find(is_exact).unwrap_or(Tick::COARSEST)
 }
 
-/// The time of a step: never before the state's own.
+/// The time of a step: never before the time of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     /// The tick that the step happens at.
     pub(super) now: u64,
-    /// How far the store's clock is behind it.
+    /// The ticks by which the store's clock is behind `now`.
     pub(super) behind: u64,
 }
 
 impl Clock {
-    /// A clock without a past.
+    /// The clock of a key without a state.
     pub(super) const fn fresh(now: u64) -> Self {
         Self { now, behind: 0 }
     }
 
-    /// Goes on from `last`; `None`: the clock went back by more than `most` ticks, and what is stored is forgotten.
+    /// Continues at `last` if the clock went back. `None`: by more than `most` ticks, and the state is dropped.
     pub(super) const fn resume(now: u64, last: u64, most: u64) -> Option<Self> {
         if last <= now {
             Some(Self::fresh(now))
@@ -41,7 +41,7 @@ impl Clock {
         }
     }
 
-    /// The wait on the store's clock for what takes so many ticks: it has to make up first what it is behind.
+    /// The wait on the store's clock, which first has to catch up, for what takes so many ticks.
     pub(super) const fn wait(&self, ticks: u64) -> u64 {
         if ticks == 0 { 0 } else { ticks + self.behind }
     }
@@ -54,7 +54,7 @@ pub(super) struct Outcome {
     pub(super) capacity: u32,
     pub(super) used: u64,
     pub(super) reset: u64,
-    /// `None`: never. Of no meaning when allowed.
+    /// `None`: never. Without a meaning if allowed.
     pub(super) retry: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
     }
 }
 
-/// How long a changed state is kept: until it has recovered, and never no time at all.
+/// How long a changed state is kept: until it has recovered, and at least one tick.
 pub(super) fn keep_for(tick: Tick, verdict: &Verdict) -> Span {
     verdict.reset_after.max(tick.span(1))
 }

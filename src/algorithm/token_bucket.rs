@@ -1,7 +1,8 @@
-//! `token_bucket`: a bucket of `burst` tokens, refilled continuously with the limit's hits per window.
+//! `token_bucket`: a bucket of `burst` tokens that is refilled continuously, with the limit's hits per window. A hit takes a token.
 //!
-//! A token is as many parts as the window has ticks, so that each tick brings a whole number of parts and nothing is rounded away. The twin
-//! is `lua/token_bucket.lua`.
+//! In units of which a token has as many as the window has ticks, each tick adds `limit` units: the refill is exact, and nothing is rounded.
+//! This is the leaky bucket as a meter, after J. S. Turner, "New Directions in Communications (or Which Way to the Information Age?)", IEEE
+//! Communications Magazine, October 1986: it polices and never delays. The twin is `lua/token_bucket.lua`.
 
 use std::num::NonZeroU32;
 
@@ -10,23 +11,23 @@ use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Span, Tick};
 
-/// A refill and a capacity.
+/// A rate of refill and a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     /// Tokens per window.
     pub limit: u32,
-    /// Tokens that the bucket holds.
+    /// The capacity in tokens.
     pub burst: u32,
     /// The window in ticks; never zero.
     pub window: u64,
-    /// The grain of its times.
+    /// The resolution of its times.
     pub tick: Tick,
-    /// A refused hit is taken as debt, of one full bucket at most.
+    /// A refused hit is taken as debt, down to one full bucket below zero.
     pub count_denied: bool,
 }
 
 impl TokenBucket {
-    /// The bucket of these numbers. A bucket that is never refilled holds nothing: 0 per window means that nothing passes.
+    /// The bucket of these numbers. A bucket that is never refilled holds nothing, so that a limit of 0 refuses everything.
     #[must_use]
     pub fn new(limit: u32, burst: u32, window: Span, count_denied: bool) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
@@ -34,27 +35,27 @@ impl TokenBucket {
         Self { limit, burst, window: tick.ceil(window), tick, count_denied }
     }
 
-    /// The level as it is now.
+    /// The current level in units.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, i64) {
         let full = self.full();
         if let Some(&State::Tokens { last, level }) = state
             && let Some(clock) = Clock::resume(now, last, self.window)
         {
-            // Stored under a larger bucket, there may be more.
+            // The state of a larger bucket may hold more.
             let level = level.clamp(-full, full);
-            // The refill ends when the bucket is full, so that no gap is too long to be multiplied.
+            // The refill ends when the bucket is full, so that a long gap cannot overflow the product.
             let refill = u64::from(self.limit) * (clock.now - last).min(self.refill(full - level));
             return (clock, (level + refill.cast_signed()).min(full));
         }
         (Clock::fresh(now), full)
     }
 
-    /// The parts of a full bucket.
+    /// The units of a full bucket.
     fn full(&self) -> i64 {
         (u64::from(self.burst) * self.window).cast_signed()
     }
 
-    /// Ticks until so many parts are refilled; 0 if none are, or never will be.
+    /// The ticks in which so many units are refilled; 0 for none, and at a rate of 0.
     fn refill(&self, parts: i64) -> u64 {
         match (self.limit, u64::try_from(parts)) {
             (0, _) | (_, Err(_)) => 0,
@@ -89,7 +90,7 @@ impl Definition for TokenBucket {
                 },
             )
         } else {
-            // No more is given back than what is missing.
+            // A give-back fills the bucket at most.
             let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(self.window)).cast_signed();
             (hits < 0 || level >= 0, (level + given * parts).min(full))
         };

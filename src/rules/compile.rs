@@ -1,8 +1,8 @@
-//! From files to rules, or to a list of everything that is wrong with them.
+//! Compiles files to rules, or reports everything that is wrong with them.
 //!
-//! All problems of all files are found in one go, each with its place and a remedy, because a person who repairs a configuration wants to do
-//! so once. What envoyproxy/ratelimit refuses is refused; what it silently ignores is a warning. Nothing in here reads files or the clock:
-//! the caller brings the texts, sorted by name, and their order is the order of wildcards in a domain that several of them share.
+//! All problems of all files are found in one run, each with its location and a remedy, so that they can be corrected in one go. What
+//! envoyproxy/ratelimit refuses is an error; what it silently ignores is a warning. Nothing here reads files or the clock: the caller passes
+//! the texts, sorted by name, and wildcards of a domain that several files share are in that order.
 
 mod algorithm_fields;
 mod defaults;
@@ -24,7 +24,7 @@ pub use problem::{Problem, Severity};
 /// How to compile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Several files may speak of one domain; otherwise each domain has one file, as in envoyproxy/ratelimit.
+    /// Several files may define one domain. Otherwise each domain has one file, as in envoyproxy/ratelimit.
     pub merge_domains: bool,
     /// Warnings are errors.
     pub strict: bool,
@@ -33,25 +33,25 @@ pub struct Options {
 /// One file.
 #[derive(Clone, Debug)]
 pub struct SourceText {
-    /// As messages name it: the path below the folder.
+    /// The name in messages: the path below the folder.
     pub name: String,
     /// Its bytes.
     pub text: Vec<u8>,
 }
 
-/// Rules, and what about them is odd.
+/// Rules, and the warnings about them.
 #[derive(Debug)]
 pub struct Compiled {
     /// What the program runs.
     pub rules: Rules,
-    /// Problems that change nothing, in the order of files, lines and columns.
+    /// In the order of files, lines and columns.
     pub warnings: Vec<Problem>,
 }
 
 /// Compiles files, in the order given.
 ///
 /// # Errors
-/// All problems of all files, warnings too, in the order of files, lines and columns, when at least one is an error.
+/// All problems of all files, including warnings, in the order of files, lines and columns, if at least one is an error.
 pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<Problem>> {
     let mut compiler = Compiler::default();
     let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
@@ -78,7 +78,7 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     Ok(Compiled { rules: Rules::new(domains, limits), warnings: problems })
 }
 
-/// What all files add to.
+/// The state that all files share.
 #[derive(Default)]
 struct Compiler {
     problems: Problems,
@@ -89,12 +89,12 @@ struct Compiler {
 /// A domain under construction.
 struct Domain {
     name: Box<str>,
-    /// Where its first file names it.
+    /// Where its first file defines it.
     first: Location,
     siblings: Siblings,
     /// The names of its limits.
     names: HashSet<Box<str>>,
-    /// The names that `replaces` asks for: a later file may hold them.
+    /// The names in `replaces`, which a later file may define.
     replaced: Vec<(Location, Box<str>)>,
     commit: Option<Declared<Commit>>,
     defaults: Defaults,
@@ -129,9 +129,9 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
         return compiler.problems.error(Position::default(), "the file is empty", REMEDY_FOR_DOMAIN);
     };
     let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else { return };
-    let place = compiler.problems.here(fields.lack("domain").at);
-    // A file without a domain of its own is checked all the same, in one that nobody will see: there is an error already.
-    let mut scratch = Domain::new("", place);
+    let location = compiler.problems.here(fields.lack("domain").at);
+    // A file without a domain of its own is an error already. The rest of it is checked in a domain that is dropped.
+    let mut scratch = Domain::new("", location);
     let domain = match domain_name(compiler, &fields) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
@@ -141,7 +141,7 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
                 compiler.problems.error(fields.lack("domain").at, what, remedy);
                 &mut scratch
             }
-            _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, place)),
+            _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, location)),
         },
     };
     defaults::read(&mut compiler.problems, &fields, domain);
@@ -167,13 +167,13 @@ fn domain_name<'n>(compiler: &mut Compiler, fields: &Fields<'n>) -> Option<&'n s
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// The Go service ignores names that no limit has.
+/// A name that no limit has is a warning, because the Go service ignores it.
 fn check_replaced(problems: &mut Problems, domain: &Domain) {
-    for (place, name) in domain.replaced.iter().filter(|(_, name)| !domain.names.contains(name)) {
+    for (location, name) in domain.replaced.iter().filter(|(_, name)| !domain.names.contains(name)) {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
         let what = format!("no limit of the domain {} has the name {}", quoted(&domain.name), quoted(name));
         let remedy =
             near.map_or_else(|| "give a limit this name, or remove the entry".to_owned(), |near| format!("write {}", quoted(near)));
-        problems.warning_in(*place, what, remedy);
+        problems.warning_in(*location, what, remedy);
     }
 }

@@ -1,51 +1,51 @@
-//! One compiled limit: everything that a request needs to know about it, worked out when the rules are loaded.
+//! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
 
 use crate::algorithm::Algorithm;
 use crate::time::Rate;
 
-/// The place of a limit in its rules.
+/// The index of a limit in its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitId(pub u32);
 
 /// A JSON object: what `metadata` may hold.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
-/// A limit and the way to it.
+/// A limit and its path in the tree.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// Its place in the rules.
+    /// Its index in the rules.
     pub id: LimitId,
     /// The domain that it belongs to.
     pub domain: Box<str>,
-    /// The nodes from the root to the limit, one per entry of a descriptor that finds it.
+    /// The levels from the root to the limit, one per entry of a descriptor that finds it.
     pub levels: Box<[Level]>,
-    /// Comes back as `current_limit.name`, and is what other limits may replace.
+    /// Returned as `current_limit.name`; other limits replace this one by it.
     pub name: Option<Box<str>>,
-    /// How much, and how it is decided; `None` = unlimited.
+    /// The rate and its algorithm; `None` = unlimited.
     pub amount: Option<Amount>,
-    /// Over it, the status still says OK.
+    /// Over the limit, the status is still OK.
     pub shadow_mode: bool,
-    /// Over it, the request fails only if all quota descriptors are over.
+    /// Over the limit, the request is refused only if all quota descriptors are over theirs.
     pub quota_mode: bool,
-    /// What answers while the store cannot, as the limit or its domain says; `None`: as the process does.
+    /// The failure policy of the limit or its domain; `None`: that of the process.
     pub on_store_failure: Option<OnStoreFailure>,
-    /// Metrics carry the values of the request at all levels.
+    /// Metrics carry the request's values of all levels.
     pub detailed_metric: bool,
     /// Names of limits that this one switches off within a request.
     pub replaces: Box<[Box<str>]>,
-    /// Returned in `dynamic_metadata` when asked for.
+    /// Returned in `dynamic_metadata` if the setting asks for it.
     pub metadata: Option<Metadata>,
 }
 
-/// `on_store_failure`: what answers for a limit while its store cannot.
+/// `on_store_failure`: the failure policy, which decides a check that the store did not decide in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// The request is an error (UNAVAILABLE), so that Envoy's `failure_mode_deny` decides.
     #[default]
     Error,
-    /// The limit passes.
+    /// The check is allowed.
     Allow,
-    /// The limit refuses.
+    /// The check is refused.
     Deny,
     /// The memory store decides, with this replica's share of the limit.
     Local,
@@ -57,30 +57,30 @@ impl OnStoreFailure {
         [("error", Self::Error), ("allow", Self::Allow), ("deny", Self::Deny), ("local", Self::Local)];
 }
 
-/// How much, and how it is decided.
+/// A rate and its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// As the answer shows it.
+    /// As the response shows it.
     pub rate: Rate,
-    /// Made of the rate and of what else the limit says.
+    /// The algorithm of this rate and the limit's options.
     pub algorithm: Algorithm,
 }
 
-/// One node on the way to a limit, as it was written.
+/// One level of the path to a limit, as it is written.
 #[derive(Clone, Debug)]
 pub struct Level {
     /// The key.
     pub key: Box<str>,
     /// The value or pattern; `None` = any value.
     pub value: Option<Box<str>>,
-    /// The counter takes the pattern in place of the request's value, so that all values share it.
+    /// All values that match the pattern share one counter.
     pub share_threshold: bool,
     /// Metrics carry the request's value of this level.
     pub value_to_metric: bool,
 }
 
 impl Level {
-    /// `key` or `key_value`, as the names of metrics have it.
+    /// `key` or `key_value`, as in the names of metrics.
     #[must_use]
     pub fn text(&self) -> String {
         match &self.value {

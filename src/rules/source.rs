@@ -1,8 +1,8 @@
-//! YAML as it was written: nodes that remember their place, text as it stands in the file, and typed reading of single values.
+//! YAML as it was written: nodes with their positions, text as it is in the file, and typed reading of single values.
 //!
-//! A library that goes straight to structs would forget both what the user wrote (`0x10` as a value is text) and where. So events with
-//! positions become a tree here, refused early when it is too deep or too large, and serde_yaml, which only this file may name, reads
-//! single values out of it. What the keys mean is not known here: that is the compiler's.
+//! A library that deserializes into structs would lose both what the file says (`0x10` as a value is text) and where. So parser events with
+//! positions become a tree here, which is refused early if it is too deep or too large, and serde_yaml, which only this file may name, reads
+//! single values from it. The meaning of the keys is the compiler's business.
 
 mod events;
 mod scalar;
@@ -16,14 +16,14 @@ use super::limit::Metadata;
 pub(super) use events::read;
 use scalar::Scalar;
 
-/// A place in a file, both 1-based; the column counts characters. (0, 0) is the whole file.
+/// A position in a file, both numbers from 1 on; the column counts characters. (0, 0) is the whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Position {
     pub(super) line: u32,
     pub(super) column: u32,
 }
 
-/// Something that the reader noticed: what is wrong, and how to write it right.
+/// A problem that the reader found: what is wrong, and how to correct it.
 #[derive(Debug)]
 pub(super) struct Note {
     pub(super) at: Position,
@@ -34,21 +34,21 @@ pub(super) struct Note {
 /// The first document of a file.
 #[derive(Debug)]
 pub(super) struct Document {
-    /// `None` when there is nothing but comments.
+    /// `None` if there are only comments.
     pub(super) root: Option<Rc<Node>>,
-    /// What was read in another way than the writer may believe.
+    /// Where the meaning may not be the intended one.
     pub(super) warnings: Vec<Note>,
 }
 
 /// A part of a document. Nodes that aliases refer to are shared.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// Where it begins; for an alias, where the alias stands.
+    /// Where it begins; for an alias, where the alias is.
     pub(super) at: Position,
     pub(super) content: Content,
-    /// Nodes in it and itself, with every alias spelled out.
+    /// The nodes in it and itself, with every alias expanded.
     size: usize,
-    /// Levels of collections in it, itself included.
+    /// The levels of lists and maps in it, including itself.
     height: usize,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Node {
 pub(super) enum Content {
     Scalar {
         text: Box<str>,
-        /// Without quotes, so that it may mean a number, a bool or nothing.
+        /// Without quotes, so that it may be a number, a bool or null.
         plain: bool,
         tag: Tag,
     },
@@ -81,7 +81,7 @@ pub(super) enum Tag {
     Binary,
 }
 
-/// What a scalar is, for messages and decisions.
+/// The type of a node, for messages and decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ValueType {
     Nothing,
@@ -140,7 +140,7 @@ impl Node {
         }
     }
 
-    /// Reads the node as a `T`; `None` when it is something else.
+    /// Reads the node as a `T`; `None` if it is something else.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_yaml::from_value(self.value()).ok()
     }
@@ -153,7 +153,7 @@ impl Node {
     /// Reads a map as a JSON object. Keys that are not text become text, as they stand in the file.
     ///
     /// # Errors
-    /// What JSON cannot hold, with its place.
+    /// What JSON cannot hold, with its position.
     pub(super) fn metadata(&self) -> Result<Metadata, Note> {
         self.require_json()?;
         self.read::<Metadata>().ok_or_else(|| Note {

@@ -1,8 +1,8 @@
-//! The tree of one domain, and the way of a descriptor through it.
+//! The tree of one domain, and the look-up of a descriptor in it.
 //!
-//! A look-up allocates nothing, and does not take longer where a level has more branches: values are looked up, and of the patterns only
-//! those are tried that begin like the value. There is no way back, neither between siblings nor inside of a pattern, so that no client can
-//! make it slow with a value of its choice.
+//! A look-up allocates nothing, and takes no longer where a level has more branches: exact values are found by their hash, and only those
+//! patterns are tried whose prefix the value has. There is no backtracking, neither between siblings nor inside a pattern, so that no client
+//! can make a look-up slow by the values that it sends.
 
 use hashbrown::{Equivalent, HashMap};
 use memchr::memmem;
@@ -15,20 +15,28 @@ use crate::ask::Entry;
 pub(super) struct Tree {
     branches: Vec<Branch>,
     /// Key and value as written. Patterns are in here too, by their own text.
-    exact: HashMap<Pair, usize>,
+    exact: HashMap<Pair, BranchIndex>,
     /// In the order of the files.
-    patterns: Vec<(Pattern, usize)>,
-    /// Patterns whose key is plain, by key and what stands before the first `*` of the value: places in `patterns`, in order.
-    by_prefix: HashMap<Pair, Vec<usize>>,
-    /// Every length of what stands before the first `*` of such a value, once.
+    patterns: Vec<(Pattern, BranchIndex)>,
+    /// The patterns without a `*` in the key, in order, by the key and the prefix of the value up to its first `*`.
+    by_prefix: HashMap<Pair, Vec<PatternIndex>>,
+    /// The lengths of all such prefixes, each once.
     prefix_lengths: Vec<usize>,
-    /// Patterns that only trying finds, because the `*` is in the key: places in `patterns`, in order.
-    by_trying: Vec<usize>,
+    /// The other patterns, in order. Each of them has to be tried.
+    by_trying: Vec<PatternIndex>,
     /// Keys without a value.
-    any_value: HashMap<Box<[u8]>, usize>,
+    any_value: HashMap<Box<[u8]>, BranchIndex>,
 }
 
-/// What stands under a key and value.
+/// An index of [`Tree::branches`].
+#[derive(Clone, Copy, Debug)]
+struct BranchIndex(usize);
+
+/// An index of [`Tree::patterns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PatternIndex(usize);
+
+/// A key and value: its limit, and the level below.
 #[derive(Debug)]
 pub(super) struct Branch {
     pub(super) limit: Option<LimitId>,
@@ -55,9 +63,9 @@ impl Equivalent<Pair> for PairOfRequest<'_> {
 }
 
 impl Tree {
-    /// Adds a branch behind those that are there; of two with one key and value the first one stays. A value is not empty.
+    /// Adds a branch as the last one. Of two branches with the same key and value, the first one counts. A value is not empty.
     pub(super) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch) {
-        let index = self.branches.len();
+        let index = BranchIndex(self.branches.len());
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         if is_pattern {
             self.add_pattern(Pattern { key: Glob::new(key), value: value.map(Glob::new) }, index);
@@ -74,25 +82,25 @@ impl Tree {
         self.branches.push(branch);
     }
 
-    fn add_pattern(&mut self, pattern: Pattern, index: usize) {
-        let place = self.patterns.len();
+    fn add_pattern(&mut self, pattern: Pattern, branch: BranchIndex) {
+        let index = PatternIndex(self.patterns.len());
         match &pattern {
             Pattern { key: Glob { first: key, rest: None }, value: Some(Glob { first: prefix, .. }) } => {
                 if !self.prefix_lengths.contains(&prefix.len()) {
                     self.prefix_lengths.push(prefix.len());
                 }
-                self.by_prefix.entry(Pair { key: key.clone(), value: prefix.clone() }).or_default().push(place);
+                self.by_prefix.entry(Pair { key: key.clone(), value: prefix.clone() }).or_default().push(index);
             }
-            _ => self.by_trying.push(place),
+            _ => self.by_trying.push(index),
         }
-        self.patterns.push((pattern, index));
+        self.patterns.push((pattern, branch));
     }
 
     /// The limit on the branch of the last entry.
     pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitId> {
-        let (last, way) = entries.split_last()?;
+        let (last, above) = entries.split_last()?;
         let mut level = self;
-        for entry in way {
+        for entry in above {
             level = &level.branch(entry)?.children;
         }
         level.branch(last)?.limit
@@ -106,20 +114,20 @@ impl Tree {
             .copied()
             .or_else(|| self.pattern(entry))
             .or_else(|| self.any_value.get(entry.key).copied())?;
-        self.branches.get(index)
+        self.branches.get(index.0)
     }
 
     /// The first pattern in the order of the files.
-    fn pattern(&self, entry: &Entry<'_>) -> Option<usize> {
+    fn pattern(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
         let prefixes = self.prefix_lengths.iter().filter_map(|&length| entry.value.get(..length));
-        let alike = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
-        let first_of = |places: &Vec<usize>| places.iter().copied().find(|&place| self.patterns[place].0.matches(entry));
-        let first = alike.chain([&self.by_trying]).filter_map(first_of).min()?;
-        Some(self.patterns[first].1)
+        let candidates = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
+        let first_of = |indices: &Vec<PatternIndex>| indices.iter().copied().find(|index| self.patterns[index.0].0.matches(entry));
+        let first = candidates.chain([&self.by_trying]).filter_map(first_of).min()?;
+        Some(self.patterns[first.0].1)
     }
 }
 
-/// A key and a value of which at least one holds a `*`.
+/// A key and a value, of which at least one contains a `*`.
 #[derive(Debug)]
 struct Pattern {
     key: Glob,
@@ -133,17 +141,17 @@ impl Pattern {
     }
 }
 
-/// Text in which each `*` stands for any bytes, also none.
+/// A text in which each `*` matches any bytes, also none.
 #[derive(Debug)]
 struct Glob {
     first: Box<[u8]>,
-    /// What stands behind the first `*`; `None` without one.
+    /// The text behind the first `*`; `None` without one.
     rest: Option<Rest>,
 }
 
 #[derive(Debug)]
 struct Rest {
-    /// What stands between two `*`. Searching for one of them is linear, whatever it looks like.
+    /// The texts between two `*`. The search for each is linear in the text, whatever it is.
     middle: Vec<memmem::Finder<'static>>,
     last: Box<[u8]>,
 }
@@ -156,7 +164,7 @@ impl Glob {
         Self { first: first.as_bytes().into(), rest: Some(Rest { middle, last: last.as_bytes().into() }) }
     }
 
-    /// Beginning and end may not overlap; the pieces between are taken leftmost first, which finds a way whenever there is one.
+    /// The first and the last text may not overlap. The texts between match at the leftmost position, which finds a match if there is one.
     fn matches(&self, text: &[u8]) -> bool {
         let Some(rest) = &self.rest else { return text == &*self.first };
         let Some(behind) = text.strip_prefix(&*self.first) else { return false };

@@ -1,4 +1,4 @@
-//! Descriptors: from a list of maps to a level of the tree, and to the limits that stand in it.
+//! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -12,10 +12,10 @@ use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::{Branch, Tree};
 
-/// Bytes of all limits' paths together. Every limit carries the texts of its levels, so that long keys above many limits multiply.
+/// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so that long keys above many limits multiply.
 const LONGEST_PATHS: usize = 64 << 20;
 
-/// Switches and data that have a meaning only beside a `rate_limit`.
+/// Keys that have a meaning only beside a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
 /// One level under construction.
@@ -44,13 +44,13 @@ pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Nod
 fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
     let level = read_level(compiler, fields);
     if let Some(level) = &level {
-        refuse_twins(compiler, fields, level, siblings);
+        report_duplicate(compiler, fields, level, siblings);
     }
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
     if rate_limit.is_none() && !fields.meant("rate_limit") {
         warn_without_limit(compiler, fields);
     }
-    // What is inside of a descriptor that cannot be used is checked all the same: nobody will see the rules then.
+    // The content of an unusable descriptor is checked too; the rules are dropped then.
     path.push(level.unwrap_or_else(|| Level { key: "".into(), value: None, share_threshold: false, value_to_metric: false }));
     let limit = add_limit(compiler, domain, fields, path, rate_limit.flatten());
     let mut children = Siblings::default();
@@ -62,7 +62,7 @@ fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields
     }
 }
 
-/// Key, value and switches of a descriptor; `None`, with an error, when it has no usable key.
+/// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
 fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
     let problems = &mut compiler.problems;
     let value = match fields.get("value") {
@@ -88,8 +88,8 @@ fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
     Some(Level { key: key.into(), value: value.map(Into::into), share_threshold, value_to_metric })
 }
 
-/// Reports a descriptor whose level has one of the same key and value already.
-fn refuse_twins(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
+/// Reports a descriptor if its level already has one with the same key and value.
+fn report_duplicate(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
     let at = fields.node().at;
     let first = match siblings.seen.entry((level.key.clone(), level.value.clone())) {
         Entry::Vacant(entry) => {
@@ -103,7 +103,7 @@ fn refuse_twins(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, sib
     compiler.problems.error(at, what, "merge the two descriptors, or change the key or the value of one");
 }
 
-/// Reads what stands beside a `rate_limit`, and adds the limit where there is one.
+/// Reads the keys beside a `rate_limit`, and adds the limit if there is one.
 fn add_limit(
     compiler: &mut Compiler,
     domain: &mut Domain,
@@ -127,7 +127,7 @@ fn add_limit(
         domain.names.insert(name.into());
     }
     domain.replaced.extend(replaces.iter().map(|&(at, name)| (problems.here(at), name.into())));
-    // Names count even when the amount is wrong, so that one mistake is not told as two.
+    // The name counts even if the amount is wrong, so that one mistake is not reported as two.
     let amount = amount.ok()?;
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
@@ -167,7 +167,7 @@ fn add_limit(
     Some(id)
 }
 
-/// A limit in shadow mode refuses nobody, whether its store answers or not.
+/// A limit in shadow mode never refuses, whether its store answers or not.
 fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailure>, keys: &[(&'static str, Position)]) {
     let at = keys.iter().find(|(key, _)| *key == "on_store_failure").map(|&(_, at)| at);
     if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) = (on_store_failure, at) {
@@ -176,7 +176,7 @@ fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailu
     }
 }
 
-/// The Go service ignores what belongs to a limit where there is none, and a limit that says nothing.
+/// Warns of what the Go service ignores: keys of a limit where there is none, and an empty `rate_limit`.
 fn warn_without_limit(compiler: &mut Compiler, fields: &Fields<'_>) {
     if let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit") {
         let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";

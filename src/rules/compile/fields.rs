@@ -1,13 +1,13 @@
-//! The keys of a map: which ones belong where, and the typed reading of their values.
+//! The keys of a map: which ones belong to which section, and the typed reading of their values.
 //!
-//! The Go service has one flat list of keys: a known key is tolerated anywhere and ignored where it means nothing. So that no file must
-//! change, such a key is a warning here, and what that service refuses inside of what it ignores is refused as well.
+//! The Go service has one flat list of keys: it tolerates a known key anywhere, and ignores it where it means nothing. Here such a key is a
+//! warning, so that no file has to change; what that service refuses within an ignored value is refused here too.
 
 use super::problem::{Problems, quoted};
 use crate::algorithm::OPTIONS;
 use crate::rules::source::{Content, Node, Position, ValueType};
 
-/// A kind of map.
+/// The sections of a file: its maps by their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     Root,
@@ -67,11 +67,11 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
 const OWN_KEYS: [&str; 5] = ["unit_multiplier", "algorithm", "on_store_failure", "defaults", "commit"];
 
-/// The keys of a map that belong into it.
+/// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
     node: &'n Node,
     found: Vec<(&'static str, &'n Node)>,
-    /// What misspelled keys were probably meant to be: their absence needs no second message.
+    /// The keys that misspelled ones were probably meant to be: that they are missing needs no second message.
     meant: Vec<&'static str>,
 }
 
@@ -81,7 +81,7 @@ impl<'n> Fields<'n> {
         self.node
     }
 
-    /// The value of a key; `None` too when it is null.
+    /// The value of a key; `None` if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
         self.found.iter().find(|(found, _)| *found == key).map(|&(_, node)| node).filter(|node| node.value_type() != ValueType::Nothing)
     }
@@ -91,25 +91,25 @@ impl<'n> Fields<'n> {
         self.meant.contains(&key)
     }
 
-    /// The keys that were found, with their places. Nulls are among them.
+    /// The keys with the positions of their values, including nulls.
     pub(super) fn locations(&self) -> impl Iterator<Item = (&'static str, Position)> {
         self.found.iter().map(|&(key, node)| (key, node.at))
     }
 
-    /// Where to report that a key has no value: at the key's null, or at the map.
+    /// Where to report that a key has no value: the key's null, or the map.
     pub(super) fn lack(&self, key: &str) -> &'n Node {
         self.found.iter().find(|(found, _)| *found == key).map_or(self.node, |&(_, node)| node)
     }
 }
 
-/// Reads the keys of a map; `None`, with an error, when it is no map.
+/// Reads the keys of a map; `None`, with an error, if the node is not a map.
 pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section) -> Option<Fields<'n>> {
     let Content::Mapping(entries) = &node.content else {
         let what = match (node.text(), node.value_type()) {
             (Some(text), value_type) if value_type != ValueType::Nothing => {
-                format!("expected a map {}, found {}", place_of(section), quoted(text))
+                format!("expected a map {}, found {}", described(section), quoted(text))
             }
-            (_, value_type) => format!("expected a map {}, found {}", place_of(section), value_type.name()),
+            (_, value_type) => format!("expected a map {}, found {}", described(section), value_type.name()),
         };
         problems.error_at(node, what, remedy_for_map(section));
         return None;
@@ -122,8 +122,8 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
             Some((known, sections)) => {
                 let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
                 let what = format!("'{known}' has no meaning {}", section.name());
-                let places: Vec<&str> = sections.iter().map(|section| section.name()).collect();
-                let remedy = format!("it belongs {}", places.join(" or "));
+                let names: Vec<&str> = sections.iter().map(|section| section.name()).collect();
+                let remedy = format!("it belongs {}", names.join(" or "));
                 if is_own || section == Section::Defaults {
                     problems.error_at(key, what, remedy);
                 } else {
@@ -139,7 +139,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
     Some(fields)
 }
 
-const fn place_of(section: Section) -> &'static str {
+const fn described(section: Section) -> &'static str {
     match section {
         Section::Root => "at the root of the file",
         Section::Descriptor => "in the list of descriptors",
@@ -159,7 +159,7 @@ const fn remedy_for_map(section: Section) -> &'static str {
     }
 }
 
-/// The name of a key; `None`, with an error, when it is not text.
+/// The name of a key; `None`, with an error, if it is not text.
 fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
     match (key.value_type(), key.text()) {
         (ValueType::Text, Some(text)) => Some(text),
@@ -175,7 +175,7 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
     }
 }
 
-/// Reports a key that nobody knows, and says which one it was probably meant to be.
+/// Reports an unknown key, and returns the key that it was probably meant to be.
 fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<Section>) -> Option<&'static str> {
     let all = || keys().map(|(known, _)| known);
     let near = match section {
@@ -188,14 +188,14 @@ fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<
         (None, Some(section)) => format!("remove it, or write one of {}", section.keys().collect::<Vec<_>>().join(", ")),
         (None, None) => "remove it".to_owned(),
     };
-    let place = section.map_or(String::new(), |section| format!(" {}", section.name()));
-    problems.error_at(key, format!("unknown key {}{place}", quoted(name)), remedy);
+    let where_found = section.map_or(String::new(), |section| format!(" {}", section.name()));
+    problems.error_at(key, format!("unknown key {}{where_found}", quoted(name)), remedy);
     near
 }
 
-/// The known name that a wrong one was probably meant to be.
+/// The known name that a wrong one was probably meant to be: the nearest by edit distance.
 pub(super) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    /// Longer text is no misspelled name, and comparing it would cost.
+    /// A longer text is not a misspelled name, and costly to compare.
     const LONGEST_NAME: usize = 64;
     if wrong.len() > LONGEST_NAME {
         return None;
@@ -209,7 +209,7 @@ pub(super) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
         .map(|(_, name)| name)
 }
 
-/// What is ignored must still be what the Go service accepts: text keys that it knows, lists of maps, no numbers with a fraction.
+/// Checks an ignored value for what the Go service refuses: unknown keys, lists of anything but maps, and numbers with a fraction.
 fn check_ignored(problems: &mut Problems, node: &Node) {
     match &node.content {
         Content::Scalar { .. } => {
@@ -244,7 +244,7 @@ fn no_float(problems: &mut Problems, node: &Node) {
     problems.error_at(node, what, format!("write \"{}\" if it is text", text.escape_default()));
 }
 
-/// The text of a value, exactly as it stands in the file; `None`, with an error, when it is none.
+/// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
 pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Option<&'n str> {
     match (node.value_type(), node.text()) {
         (ValueType::Text | ValueType::Bool | ValueType::Int, Some(text)) => Some(text),
@@ -259,7 +259,7 @@ pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Op
     }
 }
 
-/// What stands for one of these names; `None`, with an error, when it is none of them. `noun` says what they name.
+/// The value that the text names; `None`, with an error, if it names none. `noun` says what the names are of.
 pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, noun: &str, named: &[(&'static str, T)]) -> Option<T> {
     let found = named.iter().find(|(name, _)| *name == text).map(|&(_, value)| value);
     if found.is_none() {
@@ -270,17 +270,17 @@ pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, 
     found
 }
 
-/// The remedy that names them all.
+/// The remedy that lists all names.
 pub(super) fn list<T>(named: &[(&'static str, T)]) -> String {
     format!("write one of {}", named.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", "))
 }
 
-/// The value of a switch; false when it is absent or wrong.
+/// The value of a switch; false if it is missing or wrong.
 pub(super) fn switch(problems: &mut Problems, fields: &Fields<'_>, key: &str) -> bool {
     fields.get(key).and_then(|node| bool(problems, node, key)).unwrap_or(false)
 }
 
-/// A bool; `None`, with an error, when it is something else.
+/// A bool; `None`, with an error, if it is anything else.
 pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bool> {
     if let Some(bool) = node.read::<bool>() {
         return Some(bool);
@@ -300,7 +300,7 @@ pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bo
     None
 }
 
-/// A whole number from 0 to 2^32-1; `None`, with an error, when it is something else.
+/// A whole number from 0 to 2^32 - 1; `None`, with an error, if it is anything else.
 pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
     let number = node.read::<u32>();
     let text = node.text().unwrap_or_default();

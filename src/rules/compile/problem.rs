@@ -1,4 +1,4 @@
-//! Problems: what is wrong, where, and how to write it right.
+//! Problems: what is wrong, where, and how to correct it.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use hashbrown::HashSet;
 
 use crate::rules::source::{Node, Position};
 
-/// Problems shown per file. Whoever has more repairs these first; a broken 16 MiB file must not become gigabytes of messages.
+/// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
 const MOST_PER_FILE: usize = 1_000;
-/// Characters of the user's own text in a message.
+/// Characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;
 
 /// How bad a problem is.
@@ -16,7 +16,7 @@ const LONGEST_QUOTE: usize = 60;
 pub enum Severity {
     /// The files cannot be used.
     Error,
-    /// They can, but hardly mean what was intended.
+    /// The files can be used, but hardly mean what was intended.
     Warning,
 }
 
@@ -25,7 +25,7 @@ pub enum Severity {
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
-    /// The name of the file, as the caller gave it.
+    /// The name of the file, as the caller passed it.
     pub file: String,
     /// From 1; 0 = the whole file.
     pub line: usize,
@@ -33,7 +33,7 @@ pub struct Problem {
     pub column: usize,
     /// What is wrong.
     pub what: String,
-    /// How to write it right.
+    /// How to correct it.
     pub remedy: String,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A text without what would end the line or drive a terminal: names of files may hold any character.
+/// A text with its control characters escaped, which would end the line or control a terminal: file names may contain any character.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -59,7 +59,7 @@ impl fmt::Display for OneLine<'_> {
         use fmt::Write;
         for c in self.0.chars() {
             match c {
-                // Separators of lines, and marks that turn the direction of the text around them.
+                // Line separators, and marks that change the direction of the text around them.
                 '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => write!(formatter, "{}", c.escape_unicode())?,
                 c if c.is_control() => write!(formatter, "{}", c.escape_debug())?,
                 c => formatter.write_char(c)?,
@@ -69,20 +69,20 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// A place in one of the files.
+/// A position in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Location {
     file: usize,
     at: Position,
 }
 
-/// What was found so far, in all files.
+/// The problems found so far, in all files.
 #[derive(Default)]
 pub(super) struct Problems {
     files: Vec<File>,
     found: Vec<(Location, Severity, String, String)>,
-    /// Aliases lead to the same place more than once; it is told once.
-    told: HashSet<(Location, String)>,
+    /// A problem is reported once, though aliases lead to its location more than once.
+    reported: HashSet<(Location, String)>,
     errors: bool,
     warnings: bool,
 }
@@ -94,23 +94,23 @@ struct File {
 }
 
 impl Problems {
-    /// Begins a file: what is found from now on is in it.
+    /// Begins a file: problems from now on are in it.
     pub(super) fn open(&mut self, name: &str) {
         self.files.push(File { name: name.into(), found: 0, unshown: 0 });
     }
 
-    /// A place in the current file.
+    /// The location of a position in the current file.
     pub(super) fn here(&self, at: Position) -> Location {
         Location { file: self.files.len().saturating_sub(1), at }
     }
 
-    /// The place as messages about another one name it.
-    pub(super) fn show(&self, place: Location) -> String {
-        let name = self.files.get(place.file).map_or("", |file| &file.name);
-        format!("{name}:{}", place.at.line)
+    /// The location as text: file and line.
+    pub(super) fn show(&self, location: Location) -> String {
+        let name = self.files.get(location.file).map_or("", |file| &file.name);
+        format!("{name}:{}", location.at.line)
     }
 
-    /// Something in the current file that makes it unusable.
+    /// Adds an error in the current file.
     pub(super) fn error(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(self.here(at), Severity::Error, what.into(), remedy.into());
     }
@@ -120,41 +120,41 @@ impl Problems {
         self.error(node.at, what, remedy);
     }
 
-    /// Something in the current file that is hardly meant so.
+    /// Adds a warning in the current file.
     pub(super) fn warning(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
         self.warning_in(self.here(at), what, remedy);
     }
 
     /// The same, in any file.
-    pub(super) fn warning_in(&mut self, place: Location, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(place, Severity::Warning, what.into(), remedy.into());
+    pub(super) fn warning_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(location, Severity::Warning, what.into(), remedy.into());
     }
 
-    /// Something that makes its file unusable, in any file.
-    pub(super) fn error_in(&mut self, place: Location, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(place, Severity::Error, what.into(), remedy.into());
+    /// Adds an error in any file.
+    pub(super) fn error_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(location, Severity::Error, what.into(), remedy.into());
     }
 
-    /// Whether the current file has so many problems that another one would only be counted: its words need not be found.
+    /// Whether the current file has so many problems that another one would only be counted, so that its message is not needed.
     pub(super) fn is_full(&self) -> bool {
         self.files.last().is_some_and(|file| file.found >= MOST_PER_FILE)
     }
 
-    fn add(&mut self, place: Location, severity: Severity, what: String, remedy: String) {
+    fn add(&mut self, location: Location, severity: Severity, what: String, remedy: String) {
         match severity {
             Severity::Error => self.errors = true,
             Severity::Warning => self.warnings = true,
         }
-        let Some(file) = self.files.get_mut(place.file) else { return };
+        let Some(file) = self.files.get_mut(location.file) else { return };
         if file.found >= MOST_PER_FILE {
             file.unshown += 1;
-        } else if self.told.insert((place, what.clone())) {
+        } else if self.reported.insert((location, what.clone())) {
             file.found += 1;
-            self.found.push((place, severity, what, remedy));
+            self.found.push((location, severity, what, remedy));
         }
     }
 
-    /// All problems in the order of files, lines and columns, and whether one of them is an error. With `strict` all of them are.
+    /// All problems in the order of files, lines and columns, and whether one of them is an error. With `strict`, warnings are errors.
     pub(super) fn finish(mut self, strict: bool) -> (bool, Vec<Problem>) {
         let last = Position { line: u32::MAX, column: u32::MAX };
         for (index, file) in self.files.iter().enumerate().filter(|(_, file)| file.unshown > 0) {
@@ -162,11 +162,11 @@ impl Problems {
             let remedy = "correct these first".to_owned();
             self.found.push((Location { file: index, at: last }, Severity::Warning, what, remedy));
         }
-        self.found.sort_by_key(|(place, ..)| *place);
+        self.found.sort_by_key(|(location, ..)| *location);
         let files = self.files;
-        let problems = self.found.into_iter().map(|(place, severity, what, remedy)| {
-            let at = if place.at == last { Position::default() } else { place.at };
-            let file = files[place.file].name.to_string();
+        let problems = self.found.into_iter().map(|(location, severity, what, remedy)| {
+            let at = if location.at == last { Position::default() } else { location.at };
+            let file = files[location.file].name.to_string();
             let severity = if strict { Severity::Error } else { severity };
             Problem { severity, file, line: at.line as usize, column: at.column as usize, what, remedy }
         });
@@ -174,7 +174,7 @@ impl Problems {
     }
 }
 
-/// The user's own text in quotes, on one line and of bounded length.
+/// A text of the file in quotes, on one line and of bounded length.
 pub(super) fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(LONGEST_QUOTE).flat_map(char::escape_debug).collect();
     let more = if text.chars().nth(LONGEST_QUOTE).is_some() { "..." } else { "" };

@@ -6,11 +6,11 @@ use super::problem::{Problems, quoted};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::time::{Rate, Unit};
 
-/// What a `rate_limit` says.
+/// The content of a `rate_limit`.
 pub(super) struct RateLimit<'n> {
     /// `None` = unlimited.
     pub(super) amount: Result<Option<(Rate, AlgorithmFields)>, InvalidAmount>,
-    /// Where it stands.
+    /// Its position.
     pub(super) at: Position,
     /// The positions of its values by their keys, for errors that show when the algorithm is made.
     pub(super) keys: Vec<(&'static str, Position)>,
@@ -23,7 +23,7 @@ pub(super) struct RateLimit<'n> {
 #[derive(Debug)]
 pub(super) struct InvalidAmount;
 
-/// Reads a `rate_limit`; `None`, with an error, when it is no map.
+/// Reads a `rate_limit`; `None`, with an error, if it is not a map.
 pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
     let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
@@ -32,7 +32,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
         unlimited(problems, &fields);
         Ok(None)
     } else {
-        // Both are read whatever the other one gives: all problems are found at once.
+        // Both are read even if one is wrong, so that all problems are found at once.
         let (rate, options) = (rate(problems, &fields), algorithm_fields::read(problems, &fields));
         rate.zip(options).map(Some).ok_or(InvalidAmount)
     };

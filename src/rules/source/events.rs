@@ -1,7 +1,7 @@
-//! From bytes to a tree of nodes, with a bound on everything that a file can make large.
+//! Parses bytes to a tree of nodes, with a bound on everything that a file can make large.
 //!
-//! The parser's events are pulled one by one and never recurse, so that deep nesting is refused by a number and not by the stack. The tree is
-//! at most [`DEEPEST`] levels deep, which makes recursion over it safe everywhere else.
+//! The parser's events are pulled one by one, without recursion, so that a constant bounds the nesting and not the stack. The tree is at most
+//! [`DEEPEST`] levels deep, which makes recursion over it safe everywhere else.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -20,13 +20,13 @@ const MOST_NODES: usize = 2_000_000;
 /// Commas and opening brackets of one file. The parser holds all tokens of a list or map in brackets until it knows whether that is a key,
 /// so that a bound on nodes would come too late for these: each can cost 800 bytes.
 const MOST_IN_BRACKETS: usize = 500_000;
-/// Nodes that all aliases of a file stand for together: what doubles at each line stops here.
+/// Nodes that all aliases of a file expand to together, so that aliases of aliases cannot grow exponentially.
 const MOST_ALIASED: usize = 100_000;
 
 /// Reads the first document of a file.
 ///
 /// # Errors
-/// What makes the file unreadable: its place, what it is, and how to write it.
+/// What makes the file unreadable: its position, what is wrong, and how to correct it.
 pub(in crate::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
     let text = decode(bytes)?;
     let mut parser = Parser::new_from_str(text);
@@ -168,7 +168,7 @@ impl Builder {
     /// Pairs keys with values, takes merged maps in, and keeps the last of repeated keys.
     fn entries(&mut self, children: Vec<Rc<Node>>) -> Result<Vec<Pair>, Note> {
         let mut own: Vec<Pair> = Vec::with_capacity(children.len() / 2);
-        let mut places: HashMap<Box<str>, usize> = HashMap::new();
+        let mut indices: HashMap<Box<str>, usize> = HashMap::new();
         let mut merged: Vec<Rc<Node>> = Vec::new();
         let mut children = children.into_iter();
         while let (Some(key), Some(value)) = (children.next(), children.next()) {
@@ -180,18 +180,18 @@ impl Builder {
                 own.push((key, value));
                 continue;
             };
-            if let Some(&place) = places.get(name) {
+            if let Some(&index) = indices.get(name) {
                 let what = format!("the key '{}' occurs twice in one map, and the last one counts", name.escape_debug());
-                let first: &Node = &own[place].0;
+                let first: &Node = &own[index].0;
                 let remedy = format!("remove one of them; the first is in line {}", first.at.line);
                 self.warnings.push(Note { at: key.at, what, remedy });
-                own[place] = (key, value);
+                own[index] = (key, value);
             } else {
-                places.insert(name.into(), own.len());
+                indices.insert(name.into(), own.len());
                 own.push((key, value));
             }
         }
-        let mut taken: HashSet<Box<str>> = places.into_keys().collect();
+        let mut taken: HashSet<Box<str>> = indices.into_keys().collect();
         for source in merged {
             let Content::Mapping(entries) = &source.content else { continue };
             own.extend(entries.iter().filter(|(key, _)| key.text().is_none_or(|name| taken.insert(name.into()))).cloned());
@@ -248,7 +248,7 @@ fn too_many(at: Position) -> Note {
     Note { at, what: format!("the file has more than {MOST_NODES} values"), remedy: "split it into several files".into() }
 }
 
-/// What is behind the parser's words, for the mistakes that people make; its own words for the others.
+/// Explains the parser's message for the usual mistakes; other messages are passed on.
 fn scan_error(error: &ScanError) -> Note {
     let at = position(error.marker());
     let info = error.info();
@@ -257,7 +257,7 @@ fn scan_error(error: &ScanError) -> Note {
         return too_deep(at);
     }
     let (what, remedy) = if said(&["unknown anchor"]) {
-        ("the alias names an anchor that is not defined", "define it with '&' before this place; text that begins with '*' needs quotes")
+        ("the alias names an anchor that is not defined", "define it with '&' before this alias; text that begins with '*' needs quotes")
     } else if said(&["tabs disallowed", "tab cannot", "found a tab", "start with a tab"]) {
         ("a tab, where only spaces are allowed", "indent with spaces")
     } else if said(&["unexpected end of stream"]) {
