@@ -1,14 +1,13 @@
 //! The cost of a decision by each algorithm, in memory and in Redis.
 //!
-//! `cargo bench --bench algorithms` prints the table of benches/README.md; `-- --write` writes it there. The figures are CPU time of the
-//! process that decides, not wall time, taken in rounds that go through all rows in turn; a row shows the median, and beside it that of the
-//! ratios to a plain INCR right before. They compare rows of one run on one machine, and nothing else. Redis is a real redis-server of its
-//! own on the loopback, without persistence.
+//! `cargo bench --bench algorithms` prints the table of benches/README.md; `-- --write` writes it there. Figures are CPU time of the
+//! process that decides, not wall time. Each round measures all rows in turn. A row shows the median, and in brackets the median of the ratios
+//! to a plain INCR that was measured right before. Only rows of one run on one machine can be compared. Redis is a redis-server of the bench on
+//! the loopback interface, without persistence.
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
 
 use std::fmt::Write;
-use std::fs;
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
@@ -32,7 +31,7 @@ mod service {
     pub mod tables;
 }
 
-use service::machine::{first_thread_micros, processors, redis_version, version};
+use service::machine::{first_thread_micros, own_resident_bytes, processors, redis_version, version};
 use service::tables::{median, write_table};
 use support::redis::RedisServer;
 
@@ -62,13 +61,6 @@ fn checks(algorithm: Algorithm, batch: usize, first: usize) -> Checks {
     Checks::of(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default()))))
 }
 
-/// Bytes of this process that are in memory.
-fn resident() -> f64 {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
-    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1_024.0
-}
-
 fn in_memory(algorithm: Algorithm) -> f64 {
     let memory = Memory::new(memory::Options::default());
     let requests: Vec<Checks> = (0..KEYS).map(|key| checks(algorithm, 1, key)).collect();
@@ -84,13 +76,13 @@ fn in_memory(algorithm: Algorithm) -> f64 {
 fn memory_bytes(algorithm: Algorithm) -> f64 {
     const MANY: usize = 400_000;
     let memory = Memory::new(memory::Options { max_keys: 4 * MANY });
-    let begin = resident();
+    let begin = own_resident_bytes();
     for key in 0..MANY {
         let name = format!("w1{{bench|user={key}}}x");
         let checks = Checks::of([(name.as_bytes(), Check::new(algorithm, 1, Modes::default()))]);
         let _ = memory.decide_at(&checks, &checks.indices(), Arrival { now: memory::now(), max_hold: Span::ZERO });
     }
-    (resident() - begin) / MANY as f64
+    (own_resident_bytes() - begin) / MANY as f64
 }
 
 /// The same, in a process that has not held anything before; what an allocator keeps for later would hide what is new.
@@ -154,8 +146,8 @@ async fn redis_bytes(server: &RedisServer, redis: &Redis, algorithm: Algorithm) 
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    if let Some(place) = arguments.iter().position(|argument| argument == BYTES_OF) {
-        let wanted = arguments.get(place + 1).expect("a name");
+    if let Some(position) = arguments.iter().position(|argument| argument == BYTES_OF) {
+        let wanted = arguments.get(position + 1).expect("a name");
         let (_, algorithm) = algorithms().into_iter().find(|(name, _)| name == wanted).expect("an algorithm");
         return println!("{:.0}", memory_bytes(algorithm));
     }

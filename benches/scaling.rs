@@ -3,7 +3,7 @@
 //! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`; `-- --write` writes the tables
 //! into benches/README.md.
 //! All servers of one row run side by side, one of them loaded at a time, round after round; a figure is a ratio to the row's first point in
-//! the same round. Counters are in memory, so that Weir alone is measured. Leave the machine alone meanwhile.
+//! the same round. Counters are in memory, so that Weir alone is measured. Run nothing else meanwhile.
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
 

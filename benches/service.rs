@@ -1,8 +1,8 @@
-//! What a call costs, end to end, and whether that is within the budget: Weir beside an empty tonic service, plain Redis, and its peers.
+//! The cost of a call, end to end, compared with the budget: Weir, an empty tonic service, plain Redis, and other rate-limit services.
 //!
 //! `cargo bench --bench service` starts each server in turn, loads it, reads the CPU time of its process and of its Redis, and prints the
-//! tables of benches/README.md; `-- --write` writes them there. Everything is a ratio to something that ran beside it, a median of rounds
-//! that go through all servers in turn. Leave the machine alone meanwhile: what else runs is in the figures.
+//! tables of benches/README.md; `-- --write` writes them there. Each figure of the budget is a ratio to another
+//! server in the same round, and the median of rounds that go through all servers in turn. Run nothing else meanwhile, because it would change the figures.
 
 #![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
 

@@ -17,6 +17,14 @@ pub fn first_thread_micros(process: u32) -> f64 {
     schedstat.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok()).expect("nanoseconds") / 1_000.0
 }
 
+/// The resident memory of this process, in bytes.
+pub fn own_resident_bytes() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1_024.0
+}
+
+/// The number of cores.
 pub fn cores() -> usize {
     let online = fs::read_to_string("/proc/cpuinfo").unwrap_or_default().lines().filter(|line| line.starts_with("processor")).count();
     online.max(1)

@@ -6,7 +6,6 @@
 //! millions includes interrupts, which count as CPU time of the running thread. Arithmetic that needs no memory, on the same thread, as often
 //! and between the insertions, shows how long those are.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use weir::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
 
+use super::machine::own_resident_bytes;
 use super::servers::{CpuPlacement, run_this_process_on};
 
 /// The argument that starts the measurement in a new process; the number of keys follows.
@@ -67,7 +67,7 @@ fn in_a_new_process(keys: usize) -> Fill {
 pub fn here(keys: usize) {
     // Capacity for the later keys beside the first ones, in case the sweep is late.
     let memory = Memory::new(memory::Options { max_keys: 2 * keys });
-    let before = resident_bytes();
+    let before = own_resident_bytes();
     let done = AtomicBool::new(false);
     // Set when the first keys have recovered, so that they are swept while new ones are inserted.
     let late = AtomicBool::new(false);
@@ -88,7 +88,7 @@ pub fn here(keys: usize) {
         });
         let first = insert(memory, 0..keys, false);
         let all = memory.size().keys;
-        let bytes = (resident_bytes() - before) / all as f64;
+        let bytes = (own_resident_bytes() - before) / all as f64;
         late.store(true, Ordering::Relaxed);
         let second = insert(memory, keys..keys + keys / 2, true);
         done.store(true, Ordering::Relaxed);
@@ -136,11 +136,4 @@ fn cpu_ms_of(work: impl FnOnce()) -> f64 {
 fn thread_cpu_ms() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
-}
-
-/// The resident memory of this process, in bytes.
-fn resident_bytes() -> f64 {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
-    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1_024.0
 }

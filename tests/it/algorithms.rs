@@ -81,14 +81,14 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
     };
     let mut options = Options { kind, ..Options::default() };
-    let mut patience = Span::from_secs(3_600);
+    let mut max_hold = Span::from_secs(3_600);
     for word in words {
         match word.split_once('=').expect("an option") {
             ("burst", burst) => options.burst = Some(burst.parse().expect("a number")),
             ("bucket_interval", text) => options.bucket_interval = Some(span(text)),
             ("bucket_span", text) => options.bucket_span = Some(span(text)),
             ("max_delay", text) => options.max_delay = Some(span(text)),
-            ("patience", text) => patience = span(text),
+            ("patience", text) => max_hold = span(text),
             ("count_denied", text) => options.count_denied = Some(text == "true"),
             (other, _) => panic!("no option: {other}"),
         }
@@ -101,7 +101,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
         match word.strip_prefix('@') {
             Some(time) => now = START.checked_add_signed(micros(time)).expect("a time"),
             None => asks.push(Ask {
-                at: Arrival { now: Micros(now), max_hold: patience },
+                at: Arrival { now: Micros(now), max_hold },
                 hits: if word == "max" { i64::MAX } else { word.parse().expect("hits") },
                 expected: expected.next().unwrap_or_else(|| panic!("as many answers as hits: {line}")),
             }),

@@ -225,9 +225,7 @@ async fn the_process_ends_on_sigterm() {
 async fn a_health_watch_does_not_delay_the_end() {
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
     let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "0s")]);
-    let channel =
-        tonic::transport::Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("a URI").connect().await.expect("weir");
-    let mut watch = HealthClient::new(channel).watch(HealthCheckRequest::default()).await.expect("a stream").into_inner();
+    let mut watch = HealthClient::new(weir.channel().await).watch(HealthCheckRequest::default()).await.expect("a stream").into_inner();
     assert_eq!(watch.message().await.expect("an answer").expect("one").status, 1, "SERVING");
     let silent = std::net::TcpStream::connect(weir.grpc_addr()).expect("a connection that says nothing");
     weir.signal("HUP");

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use weir::proto::RateLimitResponse;
 use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitRequest, RateLimitResponse};
 
-use crate::support::{Client, RedisServer, Weir, descriptor, request};
+use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &[(&str, &str)] = &[("limits.yaml", FEW)];
@@ -21,15 +21,8 @@ descriptors:
     rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 1, algorithm: token_bucket }
 ";
 
-fn asked(key: &str, hits: i64) -> RateLimitRequest {
-    let mut descriptor = descriptor(&[(key, "x")]);
-    descriptor.hits_addend = Some(hits.unsigned_abs());
-    descriptor.is_negative_hits = hits < 0;
-    request("denied", vec![descriptor])
-}
-
 async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
-    client.should_rate_limit(asked(key, hits)).await.expect("an answer").into_inner()
+    client.should_rate_limit(request("denied", vec![descriptor_with_hits(&[(key, "x")], hits)])).await.expect("an answer").into_inner()
 }
 
 async fn code(client: &mut Client, key: &str, hits: i64) -> Code {

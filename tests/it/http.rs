@@ -106,8 +106,7 @@ async fn grpcurl_lists_describes_and_calls() {
 async fn reflection_lists_the_services() {
     use tonic_reflection::pb::{v1, v1alpha};
     let weir = Weir::start(support::DEMO, &[]);
-    let channel =
-        tonic::transport::Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("a URI").connect().await.expect("weir");
+    let channel = weir.channel().await;
 
     let ask = v1::ServerReflectionRequest {
         host: String::new(),

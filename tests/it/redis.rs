@@ -52,7 +52,7 @@ pub struct When {
     /// The time after which the script counts nothing.
     pub deadline: Micros,
     /// The longest time that a shaper may delay the caller.
-    pub patience: Span,
+    pub max_hold: Span,
 }
 
 /// One script call for these requests at their time, each with its own deadline and `max_hold`.
@@ -60,7 +60,7 @@ pub fn call<'p>(requests: impl IntoIterator<Item = (&'p Checks, When)>) -> Call<
     let mut now = Micros::default();
     let part = |(checks, when): (&'p Checks, When)| {
         now = when.now;
-        CallRequest { checks, picked: checks.indices(), deadline: when.deadline, max_hold: when.patience }
+        CallRequest { checks, picked: checks.indices(), deadline: when.deadline, max_hold: when.max_hold }
     };
     let requests = requests.into_iter().map(part).collect();
     Call { requests, now, is_time_given: true, jitter_secs: 0 }

@@ -1,7 +1,6 @@
 //! Reloads under load, for every way in which editors and Kubernetes change files: no request fails, and no count is lost.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use weir::proto::rate_limit_response::Code;
 
-use crate::support::{Client, Weir, descriptor, request};
+use crate::support::{Client, Weir, config_map, descriptor, descriptor_with_hits, request};
 
 /// Limits of the domain `d`; the amount for `user` shows which version of the file is in force.
 fn limits(requests_per_unit: u32) -> String {
@@ -18,8 +17,7 @@ fn limits(requests_per_unit: u32) -> String {
 
 /// The amount that `user` is limited to now; 0 without a limit. It is read by a look, which counts nothing.
 async fn limit_in_force(client: &mut Client) -> u32 {
-    let mut look = descriptor(&[("user", "looker")]);
-    look.hits_addend = Some(0);
+    let look = descriptor_with_hits(&[("user", "looker")], 0);
     let response = client.should_rate_limit(request("d", vec![look])).await.expect("an answer").into_inner();
     response.statuses[0].current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit)
 }
@@ -91,19 +89,8 @@ async fn rewritten_renamed_added_and_removed_files_are_reloaded() {
 
 #[tokio::test]
 async fn a_swapped_config_map_is_reloaded() {
-    let publish = |folder: &Path, version: &str, limit: u32| {
-        fs::create_dir(folder.join(version)).expect("a folder");
-        fs::write(folder.join(version).join("limits.yaml"), limits(limit)).expect("written");
-        symlink(version, folder.join("..data_tmp")).expect("a link");
-        fs::rename(folder.join("..data_tmp"), folder.join("..data")).expect("swapped");
-    };
-    let weir = Weir::start_in(
-        |folder| {
-            publish(folder, "..2026_01", 10);
-            symlink("..data/limits.yaml", folder.join("limits.yaml")).expect("a link");
-        },
-        &[("RUNTIME_IGNOREDOTFILES", "false")],
-    );
+    let publish = |folder: &Path, version: &str, limit: u32| config_map::publish(folder, version, "limits.yaml", &limits(limit));
+    let weir = Weir::start_in(|folder| publish(folder, "..2026_01", 10), &[("RUNTIME_IGNOREDOTFILES", "false")]);
     let client = &mut weir.client().await;
     let load = BackgroundLoad::start(weir.client().await);
     wait_until_in_force(client, 10).await;

@@ -59,8 +59,8 @@ async fn delays_requests(client: &mut Client) {
     assert!(ahead.2.1 < Duration::from_millis(400), "refused before its timeout");
 
     // A caller that gives up keeps its slot, and does not block others.
-    let gone = tokio::time::timeout(Duration::from_millis(50), ask(client, &slow, TIMEOUT)).await;
-    assert!(gone.is_err());
+    let gave_up = tokio::time::timeout(Duration::from_millis(50), ask(client, &slow, TIMEOUT)).await;
+    assert!(gave_up.is_err());
     let (code, waited) = ask(client, &slow, TIMEOUT).await;
     assert!(code == Code::Ok && waited >= Duration::from_millis(400), "its slot is behind that of the caller that gave up: {waited:?}");
 

@@ -2,6 +2,7 @@
 
 pub mod certificates;
 pub mod cluster;
+pub mod config_map;
 pub mod envoy;
 pub mod http_client;
 pub mod load;
@@ -70,6 +71,11 @@ pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
+/// A descriptor with these entries that asks for these hits; negative hits are given back.
+pub fn descriptor_with_hits(entries: &[(&str, &str)], hits: i64) -> RateLimitDescriptor {
+    RateLimitDescriptor { hits_addend: Some(hits.unsigned_abs()), is_negative_hits: hits < 0, ..descriptor(entries) }
+}
+
 /// A request without `hits_addend`: each descriptor asks for one hit, or for its own `hits_addend`.
 pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
@@ -93,8 +99,7 @@ fn json_value(value: &prost_types::Value) -> Value {
 
 /// Calls `ShouldRateLimit` with these bytes as its message, valid or not. Returns the bytes of the answer.
 pub async fn raw_call(weir: &Weir, message: &[u8]) -> Result<Vec<u8>, Status> {
-    let channel = Channel::from_shared(format!("http://{}", weir.grpc_addr())).expect("an address is a URI").connect().await;
-    let mut client = tonic::client::Grpc::new(channel.expect("weir listens"));
+    let mut client = tonic::client::Grpc::new(weir.channel().await);
     client.ready().await.expect("a new connection is ready");
     let path = http::uri::PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
     Ok(client.unary(Request::new(message.to_vec()), path, Raw).await?.into_inner())

@@ -1,7 +1,6 @@
 //! The image, without a container: the binary runs as the image's user in a root folder that `deploy/rootfs.sh` made.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -11,7 +10,7 @@ use tempfile::TempDir;
 use super::{at, documents, items, kubernetes, text};
 use crate::support::http_client::post;
 use crate::support::wait::eventually;
-use crate::support::{RedisServer, Weir, tools};
+use crate::support::{RedisServer, Weir, config_map, tools};
 
 fn rootfs(binary: &Path, root: &Path) -> Output {
     Command::new(tools::repository().join("deploy/rootfs.sh")).arg(binary).arg(root).output().expect("rootfs.sh runs")
@@ -108,8 +107,8 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let config = root.join(text(container, "/volumeMounts/0/mountPath").trim_start_matches('/'));
     fs::create_dir_all(&config).expect("a folder");
     let limits = tools::file("deploy/kubernetes/limits/ratelimit.yaml");
-    publish(&config, "..2026_01", &limits);
-    symlink("..data/ratelimit.yaml", config.join("ratelimit.yaml")).expect("a link");
+    let publish = |version: &str, limits: &str| config_map::publish(&config, version, "ratelimit.yaml", limits);
+    publish("..2026_01", &limits);
 
     let redis = RedisServer::start();
     fs::write(root.join("etc/hosts"), "127.0.0.1 ratelimit-redis\n").expect("written");
@@ -128,18 +127,10 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let entries = json!([{"key": "path", "value": "/login"}, {"key": "remote_address", "value": "1.2.3.4"}]);
     assert_eq!(limit(&weir, &json!({"domain": "ratelimit", "descriptors": [{"entries": entries}]})), (200, 5));
     assert!(!redis.keys().is_empty(), "counted in the Redis of that name");
-    publish(&config, "..2026_02", &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"));
+    publish("..2026_02", &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"));
     let look = json!({"domain": "ratelimit", "descriptors": [{"entries": entries, "hitsAddend": 0}]});
     assert_eq!(eventually(|| Some(limit(&weir, &look)).filter(|limit| limit.1 != 5)), Some((200, 50)), "reloaded");
     assert!(weir.terminate().success());
-}
-
-/// As the kubelet changes a ConfigMap: a new hidden folder, and a link that is renamed over the old one.
-fn publish(config: &Path, version: &str, limits: &str) {
-    fs::create_dir(config.join(version)).expect("a folder");
-    fs::write(config.join(version).join("ratelimit.yaml"), limits).expect("written");
-    symlink(version, config.join("..data_tmp")).expect("a link");
-    fs::rename(config.join("..data_tmp"), config.join("..data")).expect("swapped");
 }
 
 fn user_of(weir: &Weir) -> u32 {

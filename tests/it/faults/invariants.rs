@@ -75,7 +75,7 @@ const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multipl
 /// Runs one check in the script at the given time.
 fn decide_at(redis: &mut Connection, key: &str, algorithm: Algorithm, now: u64) -> Result<Verdict, StoreError> {
     let checks = Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]);
-    let call = call([(&checks, When { now: Micros(now), deadline: Micros(1 << 52), patience: Span::ZERO })]);
+    let call = call([(&checks, When { now: Micros(now), deadline: Micros(1 << 52), max_hold: Span::ZERO })]);
     let reply: Value = call.command(ScriptRef::ByText).query(redis).expect("Redis answers");
     let mut answers = [Err(StoreError::Unknown("unanswered"))];
     call.read(&reply, &mut answers)?;
@@ -170,18 +170,18 @@ fn g16_every_key_expires() {
     for key in redis.keys() {
         redis.run::<()>(&["PERSIST", &key]);
     }
-    let mut healed = 0;
+    let mut expiring = 0;
     for (name, _) in AlgorithmKind::NAMED {
         client.ask(request("faults", vec![descriptor(&[(name, "a")])]));
         for key in redis.keys().into_iter().filter(|key| key.contains(&format!("{name}=a}}"))) {
-            healed += usize::from(redis.run::<i64>(&["PTTL", &key]) > 0);
+            expiring += usize::from(redis.run::<i64>(&["PTTL", &key]) > 0);
         }
     }
     let longest = redis.keys().iter().map(String::len).max().unwrap_or_default();
     goal.must(longest <= LONGEST, format!("a key of {longest} bytes"));
-    goal.must(healed >= 1, "no key got a new TTL");
+    goal.must(expiring >= 1, "no key got a new TTL");
     goal.end(format!(
-        "{asked} requests: 0 keys without a TTL, longest key {longest} bytes; {healed} of {} keys that had lost theirs got a new one",
+        "{asked} requests: 0 keys without a TTL, longest key {longest} bytes; {expiring} of {} keys that had lost theirs got a new one",
         AlgorithmKind::NAMED.len()
     ));
 }

@@ -13,12 +13,12 @@ fn the_script_matches_the_tables() {
     for (number, sequence) in tables().into_iter().enumerate() {
         let is_back = sequence.asks.windows(2).any(|pair| pair[1].at.now < pair[0].at.now);
         if matches!(sequence.algorithm, Algorithm::FixedWindow(_)) && is_back {
-            // Each window is a key of its own here, numbered by an estimate of Redis's clock that outlives a step back.
+            // In Redis each window has its own key, numbered by an estimate of Redis's clock that does not go back at once.
             continue;
         }
         for (index, ask) in sequence.asks.iter().enumerate() {
             let checks = checks_of(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Modes::default()))]);
-            let when = When { now: ask.at.now, deadline: Micros(u64::MAX), patience: ask.at.max_hold };
+            let when = When { now: ask.at.now, deadline: Micros(u64::MAX), max_hold: ask.at.max_hold };
             let call = call([(&checks, when)]);
             let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered"))];

@@ -79,7 +79,7 @@ struct Expected {
 /// Runs a batch on the pure steps.
 fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generator) -> Expected {
     let keys: Vec<Vec<u8>> = checks.iter().map(|check| stored_state::key(&checks, check, when.now)).collect();
-    let at = Arrival { now: when.now, max_hold: when.patience };
+    let at = Arrival { now: when.now, max_hold: when.max_hold };
     let mut deleted = Vec::new();
     for (key, check) in keys.iter().zip(checks.iter()) {
         let Some(known) = model.get(key).filter(|known| known.may_be_missing(check, when.now)) else { continue };
@@ -188,7 +188,7 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let mut connection = server.connection();
     let (mut generator, mut model) = (Generator::new(kinds, seed), Model::new());
     let first = generator.checks();
-    let when = When { now: Micros(0), deadline: Micros(END), patience: Span::ZERO };
+    let when = When { now: Micros(0), deadline: Micros(END), max_hold: Span::ZERO };
     call([(&first, when)]).command(ScriptRef::ByText).exec(&mut connection).expect("Redis loads the script");
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
@@ -206,8 +206,8 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         let together: Vec<Expected> = (0..TOGETHER)
             .map(|_| {
                 let checks = generator.checks();
-                let patience = [Span::ZERO, Span::MAX, Span::from_micros(generator.random.u64(..100_000_000))][generator.random.usize(..3)];
-                let when = When { now: generator.time(), deadline: Micros(END), patience };
+                let max_hold = [Span::ZERO, Span::MAX, Span::from_micros(generator.random.u64(..100_000_000))][generator.random.usize(..3)];
+                let when = When { now: generator.time(), deadline: Micros(END), max_hold };
                 expect(checks, when, &mut model, &mut generator)
             })
             .collect();

@@ -224,13 +224,13 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
     let redis = Redis::connect_lazily(options);
     ask_one(&redis, "first", 100, 1).await.expect("Redis is well");
     server.pause();
-    let gone = tokio::spawn({
+    let cancelled = tokio::spawn({
         let redis = redis.clone();
         async move { ask_one(&redis, "gone", 100, 42).await }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    gone.abort();
-    assert!(gone.await.expect_err("it was aborted").is_cancelled());
+    cancelled.abort();
+    assert!(cancelled.await.expect_err("it was aborted").is_cancelled());
     server.resume();
     for round in 1..20 {
         let used = ask_one(&redis, &format!("own{round}"), 100, round).await.map(|verdict| verdict.used);

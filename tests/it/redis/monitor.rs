@@ -5,16 +5,15 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use tonic::Code;
-use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::proto::RateLimitRequest;
 use weir::store::Redis;
 use weir::store::redis::{Login, Options};
 
 use crate::support::wait::eventually_async;
-use crate::support::{self, Client, RedisServer, Weir, descriptor, request, tools};
+use crate::support::{self, Client, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools};
 
 /// The commands that requests use, in the order of deploy/operations.md.
 const RIGHTS: [&str; 14] =
@@ -45,10 +44,10 @@ async fn asks(client: &mut Client) -> Result<(), Code> {
 }
 
 async fn is_serving(weir: &Weir) -> bool {
-    let address = format!("http://{}", weir.grpc_addr());
-    let channel = Channel::from_shared(address).expect("an address is a URI").connect().await.expect("weir listens");
-    let response =
-        HealthClient::new(channel).check(HealthCheckRequest { service: "ratelimit".to_owned() }).await.expect("the service is known");
+    let response = HealthClient::new(weir.channel().await)
+        .check(HealthCheckRequest { service: "ratelimit".to_owned() })
+        .await
+        .expect("the service is known");
     response.into_inner().status() == ServingStatus::Serving
 }
 
@@ -143,11 +142,7 @@ async fn the_rights_of_the_page_suffice_for_every_algorithm() {
     ] {
         for key in keys {
             for hits in [1, 1, 3, 0, -2, 1, 1, 1, 1, 0, -20, 1] {
-                let hits = RateLimitDescriptor {
-                    hits_addend: Some(i64::unsigned_abs(hits)),
-                    is_negative_hits: hits < 0,
-                    ..descriptor(&[(key, "x")])
-                };
+                let hits = descriptor_with_hits(&[(key, "x")], hits);
                 let ask = RateLimitRequest { domain: domain.to_owned(), descriptors: vec![hits.clone(), hits], hits_addend: 1 };
                 client.should_rate_limit(ask).await.unwrap_or_else(|status| panic!("{domain} {key}: {status}"));
             }

@@ -185,7 +185,7 @@ async fn a_late_call_counts_nothing() {
     for (name, algorithm) in each_algorithm(10) {
         let checks = checks_of(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 1))]);
         for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
-            let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), patience: Span::ZERO };
+            let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), max_hold: Span::ZERO };
             let call = call([(&checks, when)]);
             let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
@@ -293,7 +293,7 @@ async fn a_long_log_takes_less_than_a_third_of_a_sorted_set() {
     let checks = checks_of(&[("log", check_of(log, 1))]);
     let mut connection = server.connection();
     for event in 0..EVENTS {
-        let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), patience: Span::ZERO };
+        let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), max_hold: Span::ZERO };
         let call = call([(&checks, when)]);
         let named = if event == 0 { ScriptRef::ByText } else { ScriptRef::ByHash };
         call.command(named).exec(&mut connection).expect("Redis is well");
@@ -310,7 +310,7 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
     let server = RedisServer::start();
     let now = Micros(1_800_000_000_000_000);
     for (name, algorithm) in each_algorithm(4) {
-        let when = |late: u64| When { now, deadline: Micros(now.0 + 1 - late), patience: Span::MAX };
+        let when = |late: u64| When { now, deadline: Micros(now.0 + 1 - late), max_hold: Span::MAX };
         let requests = [
             checks_of(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 1))]),
             all_or_none(&[(name, check_of(algorithm, 1)), (name, check_of(algorithm, 9)), ("other", check_of(algorithm, 1))]),

@@ -116,9 +116,9 @@ impl SentinelSet {
     /// The port of the primary, as most of the sentinels say.
     pub fn primary(&self) -> u16 {
         let most_say = || {
-            let mut said: Vec<u16> = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).collect();
-            said.sort_unstable();
-            said.get(said.len() / 2).copied()
+            let mut announced: Vec<u16> = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).collect();
+            announced.sort_unstable();
+            announced.get(announced.len() / 2).copied()
         };
         eventually(most_say).expect("a Sentinel that answers")
     }
@@ -156,9 +156,9 @@ impl SentinelSet {
         self.server_mut(port).start_again();
     }
 
-    /// Whether the server on this port answers as a primary; `None` when it does not answer: a Sentinel that tells a server whom to follow
-    /// also cuts off all its clients.
-    fn says_primary(&self, port: u16) -> Option<bool> {
+    /// Whether the server on this port is a primary; `None` when it does not answer. A Sentinel that makes a server a replica also closes all
+    /// its client connections.
+    fn is_primary(&self, port: u16) -> Option<bool> {
         replication_contains(self.server(port), "role:master")
     }
 
@@ -169,7 +169,7 @@ impl SentinelSet {
 
     /// Waits until the server on this port is a replica.
     pub fn wait_until_replica(&self, port: u16) {
-        let demoted = eventually(|| (self.says_primary(port) == Some(false)).then_some(()));
+        let demoted = eventually(|| (self.is_primary(port) == Some(false)).then_some(()));
         assert!(demoted.is_some(), "{port} stays a primary");
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use tempfile::TempDir;
+use tonic::transport::Channel;
 
 use super::Client;
 use super::http_client;
@@ -80,10 +81,15 @@ impl Weir {
         self.config.path()
     }
 
+    /// A new connection to the gRPC listener.
+    pub async fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).expect("an address is a URI");
+        endpoint.connect().await.unwrap_or_else(|error| panic!("cannot connect to weir: {error}"))
+    }
+
     /// A gRPC client with a new connection.
     pub async fn client(&self) -> Client {
-        let address = format!("http://{}", self.grpc);
-        Client::connect(address).await.unwrap_or_else(|error| panic!("cannot connect to weir: {error}"))
+        Client::new(self.channel().await)
     }
 
     /// Status and body of a GET of the HTTP listener.
