@@ -1,7 +1,10 @@
-//! What can go wrong with Redis, by name: one table says for each whether the command ran, and what a person should look at.
+//! The table of errors of Redis and of the connections to it: for each error its name, whether the command ran, and what an operator can do.
 //!
-//! The names are labels of metrics and stay as they are. The text that a server sends is never logged or passed on: it may repeat what we
-//! sent, and that may have been a password.
+//! A retry is safe only after an error that proves that the command did not run, and a circuit breaker must not open for an error that concerns one
+//! key. Both are decided here, in one place, and tested against the error lines of a real server.
+//!
+//! The names are label values of metrics (`error="..."`), and must not change. The text that a server sends must not be logged or passed on,
+//! because it may repeat what Weir sent, which may have been a password.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,77 +15,79 @@ use tokio::time::{Duration, Instant};
 use crate::breaker::Why;
 use crate::verdict::StoreError;
 
-/// Between two warnings of the same name.
-const QUIET: Duration = Duration::from_secs(1);
+/// The shortest time between two warnings about errors of the same name.
+const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Not by its deadline; whether it ran depends on how far it came.
+/// No reply before the deadline. The command did not run if no byte of it was sent.
 pub(crate) const TIMEOUT: &str = "timeout";
 /// No connection could be made.
 pub(crate) const CONNECT: &str = "connect";
 /// A connection could not be made in time.
 pub(crate) const CONNECT_TIMEOUT: &str = "connect_timeout";
-/// A connection broke.
+/// A connection broke. The command did not run if no byte of it was sent.
 pub(crate) const IO: &str = "io";
-/// Redis closed a connection that nobody was using.
+/// Redis closed an idle connection.
 pub(crate) const IDLE_CLOSED: &str = "idle_closed";
-/// The reply is not one to what was asked.
+/// The reply does not fit the command, or is not RESP.
 pub(crate) const PROTOCOL: &str = "protocol";
-/// User name or password are refused.
+/// The user name or the password is wrong.
 pub(crate) const AUTH: &str = "auth";
-/// One of the two does not trust the other's certificate.
+/// Weir or the server does not trust the other's certificate.
 pub(crate) const TLS_CERTIFICATE: &str = "tls_certificate";
-/// Anything else about TLS.
+/// Any other TLS error.
 pub(crate) const TLS: &str = "tls";
-/// There is no such database.
+/// The server has no database of that number.
 pub(crate) const DATABASE: &str = "database";
-/// The server does not know a command that we need.
+/// The server does not know a command that Weir needs.
 pub(crate) const UNSUPPORTED: &str = "unsupported";
-/// The user may not use a command or a key.
+/// The Redis user has no permission for a command or a key.
 pub(crate) const NO_PERMISSION: &str = "noperm";
-/// The script is not in the server's cache.
+/// The script is not in the server's cache (NOSCRIPT).
 pub(crate) const NO_SCRIPT: &str = "noscript";
-/// The server is a replica.
+/// The server is a replica (READONLY).
 pub(crate) const READONLY: &str = "readonly";
-/// The node of a cluster does not have the slot.
+/// The node of a cluster does not own the slot (MOVED).
 pub(crate) const MOVED: &str = "moved";
-/// The node of a cluster gives the slot away, and this key is gone already.
+/// The slot is being migrated, and the node does not have this key (ASK).
 pub(crate) const ASK: &str = "ask";
-/// The node of a cluster gives the slot away, and some of the keys are gone already.
+/// The slot is being migrated, and the node does not have all keys of the command (TRYAGAIN).
 pub(crate) const TRY_AGAIN: &str = "tryagain";
-/// No node of the cluster has the slot, or the cluster says that it is down.
+/// No node of the cluster owns the slot, or the cluster is down (CLUSTERDOWN).
 pub(crate) const CLUSTER_DOWN: &str = "clusterdown";
-/// Nobody has told yet who is the primary, or who has which slots.
+/// The primary, or the owners of the slots, are not known yet.
 pub(crate) const NO_PRIMARY: &str = "no_primary";
-/// A transaction was refused.
+/// A transaction was discarded (EXECABORT).
 pub(crate) const EXEC_ABORT: &str = "execabort";
-/// A script came after its deadline.
+/// The script ran after the caller's deadline, and counted nothing.
 const LATE: &str = "late";
-/// Too many requests wait already, for the time that there is.
+/// Too many requests wait for the server, given the time left until the deadline.
 pub(crate) const QUEUE_FULL: &str = "queue_full";
-/// What is stored is no whole number.
+/// The stored value is not an integer.
 pub(crate) const NOT_AN_INTEGER: &str = "not_an_integer";
 /// A counter is below zero.
 pub(crate) const RANGE: &str = "range";
-/// A counter is at the most that Redis counts to; means "over the limit" and leaves this room as a verdict.
+/// An INCRBY would overflow 64 bits. The batch turns this error into a verdict: over the limit.
 pub(crate) const OVERFLOW: &str = "overflow";
 
-const MAY_NOT: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, \
+const MISSING_PERMISSION: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, \
                        PEXPIRE, EVALSHA and EVAL on the keys of Weir";
 
-const NODE: &str =
-    "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if it is set, the slot moves on faster than it can be followed";
+const CLUSTER_NODE: &str =
+    "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow";
 
-const LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
+const REFUSED_LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
 
 const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
 
+/// An error that the table does not know.
 pub(crate) const SERVER_ERROR: &str = "server_error";
 
-/// Why there is no connection.
+/// Why an attempt to connect failed.
 #[derive(Debug)]
 pub(crate) struct ConnectError {
+    /// The name of the error in the table.
     pub(crate) name: &'static str,
-    /// For the log: what the system or TLS says, or a hint of ours; never what the server says.
+    /// For the log: the message of the operating system or of TLS, or a hint by Weir; never text of the server.
     pub(crate) cause: Option<String>,
 }
 
@@ -92,21 +97,23 @@ impl From<StoreError> for ConnectError {
     }
 }
 
-/// One kind of error.
+/// One row of the table.
 #[derive(Debug)]
 pub(crate) struct ErrorKind {
-    /// The first word of the error.
+    /// The first word of the server's error line; empty for errors that Weir notices itself.
     code: &'static str,
-    /// What its text holds; empty = any.
+    /// A part of the rest of the line; empty for any text.
     text: &'static str,
+    /// The label value in metrics.
     pub(crate) name: &'static str,
+    /// Whether the command ran.
     outcome: fn(&'static str) -> StoreError,
-    /// Another connection may lead to a server that does better.
+    /// The connection is closed, because a new one may reach a server that works.
     breaks_connection: bool,
-    /// A person has to change a setting, here or in Redis, before it gets better.
+    /// An operator has to change a setting of Weir or of Redis.
     is_config: bool,
-    /// For the log: what it means and what to do.
-    means: &'static str,
+    /// For the log: the cause and the remedy.
+    meaning: &'static str,
 }
 
 const fn kind(
@@ -114,9 +121,9 @@ const fn kind(
     text: &'static str,
     name: &'static str,
     outcome: fn(&'static str) -> StoreError,
-    means: &'static str,
+    meaning: &'static str,
 ) -> ErrorKind {
-    ErrorKind { code, text, name, outcome, breaks_connection: false, is_config: false, means }
+    ErrorKind { code, text, name, outcome, breaks_connection: false, is_config: false, meaning }
 }
 
 const fn breaking(mut kind: ErrorKind) -> ErrorKind {
@@ -131,60 +138,72 @@ const fn config(mut kind: ErrorKind) -> ErrorKind {
 
 use StoreError::{Data, NotExecuted, Unknown};
 
-/// The first line that fits counts.
+/// The first row that matches counts.
 static KINDS: [ErrorKind; 43] = [
-    // What a server says.
-    kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know a script even when its text was sent along"),
-    kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data; it answers when it is done"),
-    kind("BUSY", "", "busy", NotExecuted, "somebody's slow script blocks Redis"),
-    kind("OOM", "", "oom", NotExecuted, "Redis is full (maxmemory) and may not evict: give it more memory"),
-    kind("MISCONF", "", "misconf", NotExecuted, "Redis refuses writes because it cannot save to disk: look at its log"),
+    // Error replies of a server.
+    kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know the script although its text was sent"),
+    kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data set, and will answer when it is loaded"),
+    kind("BUSY", "", "busy", NotExecuted, "a slow script blocks Redis: find the client that runs it"),
+    kind("OOM", "", "oom", NotExecuted, "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory"),
+    kind("MISCONF", "", "misconf", NotExecuted, "Redis refuses writes because it cannot save to disk: read its log"),
     kind("NOREPLICAS", "", "noreplicas", NotExecuted, "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"),
     breaking(kind("READONLY", "", READONLY, NotExecuted, "this Redis is a replica: connect to the primary")),
-    breaking(kind("MASTERDOWN", "", "masterdown", NotExecuted, "this Redis is a replica that lost its primary: connect to the primary")),
-    config(breaking(kind("NOAUTH", "", AUTH, NotExecuted, LOGIN))),
-    config(breaking(kind("WRONGPASS", "", AUTH, NotExecuted, LOGIN))),
-    config(breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, LOGIN))),
-    config(kind("ERR", "invalid password", AUTH, NotExecuted, LOGIN)),
-    config(kind("NOPERM", "", NO_PERMISSION, NotExecuted, MAY_NOT)),
-    // From inside of a script, which may have written with a command that it may use.
-    config(kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MAY_NOT)),
+    breaking(kind(
+        "MASTERDOWN",
+        "",
+        "masterdown",
+        NotExecuted,
+        "this Redis is a replica without a link to its primary: connect to the primary",
+    )),
+    config(breaking(kind("NOAUTH", "", AUTH, NotExecuted, REFUSED_LOGIN))),
+    config(breaking(kind("WRONGPASS", "", AUTH, NotExecuted, REFUSED_LOGIN))),
+    config(breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, REFUSED_LOGIN))),
+    config(kind("ERR", "invalid password", AUTH, NotExecuted, REFUSED_LOGIN)),
+    config(kind("NOPERM", "", NO_PERMISSION, NotExecuted, MISSING_PERMISSION)),
+    // Raised inside a script, which may have written before with a command that is permitted.
+    config(kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MISSING_PERMISSION)),
     config(kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs")),
     config(kind("ERR", "cluster support disabled", "no_cluster", NotExecuted, "this Redis is no cluster: set REDIS_TYPE=single")),
-    config(kind("DENIED", "", "denied", NotExecuted, "Redis is in protected mode: give it a password, or bind it to its network")),
-    kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis has no room for more connections (maxclients)"),
-    config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
-    kind("MOVED", "", MOVED, NotExecuted, NODE),
-    kind("ASK", "", ASK, NotExecuted, NODE),
-    kind("CROSSSLOT", "", "crossslot", NotExecuted, NODE),
-    kind("CLUSTERDOWN", "", CLUSTER_DOWN, NotExecuted, "the Redis cluster is down, or nobody has the slot"),
-    kind("TRYAGAIN", "", TRY_AGAIN, NotExecuted, "the Redis cluster is moving a slot"),
-    kind("LATE", "", LATE, NotExecuted, "Redis came to a script after its deadline; nothing was counted"),
-    kind("EXECABORT", "", EXEC_ABORT, NotExecuted, "Redis refused a transaction"),
-    kind(
-        "WRONGTYPE",
+    config(kind(
+        "DENIED",
         "",
-        "wrongtype",
-        Data,
-        "a counter's key holds something that is no counter: another program writes under the same prefix",
-    ),
+        "denied",
+        NotExecuted,
+        "Redis is in protected mode: set a password in Redis, or bind it to a network interface",
+    )),
+    kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis accepts no more connections: raise its maxclients"),
+    config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
+    kind("MOVED", "", MOVED, NotExecuted, CLUSTER_NODE),
+    kind("ASK", "", ASK, NotExecuted, CLUSTER_NODE),
+    kind("CROSSSLOT", "", "crossslot", NotExecuted, CLUSTER_NODE),
+    kind("CLUSTERDOWN", "", CLUSTER_DOWN, NotExecuted, "the Redis cluster is down, or no node owns the slot"),
+    kind("TRYAGAIN", "", TRY_AGAIN, NotExecuted, "the Redis cluster is migrating a slot"),
+    kind("LATE", "", LATE, NotExecuted, "Redis ran a script after its caller's deadline; nothing was counted"),
+    kind("EXECABORT", "", EXEC_ABORT, NotExecuted, "Redis discarded a transaction"),
+    kind("WRONGTYPE", "", "wrongtype", Data, "the value of a counter's key is not a counter: another program writes under the same prefix"),
     kind(
         "ERR",
         "not an integer",
         NOT_AN_INTEGER,
         Data,
-        "a counter's key holds something that is no counter: another program writes under the same prefix",
+        "the value of a counter's key is not a counter: another program writes under the same prefix",
     ),
-    kind("ERR", "would overflow", OVERFLOW, Data, "a counter is at the most that Redis counts to"),
-    // What we see ourselves; no server sends an empty code.
+    kind("ERR", "would overflow", OVERFLOW, Data, "a counter has the largest value that Redis can count to"),
+    // Errors that Weir notices itself; no server sends an empty code.
     kind("", TIMEOUT, TIMEOUT, Unknown, "Redis did not answer in time"),
     kind("", CONNECT, CONNECT, NotExecuted, "no connection to Redis: check that it runs and that REDIS_URL is right"),
-    kind("", CONNECT_TIMEOUT, CONNECT_TIMEOUT, NotExecuted, "no connection to Redis in time: it hangs, or something drops the packets"),
+    kind("", CONNECT_TIMEOUT, CONNECT_TIMEOUT, NotExecuted, "no connection to Redis in time: Redis hangs, or the network drops packets"),
     kind("", IO, IO, Unknown, "a connection to Redis broke"),
     kind("", IDLE_CLOSED, IDLE_CLOSED, NotExecuted, "Redis closed a connection that was idle"),
-    breaking(kind("", PROTOCOL, PROTOCOL, Unknown, "a reply is not one of Redis: check what listens at the address of REDIS_URL")),
-    config(kind("", AUTH, AUTH, NotExecuted, LOGIN)),
-    kind("", NO_PRIMARY, NO_PRIMARY, NotExecuted, "no Sentinel or node has told where the primaries are: check REDIS_URL and REDIS_TYPE"),
+    breaking(kind(
+        "",
+        PROTOCOL,
+        PROTOCOL,
+        Unknown,
+        "a reply does not follow the Redis protocol: check what listens at the address of REDIS_URL",
+    )),
+    config(kind("", AUTH, AUTH, NotExecuted, REFUSED_LOGIN)),
+    kind("", NO_PRIMARY, NO_PRIMARY, NotExecuted, "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE"),
     kind("", QUEUE_FULL, QUEUE_FULL, NotExecuted, "more requests wait for Redis than it can answer in time: it is too slow for this load"),
     kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
     config(kind(
@@ -194,14 +213,14 @@ static KINDS: [ErrorKind; 43] = [
         NotExecuted,
         "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate",
     )),
-    config(kind("", TLS, TLS, NotExecuted, "TLS to Redis fails: check that the port of REDIS_URL speaks it, and REDIS_TLS")),
+    config(kind("", TLS, TLS, NotExecuted, "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS")),
     config(kind("", DATABASE, DATABASE, NotExecuted, NO_DATABASE)),
-    // Anything else, and versions to come.
+    // Any other error, and those of future versions.
     kind("", "", SERVER_ERROR, Unknown, "Redis answered with an error that Weir does not know"),
 ];
 
 impl ErrorKind {
-    /// What a caller is told.
+    /// The error of the checks that it concerns.
     pub(crate) fn error(&self) -> StoreError {
         (self.outcome)(self.name)
     }
@@ -212,7 +231,7 @@ pub(crate) fn classify(error: &ServerError) -> &'static ErrorKind {
     find(error.code(), error.details().unwrap_or_default())
 }
 
-/// The kind of an error as a line: its code, a space, its text.
+/// The kind of an error line: its code, a space, its text.
 pub(crate) fn classify_line(line: &[u8]) -> &'static ErrorKind {
     let line = String::from_utf8_lossy(line.strip_prefix(b"-").unwrap_or(line));
     let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
@@ -220,7 +239,7 @@ pub(crate) fn classify_line(line: &[u8]) -> &'static ErrorKind {
 }
 
 fn find(code: &str, text: &str) -> &'static ErrorKind {
-    // Redis 7 names what made it refuse the transaction.
+    // Redis 7 names the error because of which it discarded the transaction.
     if let ("EXECABORT", Some((_, cause))) = (code, text.split_once("because of: ")) {
         return classify_line(cause.as_bytes());
     }
@@ -228,48 +247,50 @@ fn find(code: &str, text: &str) -> &'static ErrorKind {
     KINDS.iter().find(|kind| kind.code == code && !code.is_empty() && text.contains(kind.text)).unwrap_or(last)
 }
 
-/// Whether the connection that an error came from should not be used again.
+/// Whether a connection that returned this error has to be closed.
 pub(crate) fn breaks_connection(error: StoreError) -> bool {
     KINDS.iter().any(|kind| kind.breaks_connection && kind.name == name(error))
 }
 
-/// Whether the answer to a request speaks against the server as a whole, and in what way. Not if it is about one key or one command, is a
-/// matter of finding the right server, or is our own.
+/// The kind of failure that the circuit breaker of the server counts for this error. `None` for errors that say nothing about the server as a whole:
+/// those of one key or one command, redirects, and errors that Weir causes itself.
 pub(crate) fn server_failure(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
         NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
-        // A right that one algorithm needs says nothing about the others; the watch says what is missing.
+        // One algorithm may need a permission that the others do not need. The monitor reports what is missing.
         NotExecuted(NO_PERMISSION | UNSUPPORTED) | Unknown(NO_PERMISSION) => None,
         NotExecuted(name) | Unknown(name) => Some(failure_kind(name)),
     }
 }
 
-/// What it means that no connection can be had, by the name of the reason.
+/// The kind of failure that the circuit breaker counts when no connection can be opened, by the name of the error.
 pub(crate) fn failure_kind(name: &str) -> Why {
     if is_config(name) { Why::Config } else { Why::Outage }
 }
 
-/// Whether what failed like this did certainly not run, and may well do so when it is asked once more.
+/// Whether a retry is safe and useful: the command certainly did not run, and may run when it is sent once more.
 pub(crate) fn is_retryable(error: StoreError) -> bool {
     matches!(error, NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED))
 }
 
-/// Whether a person has to change a setting before an error of this name ends.
+/// Whether an operator has to change a setting before errors of this name end.
 fn is_config(name: &str) -> bool {
     KINDS.iter().any(|kind| kind.is_config && kind.name == name)
 }
 
+/// The name of an error: its label value in metrics.
 pub(crate) fn name(error: StoreError) -> &'static str {
     let (NotExecuted(name) | Unknown(name) | Data(name)) = error;
     name
 }
 
+/// The cause and the remedy of errors of this name, for the log.
 pub(crate) fn meaning(name: &str) -> &'static str {
-    KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.means)
+    KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.meaning)
 }
 
-/// How often each error happened; warns of it at most once a second.
+/// Counts errors by name, and logs a warning for each name at most once per second.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
 
@@ -277,32 +298,33 @@ pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
 struct ErrorCounter {
     count: u64,
     warned_at: Option<Instant>,
-    warned_of: u64,
+    /// The count at the last warning.
+    warned_count: u64,
 }
 
 impl ErrorCounters {
-    /// Counts an error. `cause` is for the log and must hold nothing that we sent.
+    /// Counts an error. `cause` is for the log, and must not contain anything that Weir sent.
     pub(crate) fn record(&self, name: &'static str, cause: Option<&str>) {
         let now = Instant::now();
         let times = {
             let mut error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let counter = error_counters.entry(name).or_default();
             counter.count += 1;
-            if counter.warned_at.is_some_and(|at| now.saturating_duration_since(at) < QUIET) {
+            if counter.warned_at.is_some_and(|at| now.saturating_duration_since(at) < WARNING_INTERVAL) {
                 return;
             }
             counter.warned_at = Some(now);
-            counter.count - std::mem::replace(&mut counter.warned_of, counter.count)
+            counter.count - std::mem::replace(&mut counter.warned_count, counter.count)
         };
         tracing::warn!(error = name, times, cause, "Redis: {}", meaning(name));
     }
 
-    /// Counts an attempt to connect that failed.
+    /// Counts a failed attempt to connect.
     pub(crate) fn record_failed_connect(&self, error: &ConnectError) {
         self.record(error.name, error.cause.as_deref());
     }
 
-    /// All counts, by name.
+    /// All counts since the start, by name.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         error_counters.iter().map(|(&name, counter)| (name, counter.count)).collect()
@@ -315,9 +337,9 @@ mod tests {
 
     use super::*;
 
-    /// Lines as redis-server 7.0.15 sends them, and what is made of them.
+    /// Error lines that redis-server 7.0.15 has sent.
     #[test]
-    fn captured_errors_have_the_right_outcome() {
+    fn captured_error_lines_have_the_right_outcome() {
         let table = [
             ("NOSCRIPT No matching script. Please use EVAL.", NotExecuted("noscript")),
             ("LOADING Redis is loading the dataset in memory", NotExecuted("loading")),
@@ -369,19 +391,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_has_to_mend_is_marked() {
+    fn errors_that_an_operator_has_to_mend_are_marked() {
         let mut marked: Vec<_> = KINDS.iter().map(|kind| kind.name).filter(|name| is_config(name)).collect();
         marked.sort_unstable();
         marked.dedup();
         assert_eq!(marked, ["auth", "database", "denied", "no_cluster", "noperm", "tls", "tls_certificate", "unsupported"]);
-        // A name is of one sort, whichever line of the table it comes from.
+        // All rows of a name agree.
         for kind in &KINDS {
             assert_eq!(kind.is_config, is_config(kind.name), "{kind:?}");
         }
     }
 
     #[test]
-    fn counts_go_on_while_the_log_is_quiet() {
+    fn errors_are_counted_while_no_warning_is_logged() {
         let error_counters = ErrorCounters::default();
         for _ in 0..1_000 {
             error_counters.record(IO, None);

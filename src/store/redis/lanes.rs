@@ -1,8 +1,10 @@
-//! How requests of one runtime get to one server: together, without a timer.
+//! The queue and the lanes of one worker for one server: requests are batched without a timer.
 //!
-//! What is asked waits in a bounded queue. A lane is a task with a connection of the pool in its hand: it takes what waits, sends it in one write,
-//! hands out the answers, and goes on until nothing waits. While all lanes are busy the next batch grows by itself, and a request that meets
-//! an idle lane is sent at once. Who has left by then costs Redis nothing.
+//! Requests wait in a bounded queue. A lane is a task that holds a connection of the pool: it takes the waiting requests, sends them in one write,
+//! distributes the answers, and repeats until the queue is empty. Batching needs no timer: while all lanes are busy the next batch grows, and a
+//! request that finds a lane free is sent at once. A request that was cancelled or is past its deadline is never sent.
+//!
+//! A lane never sends anything a second time, except a script that Redis did not know, and never decides what a failed request is answered.
 
 mod pool;
 
@@ -19,20 +21,20 @@ use crate::store::redis::topology::node::{Node, Outcome};
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
 use crate::verdict::StoreError;
 
-/// So many checks are worth a further lane, where a round rtt is long and many requests wait for it. Where it is short, only a full batch is.
-const WORTH_A_LANE: usize = 16;
+/// The checks that have to wait before a further lane starts for a server that is far. For one that is near it is a full batch.
+const MIN_CHECKS_FAR: usize = 16;
 
-/// Checks in one batch at most (but one request always goes whole): a script takes about 4 us each, and must not hold up Redis for more
-/// than half a millisecond.
-const MOST_CHECKS: usize = 96;
+/// The most checks of a batch, unless a single request has more. A script takes about 4 µs per check, and must not block Redis for more than half a
+/// millisecond.
+const MAX_BATCH_CHECKS: usize = 96;
 
-/// So many under way are as much as any server needs to be busy all the time, unless it is very far.
-const MANY_CHECKS: usize = 2 * MOST_CHECKS;
+/// This many checks under way keep any server busy all the time, unless it is very far.
+const SATURATING_CHECKS: usize = 2 * MAX_BATCH_CHECKS;
 
-/// Checks that wait at most, however much time there is.
-const LONGEST_QUEUE: usize = 4_096;
+/// The most checks in the queue, whatever their deadlines.
+const MAX_QUEUED_CHECKS: usize = 4_096;
 
-/// The way of one runtime to one server; clones are the same way.
+/// The queue and the lanes of one worker for one server. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Lanes(Arc<Inner>);
 
@@ -46,56 +48,61 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Queue {
-    jobs: VecDeque<QueuedWork>,
-    /// In all jobs.
+    waiting: VecDeque<QueuedWork>,
+    /// The checks of all waiting work.
     checks: usize,
-    /// Of each batch that is under way: since when, and how many checks.
+    /// Each batch under way: when it was taken, and its checks.
     under_way: Vec<(Instant, usize)>,
-    /// Lanes at work, and those of them that have a connection in their hand.
+    /// Running lanes.
     busy: u32,
+    /// Running lanes that hold a connection.
     connected: u32,
 }
 
-/// Work, and who waits for it.
+/// Work in the queue.
 #[derive(Debug)]
 struct QueuedWork {
     work: Work,
+    /// When it was queued.
     since: Instant,
+    /// Closed when the request was cancelled.
     reply: oneshot::Sender<WorkReply>,
 }
 
 impl Lanes {
-    /// A way to `node` that begins to connect with the first request; to be used in the runtime that it is made in.
+    /// An empty queue for `node`. The first request opens the first connection. Must be used in the runtime that it was created in, because its
+    /// connections and tasks belong to it.
     pub(super) fn new(node: &Arc<Node>, batch_options: BatchOptions) -> Self {
         Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), batch_options, queue: Mutex::default() }))
     }
 
+    /// The server.
     pub(super) fn node(&self) -> &Arc<Node> {
         &self.0.node
     }
 
-    /// Puts work in the queue. To leave early, drop the receiver.
+    /// Queues work, and starts a lane if one is due. Dropping the receiver cancels the work if it was not sent yet.
     ///
     /// # Errors
-    /// `NotExecuted` when too much waits already: behind it, there would not be time enough.
-    #[expect(clippy::disallowed_methods, reason = "a lane ends when nothing waits, or with its runtime")]
+    /// `NotExecuted("queue_full")` when the queue is full, or so long that the wait would take more than half of the time left until the deadline.
+    #[expect(clippy::disallowed_methods, reason = "a lane ends when the queue is empty, or with its runtime")]
     pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<WorkReply>, StoreError> {
         let (reply, receiver) = oneshot::channel();
         let mut queue = self.0.queue();
         let (since, rtt) = (Instant::now(), &self.0.node.rtt);
-        let is_full = queue.checks + work.picked.len() > LONGEST_QUEUE && queue.checks > 0;
+        let is_full = queue.checks + work.picked.len() > MAX_QUEUED_CHECKS && queue.checks > 0;
         if is_full || rtt.is_queue_too_long(queue.batches(), work.budget, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
         queue.checks += work.picked.len();
-        // Whoever would be too late behind the batches under way is worth a lane of his own.
-        let worth = if rtt.is_deadline_too_close(work.budget, since) { 1 } else { self.0.worth() };
-        queue.jobs.push_back(QueuedWork { work, since, reply });
-        if self.0.are_worth_it(queue.busy + 1, worth, &queue, since) {
+        // A request that cannot wait for the reply to a batch under way may start a lane for itself alone.
+        let min_checks = if rtt.is_deadline_too_close(work.budget, since) { 1 } else { self.0.min_checks() };
+        queue.waiting.push_back(QueuedWork { work, since, reply });
+        if self.0.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
-            // The task begins after those that are ready now, so that what they ask goes along.
-            tokio::spawn(RunningLane { inner: Arc::clone(&self.0), is_counted: true, is_connected: false, since: None }.run());
+            // The task runs after those that are ready now, so that their requests join its batch.
+            tokio::spawn(RunningLane { inner: Arc::clone(&self.0), is_busy: true, is_connected: false, since: None }.run());
         }
         Ok(receiver)
     }
@@ -103,150 +110,154 @@ impl Lanes {
 
 #[cfg(test)]
 impl Lanes {
-    /// Jobs and checks that wait, and lanes at work.
+    /// Queued work, queued checks, and running lanes.
     pub(super) fn load(&self) -> (usize, usize, u32) {
         let queue = self.0.queue();
-        (queue.jobs.len(), queue.checks, queue.busy)
+        (queue.waiting.len(), queue.checks, queue.busy)
     }
 }
 
 impl Queue {
-    /// How many full batches each lane that is at work will have to take before who comes now.
+    /// The full batches that each running lane has to take before a request that comes now.
     fn batches(&self) -> u32 {
-        u32::try_from(self.checks / MOST_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
+        u32::try_from(self.checks / MAX_BATCH_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
     }
 
     fn take_all(&mut self) -> VecDeque<QueuedWork> {
         self.checks = 0;
-        std::mem::take(&mut self.jobs)
+        std::mem::take(&mut self.waiting)
     }
 
-    /// The next batch: in the order in which it was asked, without those who have left or are too late.
-    /// Returns how many those were.
-    fn take(&mut self, jobs: &mut Vec<QueuedWork>, now: Instant) -> u64 {
-        let (mut checks, mut left) = (0, 0);
-        while let Some(job) = self.jobs.front() {
-            let next = job.work.picked.len();
-            if checks > 0 && checks + next > MOST_CHECKS {
+    /// Moves the next batch to `taken`, in the order of arrival. Work that was cancelled or is past its deadline is dropped. Returns how many those
+    /// were.
+    fn take(&mut self, taken: &mut Vec<QueuedWork>, now: Instant) -> u64 {
+        let (mut checks, mut abandoned) = (0, 0);
+        while let Some(entry) = self.waiting.front() {
+            let next = entry.work.picked.len();
+            if checks > 0 && checks + next > MAX_BATCH_CHECKS {
                 break;
             }
-            let Some(job) = self.jobs.pop_front() else { break };
+            let Some(entry) = self.waiting.pop_front() else { break };
             self.checks -= next;
-            if !job.reply.is_closed() && job.work.budget.deadline > now {
+            if !entry.reply.is_closed() && entry.work.budget.deadline > now {
                 checks += next;
-                jobs.push(job);
+                taken.push(entry);
             } else {
-                left += 1;
+                abandoned += 1;
             }
         }
-        if !jobs.is_empty() {
+        if !taken.is_empty() {
             self.under_way.push((now, checks));
         }
-        left
+        abandoned
     }
 
-    /// A batch is not under way any more, whatever became of it.
-    fn is_back(&mut self, since: Instant) {
-        if let Some(place) = self.under_way.iter().position(|&(other, _)| other == since) {
-            self.under_way.swap_remove(place);
+    /// Removes a batch that was taken at `since` from those under way, whatever its result.
+    fn batch_ended(&mut self, since: Instant) {
+        if let Some(index) = self.under_way.iter().position(|&(other, _)| other == since) {
+            self.under_way.swap_remove(index);
         }
     }
 }
 
 impl Inner {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing that changes it can panic half way.
+        // No code that changes the queue can panic in between, so that a poisoned lock holds a valid queue.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many lanes are used before a batch has to be worth another one. While an answer from near is awaited, what comes waits for the next
-    /// batch, which costs least of all (measured); of a server that is farther away a second lane does not wait for the first. Nobody waits for
-    /// answers that are overdue, which may be held up by themselves.
-    fn eager(&self, queue: &Queue, now: Instant) -> u32 {
-        self.usual() + self.held_up(queue, now)
+    /// The lanes that run for a single waiting check; a further lane needs [`Inner::min_checks`]. A near server has one, because waiting for its reply
+    /// makes larger batches, which cost least (measured). A farther server has two, so that a request need not wait for a whole round trip. Each
+    /// overdue batch adds one, because the delay may affect its connection only.
+    fn unconditional_lanes(&self, queue: &Queue, now: Instant) -> u32 {
+        self.base_lanes() + self.overdue_batches(queue, now)
     }
 
-    fn usual(&self) -> u32 {
+    fn base_lanes(&self) -> u32 {
         1 + u32::from(!self.node.rtt.is_near())
     }
 
-    fn held_up(&self, queue: &Queue, now: Instant) -> u32 {
+    fn overdue_batches(&self, queue: &Queue, now: Instant) -> u32 {
         queue.under_way.iter().map(|&(since, _)| u32::from(self.node.rtt.is_overdue(since, now))).sum()
     }
 
-    /// There are never more. When many checks under way take a good part of the time that there is for one, the server has more to do than it
-    /// can, and what another lane brought would only wait inside of it.
-    fn most(&self, queue: &Queue, now: Instant) -> u32 {
+    /// The most lanes: the size of the pool. When 192 checks are under way and a reply takes more than a quarter of a request's time, the server is
+    /// overloaded, and the batch of another lane would only wait inside of it.
+    fn max_lanes(&self, queue: &Queue, now: Instant) -> u32 {
         let under_way: usize = queue.under_way.iter().map(|&(_, checks)| checks).sum();
-        let is_slow = |job: &QueuedWork| self.node.rtt.is_slow_for(job.work.budget.deadline.saturating_duration_since(job.since));
+        let is_slow = |entry: &QueuedWork| self.node.rtt.is_slow_for(entry.work.budget.deadline.saturating_duration_since(entry.since));
         let lanes = self.node.options().pool_size.get();
-        if under_way >= MANY_CHECKS && queue.jobs.front().is_some_and(is_slow) {
-            // All of its answers are overdue then, which is no reason to ask for more.
-            lanes.min(self.usual() + self.held_up(queue, now).min(1))
+        if under_way >= SATURATING_CHECKS && queue.waiting.front().is_some_and(is_slow) {
+            // All batches may be overdue then, which is no reason for more than one further lane.
+            lanes.min(self.base_lanes() + self.overdue_batches(queue, now).min(1))
         } else {
             lanes
         }
     }
 
-    /// Whether there is work for so many lanes, of which a further one has to be worth it.
-    fn are_worth_it(&self, lanes: u32, worth: usize, queue: &Queue, now: Instant) -> bool {
-        queue.checks > 0 && lanes <= self.most(queue, now) && (lanes <= self.eager(queue, now) || queue.checks >= worth)
+    /// Whether this many lanes should run, if a further one needs `min_checks` waiting checks.
+    fn should_run(&self, lanes: u32, min_checks: usize, queue: &Queue, now: Instant) -> bool {
+        queue.checks > 0
+            && lanes <= self.max_lanes(queue, now)
+            && (lanes <= self.unconditional_lanes(queue, now) || queue.checks >= min_checks)
     }
 
-    /// So many checks are worth another one.
-    fn worth(&self) -> usize {
-        if self.node.rtt.is_near() { MOST_CHECKS } else { WORTH_A_LANE }
+    /// The waiting checks that a further lane needs.
+    fn min_checks(&self) -> usize {
+        if self.node.rtt.is_near() { MAX_BATCH_CHECKS } else { MIN_CHECKS_FAR }
     }
 
-    /// The next batch; none for a lane that is one too many.
-    fn take(&self, jobs: &mut Vec<QueuedWork>, now: Instant) {
+    /// Moves the next batch to `taken`; nothing when more lanes run than there should be.
+    fn take(&self, taken: &mut Vec<QueuedWork>, now: Instant) {
         let mut queue = self.queue();
-        if queue.busy <= self.most(&queue, now) {
-            let left = queue.take(jobs, now);
+        if queue.busy <= self.max_lanes(&queue, now) {
+            let abandoned = queue.take(taken, now);
             drop(queue);
-            self.node.counters.abandoned(left);
+            self.node.counters.abandoned(abandoned);
         }
     }
 
-    async fn exchange(&self, connection: &mut Connection, jobs: &mut Vec<QueuedWork>) {
+    /// Sends a batch for `taken`, which it empties, and distributes the answers.
+    async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<QueuedWork>) {
         let at = Instant::now();
-        // Every handshake sets the clock, so that whoever has a connection can read it, unless the clock stands before 1970 or was just forgotten.
+        // Every handshake sets the clock, so that it can be read here, unless it shows a time before 1970 or the server has just moved.
         let Some(time) = self.node.clock().read(at) else {
             connection.give_up();
-            return self.refuse(jobs.drain(..), error::PROTOCOL);
+            return self.refuse(taken.drain(..), error::PROTOCOL);
         };
-        let (replies, is_healing) = {
+        let (replies, needs_expire) = {
             let batch =
-                Batch::new(jobs.iter().map(|job| &job.work), self.batch_options, ClockReading { time, at }, connection.known_ttls());
+                Batch::new(taken.iter().map(|entry| &entry.work), self.batch_options, ClockReading { time, at }, connection.known_ttls());
             let mut replies = batch.unanswered();
-            let deadline = jobs.iter().map(|job| job.work.budget.deadline).max().unwrap_or(at);
+            let deadline = taken.iter().map(|entry| entry.work.budget.deadline).max().unwrap_or(at);
             self.send(connection, &batch, deadline, &mut replies).await;
-            if let Some(again) = batch.without_script(&replies) {
+            if let Some(again) = batch.calls_to_resend(&replies) {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
-            let bare = batch.learn(&replies, connection.known_ttls());
-            if !bare.is_empty() {
-                batch.write_expiries(&bare, connection.outgoing());
+            let without_ttl = batch.learn(&replies, connection.known_ttls());
+            if !without_ttl.is_empty() {
+                batch.write_expiries(&without_ttl, connection.outgoing());
             }
-            (replies, !bare.is_empty())
+            (replies, !without_ttl.is_empty())
         };
         let mut outcome = Outcome::default();
-        for (job, reply) in jobs.drain(..).zip(replies) {
-            let mut with_it = outcome;
-            with_it.add(&reply, job.since, job.work.budget);
-            // Who has left has told the node already that it was too late.
-            if job.reply.send(reply).is_ok() {
-                outcome = with_it;
+        for (entry, reply) in taken.drain(..).zip(replies) {
+            let mut with_this = outcome;
+            with_this.add(&reply, entry.since, entry.work.budget);
+            // A request that was cancelled at its deadline was reported to the node as timed out already.
+            if entry.reply.send(reply).is_ok() {
+                outcome = with_this;
             }
         }
         self.node.record_outcome(outcome);
-        if is_healing {
-            // The counts stand, and nobody waits for this. A connection that breaks here leaves a key that may stay for ever, if nobody asks for it
-            // again.
+        if needs_expire {
+            // The answers are sent, and no request waits for this. If the connection breaks here, the counter keeps no TTL until another connection
+            // counts on it, and stays for ever if none does.
             let _ = connection.exchange(Instant::now() + self.node.options().connect_timeout).await;
         }
     }
 
+    /// Sends a batch, and fills `replies`.
     async fn send(&self, connection: &mut Connection, batch: &Batch<'_>, deadline: Instant, replies: &mut [WorkReply]) {
         let began = Instant::now();
         batch.write(connection.outgoing());
@@ -267,33 +278,34 @@ impl Inner {
         }
     }
 
-    /// There is no connection for these.
-    fn refuse(&self, jobs: impl Iterator<Item = QueuedWork>, name: &'static str) {
-        let tell = |job: QueuedWork| job.reply.send(WorkReply::failed(job.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
-        let told = jobs.map(tell).filter(|&told| told).count();
-        self.node.record_failed(u32::try_from(told).unwrap_or(u32::MAX), name);
+    /// Answers work that gets no connection with an error of this name.
+    fn refuse(&self, work: impl Iterator<Item = QueuedWork>, name: &'static str) {
+        let answer =
+            |entry: QueuedWork| entry.reply.send(WorkReply::failed(entry.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
+        let answered = work.map(answer).filter(|&is_answered| is_answered).count();
+        self.node.record_failed(u32::try_from(answered).unwrap_or(u32::MAX), name);
     }
 }
 
-/// A lane that is at work; not counted any more when it is dropped, whatever ends it.
+/// A running lane. Dropping it, whatever the reason, removes it from the queue's counts.
 struct RunningLane {
     inner: Arc<Inner>,
-    is_counted: bool,
+    is_busy: bool,
     is_connected: bool,
-    /// When its batch was taken, while one is under way.
+    /// When its batch under way was taken.
     since: Option<Instant>,
 }
 
 impl RunningLane {
-    fn is_back(&mut self, queue: &mut Queue) {
+    fn batch_ended(&mut self, queue: &mut Queue) {
         if let Some(since) = self.since.take() {
-            queue.is_back(since);
+            queue.batch_ended(since);
         }
     }
 
     async fn run(mut self) {
         let inner = Arc::clone(&self.inner);
-        let mut jobs = Vec::new();
+        let mut taken = Vec::new();
         loop {
             let is_needed = match inner.pool.connection().await {
                 Ok(mut connection) => {
@@ -302,19 +314,19 @@ impl RunningLane {
                     while connection.is_reusable() {
                         inner.pool.renew(&mut connection);
                         let now = Instant::now();
-                        inner.take(&mut jobs, now);
-                        if jobs.is_empty() {
+                        inner.take(&mut taken, now);
+                        if taken.is_empty() {
                             break;
                         }
                         self.since = Some(now);
-                        inner.exchange(&mut connection, &mut jobs).await;
-                        self.is_back(&mut inner.queue());
+                        inner.exchange(&mut connection, &mut taken).await;
+                        self.batch_ended(&mut inner.queue());
                     }
                     true
                 }
                 Err(name) => {
                     let mut queue = inner.queue();
-                    // Those that have a connection go on with what waits.
+                    // If another lane has a connection, it sends the waiting work.
                     let is_alone = queue.connected == 0;
                     let waiting = if is_alone { queue.take_all() } else { VecDeque::new() };
                     drop(queue);
@@ -322,12 +334,12 @@ impl RunningLane {
                     is_alone
                 }
             };
-            // Under one lock, so that who comes next sees that a lane is free.
+            // Decided and counted under one lock, so that the next request sees that this lane has ended.
             let mut queue = inner.queue();
             queue.connected -= u32::from(std::mem::take(&mut self.is_connected));
-            if !is_needed || !inner.are_worth_it(queue.busy, inner.worth(), &queue, Instant::now()) {
+            if !is_needed || !inner.should_run(queue.busy, inner.min_checks(), &queue, Instant::now()) {
                 queue.busy -= 1;
-                self.is_counted = false;
+                self.is_busy = false;
                 return;
             }
         }
@@ -336,10 +348,10 @@ impl RunningLane {
 
 impl Drop for RunningLane {
     fn drop(&mut self) {
-        if self.is_counted {
+        if self.is_busy {
             let inner = Arc::clone(&self.inner);
             let mut queue = inner.queue();
-            self.is_back(&mut queue);
+            self.batch_ended(&mut queue);
             queue.busy -= 1;
             queue.connected -= u32::from(self.is_connected);
         }

@@ -1,11 +1,13 @@
-//! A Redis that is none, on a clock that stands still until everybody waits, with faults drawn from a seed.
+//! The simulation: the store against a fake Redis server, on a paused clock, with faults drawn from a seed.
 //!
-//! What the rest of this room promises is held to what the fake server counted: every request is answered by its deadline, counted at most
-//! once, told a count only if that is what was counted, and told "not executed" only if nothing was; a server that is silent is left alone,
-//! and asked again soon after it came back; and nothing is left behind. Every run plays other faults; a seed plays the same ones again.
+//! The answers of the store are compared with what the fake server recorded. Every request is answered by its deadline and counted at most once.
+//! It is answered with a count only if the server counted that, and with "not executed" only if the server counted nothing. A server that does not
+//! answer gets no requests, and gets them again soon after it recovers. No task, connection or queued work is left at the end.
 //!
-//! `WEIR_SIMULATION_SEEDS` says how many seeds there are, and `WEIR_SIMULATION_SEED` which one is the first: with both, `1` and what a
-//! failed run printed, that run is repeated.
+//! Every run draws other seeds. `WEIR_SIMULATION_SEEDS` sets the number of seeds, and `WEIR_SIMULATION_SEED` the first one. A failed run prints its
+//! seed; `WEIR_SIMULATION_SEEDS=1` and that seed repeat it.
+//!
+//! Nothing here may depend on the real time or on a real server.
 
 mod callers;
 mod counters;
@@ -32,25 +34,27 @@ use super::{Address, Deployment, Login, Options, Redis};
 use crate::breaker::State;
 use crate::verdict::StoreError;
 
-/// Seeds where nothing else is said; less than 20 seconds of one core together.
+/// The default numbers of seeds: together less than 20 s of one core.
 const MIXED_SEEDS: u64 = 1_500;
 const OUTAGE_SEEDS: u64 = 1_000;
 const OVERLOAD_SEEDS: u64 = 20;
 
-/// A server that is back is asked again within this.
+/// Requests reach a server again within this time after it recovers.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(1);
 
-/// The same where somebody had to mend something: probes are rare then.
+/// The same after an error that an operator has to mend: probes are rare then.
 const CONFIG_ERROR_RECOVERY_LIMIT: Duration = Duration::from_millis(7_500);
 
-/// A request that is sent while nobody answers is told so at once, from this long after the beginning of an outage.
+/// An outage is detected within this time; from then on requests fail at once.
 const DETECTION_LIMIT: Duration = Duration::from_millis(300);
 
-/// Of what a server counts that has too much to do, so much is still waited for; and of what it could count, if nothing else were asked of it.
-const USEFUL: f64 = 0.95;
-const ANSWERED: f64 = 0.9;
+/// Under overload, the smallest share of the counted requests that are answered in time.
+const MIN_ANSWERED_OF_COUNTED: f64 = 0.95;
 
-/// In changing weather.
+/// Under overload, the smallest share of the server's capacity that is answered in time.
+const MIN_ANSWERED_OF_CAPACITY: f64 = 0.9;
+
+/// The most requests of a mixed simulation.
 const MAX_REQUESTS: usize = 300;
 
 thread_local! {
@@ -58,12 +62,12 @@ thread_local! {
 }
 
 fn setting(name: &str) -> Option<u64> {
-    #[expect(clippy::disallowed_methods, reason = "a test that can be asked to run longer")]
+    #[expect(clippy::disallowed_methods, reason = "a test whose length can be set")]
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// Says which seed failed.
+/// Prints the seed when the test fails.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -75,7 +79,7 @@ impl Drop for Seed {
     }
 }
 
-/// What the simulations of all seeds came to.
+/// The results of all seeds.
 #[derive(Debug, Default)]
 struct Totals {
     answers: AnswerCounts,
@@ -84,11 +88,11 @@ struct Totals {
     overload: OverloadTotals,
 }
 
-/// Of servers that were asked for too much: requests that they could have counted, those that they did, and those that were answered.
+/// Requests to overloaded servers: those that the servers had the capacity for, those that they counted, and those that were answered.
 #[derive(Debug, Default)]
 struct OverloadTotals {
-    could_do: usize,
-    done: usize,
+    capacity: usize,
+    counted: usize,
     answered: usize,
 }
 
@@ -116,7 +120,7 @@ fn run(count: u64, play: &impl AsyncFn(u64, &mut Totals)) -> Totals {
     totals
 }
 
-/// A server, and a store that uses it.
+/// A fake server, and a store that is connected to it.
 struct Simulation {
     server: Arc<FakeServer>,
     redis: Redis,
@@ -140,7 +144,7 @@ impl Simulation {
             fixed_windows_by_script: random.u32(..4) == 0,
             ..Options::new(Address::Tcp { host: "fake".to_owned(), port: 1 })
         };
-        // The watch has nothing to do with what is counted, and asks for more than the fake server knows.
+        // The rest of the monitor has no effect on counting, and sends commands that the fake server does not know.
         let deployment = Deployment::new(options);
         tokio::spawn({
             let deployment = Arc::clone(&deployment);
@@ -149,11 +153,11 @@ impl Simulation {
         Self { server, redis: Redis::new(deployment, None), generator: RequestGenerator::new(random.fork()), pool_size }
     }
 
-    /// Plays what is to happen, and then calms down.
+    /// Applies the events of a scenario, and then switches random faults off.
     async fn play(&self, scenario: &Scenario) {
         for (wait, event) in &scenario.events {
             sleep(*wait).await;
-            self.server.happen(*event);
+            self.server.apply_event(*event);
         }
         self.server.state().fault_rate = 0;
     }
@@ -162,7 +166,7 @@ impl Simulation {
         self.redis.deployment().servers().iter().all(|server| server.state == State::Closed)
     }
 
-    /// Asks until there is an answer, and until nothing is kept from the server any more. Returns how long the first took.
+    /// Sends requests until one is answered and the circuit is closed. Returns the time until the first answer.
     async fn wait_for_recovery(&mut self, within: Duration, outcomes: &mut Vec<RequestOutcome>) -> Duration {
         let began = Instant::now();
         let mut first = None;
@@ -180,14 +184,14 @@ impl Simulation {
             let limit = if first.is_some() { within + RECOVERY_LIMIT } else { within };
             assert!(
                 began.elapsed() < limit,
-                "not back after {limit:?}: first {first:?}, last {last:?}, {:?}",
+                "not recovered after {limit:?}: first {first:?}, last {last:?}, {:?}",
                 self.redis.deployment().servers()
             );
             sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Many at once, all of which have to be answered.
+    /// Sends many requests at once, all of which have to be answered.
     async fn send_many(&mut self, outcomes: &mut Vec<RequestOutcome>) {
         let mut together = JoinSet::new();
         for _ in 0..20 {
@@ -196,22 +200,22 @@ impl Simulation {
             together.spawn(request.run(redis));
         }
         for outcome in together.join_all().await {
-            assert!(outcome.is_answered(), "all is well again, and yet: {outcome:?}");
+            assert!(outcome.is_answered(), "not answered by a healthy server: {outcome:?}");
             outcomes.push(outcome);
         }
     }
 
-    /// Nothing waits, nothing runs that should have ended, and nothing is open that nobody needs.
+    /// Asserts that no work is queued, no task runs that should have ended, and no unused connection is open.
     async fn assert_no_leaks(self) {
         sleep(Duration::from_millis(300)).await;
         for lanes in self.redis.main.lanes.lock().expect("no panic").iter() {
-            assert_eq!(lanes.load(), (0, 0, 0), "jobs, checks and lanes are left");
+            assert_eq!(lanes.load(), (0, 0, 0), "queued work, queued checks or lanes are left");
         }
-        let links = self.redis.connections().open;
-        assert!(links <= self.pool_size as usize, "{links} links");
+        let known = self.redis.connections().open;
+        assert!(known <= self.pool_size as usize, "{known} connections in a pool of {}", self.pool_size);
         let open = self.server.state().open;
-        assert!(open <= links, "{open} connections, of which {links} are known");
-        // The keeper, the one that looks for old links, and one per connection of the server.
+        assert!(open <= known, "{open} open connections, of which the store knows {known}");
+        // The task that probes open circuits, bb8's reaper, and one task per connection of the server.
         let tasks = Handle::current().metrics().num_alive_tasks();
         assert!(tasks <= 2 + open, "{tasks} tasks and {open} connections");
         let Self { server, redis, .. } = self;
@@ -220,10 +224,10 @@ impl Simulation {
         assert_eq!(server.state().open, 0, "the store is gone and its connections are not");
     }
 
-    fn judge(&self, outcomes: &[RequestOutcome], clock_moves: bool, totals: &mut Totals) {
+    fn verify(&self, outcomes: &[RequestOutcome], clock_moves: bool, totals: &mut Totals) {
         let state = self.server.state();
         for outcome in outcomes {
-            outcome.judge(&state.counters, clock_moves, &mut totals.answers);
+            outcome.verify(&state.counters, clock_moves, &mut totals.answers);
         }
         for (name, count) in &state.occurrences {
             *totals.occurrences.entry(name).or_default() += count;
@@ -231,7 +235,7 @@ impl Simulation {
     }
 }
 
-/// Requests of every kind in changing weather.
+/// Requests of every kind under changing conditions.
 async fn mixed(seed: u64, totals: &mut Totals) {
     let mut random = Rng::with_seed(seed);
     let scenario = Scenario::draw(&mut random);
@@ -250,26 +254,26 @@ async fn mixed(seed: u64, totals: &mut Totals) {
     let within = if scenario.with_config_errors { CONFIG_ERROR_RECOVERY_LIMIT } else { RECOVERY_LIMIT };
     let recovery = simulation.wait_for_recovery(within, &mut outcomes).await;
     simulation.send_many(&mut outcomes).await;
-    simulation.judge(&outcomes, scenario.moves_clock(), totals);
+    simulation.verify(&outcomes, scenario.moves_clock(), totals);
     if !scenario.with_config_errors {
         totals.slowest_recovery = totals.slowest_recovery.max(recovery);
     }
     simulation.assert_no_leaks().await;
 }
 
-/// A server that answers nobody for seconds, and callers that do not stop asking.
+/// A server that answers no request for seconds, and callers that keep sending requests.
 async fn outage(seed: u64, totals: &mut Totals) {
     let mut random = Rng::with_seed(seed);
     let condition = Condition::draw_outage(&mut random);
     let (before, lasts) = (Duration::from_millis(random.u64(20..100)), Duration::from_millis(random.u64(800..4_000)));
-    let mut events = vec![(before, ServerEvent::Condition(condition)), (lasts, ServerEvent::Condition(Condition::Calm))];
-    if matches!(condition, Condition::Refusing | Condition::Unreachable) {
-        events.insert(1, (Duration::ZERO, ServerEvent::HangUp));
+    let mut events = vec![(before, ServerEvent::Condition(condition)), (lasts, ServerEvent::Condition(Condition::Healthy))];
+    if matches!(condition, Condition::RefusesConnections | Condition::Unreachable) {
+        events.insert(1, (Duration::ZERO, ServerEvent::CloseConnections));
     }
     let scenario = Scenario { events, fault_rate: 0, with_config_errors: false };
     let mut simulation = Simulation::new(&scenario, &mut random, 4);
     let start = Instant::now();
-    let (noticed, end) = (start + before + DETECTION_LIMIT, start + before + lasts);
+    let (detected_by, end) = (start + before + DETECTION_LIMIT, start + before + lasts);
     let mut together = JoinSet::new();
     let mut at = start;
     while at < end {
@@ -281,29 +285,35 @@ async fn outage(seed: u64, totals: &mut Totals) {
     let mut outcomes = together.join_all().await;
     {
         let state = simulation.server.state();
-        for outcome in outcomes.iter().filter(|outcome| outcome.began > noticed && outcome.ended < end) {
+        for outcome in outcomes.iter().filter(|outcome| outcome.began > detected_by && outcome.ended < end) {
             assert!(!outcome.was_received(&state.counters), "sent to a server that is {condition:?}: {outcome:?}");
             let is_quick = outcome.ended.saturating_duration_since(outcome.began) <= TIMER_TOLERANCE;
             let is_not_executed = outcome.errors().all(|error| matches!(error, StoreError::NotExecuted(_)));
-            assert!(is_quick && is_not_executed && !outcome.is_answered(), "it is known that nobody answers: {condition:?} {outcome:?}");
+            assert!(
+                is_quick && is_not_executed && !outcome.is_answered(),
+                "not failed at once during a detected outage: {condition:?} {outcome:?}"
+            );
         }
     }
     let recovery = simulation.wait_for_recovery(RECOVERY_LIMIT, &mut outcomes).await;
     totals.slowest_recovery = totals.slowest_recovery.max(recovery);
     simulation.send_many(&mut outcomes).await;
-    simulation.judge(&outcomes, false, totals);
+    simulation.verify(&outcomes, false, totals);
     simulation.assert_no_leaks().await;
 }
 
-/// More requests than the server can do, all of which are waited for equally long.
+/// More requests than the server can execute, all with the same timeout.
 async fn overload(seed: u64, totals: &mut Totals) {
-    const WORD: Duration = Duration::from_micros(20);
+    const PER_ARGUMENT: Duration = Duration::from_micros(20);
     const LASTS: Duration = Duration::from_millis(900);
-    // Where it begins to count, its queue is as long as it will be.
-    const BEGINS: Duration = Duration::from_millis(300);
-    let can_do = (LASTS - BEGINS).div_duration_f64(3 * WORD) as usize;
+    // From here on the server's queue does not grow any more.
+    const MEASURED_FROM: Duration = Duration::from_millis(300);
+    let max_requests = (LASTS - MEASURED_FROM).div_duration_f64(3 * PER_ARGUMENT) as usize;
     let mut random = Rng::with_seed(seed);
-    let events = vec![(Duration::ZERO, ServerEvent::Condition(Condition::Busy(WORD))), (LASTS, ServerEvent::Condition(Condition::Calm))];
+    let events = vec![
+        (Duration::ZERO, ServerEvent::Condition(Condition::Serial(PER_ARGUMENT))),
+        (LASTS, ServerEvent::Condition(Condition::Healthy)),
+    ];
     let scenario = Scenario { events, fault_rate: 0, with_config_errors: false };
     let mut simulation = Simulation::new(&scenario, &mut random, 10);
     let timeout = Duration::from_millis(random.u64(30..=100));
@@ -319,38 +329,41 @@ async fn overload(seed: u64, totals: &mut Totals) {
     let mut outcomes = together.join_all().await;
     {
         let state = simulation.server.state();
-        let counted = || outcomes.iter().filter(|outcome| outcome.began > start + BEGINS);
-        totals.overload.could_do += can_do.min(counted().count());
-        totals.overload.done += counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
+        let counted = || outcomes.iter().filter(|outcome| outcome.began > start + MEASURED_FROM);
+        totals.overload.capacity += max_requests.min(counted().count());
+        totals.overload.counted += counted().filter(|outcome| outcome.was_counted(&state.counters)).count();
         totals.overload.answered += counted().filter(|outcome| outcome.is_answered()).count();
     }
     simulation.wait_for_recovery(RECOVERY_LIMIT, &mut outcomes).await;
     simulation.send_many(&mut outcomes).await;
-    simulation.judge(&outcomes, false, totals);
+    simulation.verify(&outcomes, false, totals);
     simulation.assert_no_leaks().await;
 }
 
 #[test]
-fn a_server_that_has_too_much_to_do_works_for_those_who_still_wait() {
-    let OverloadTotals { could_do, done, answered } = run(OVERLOAD_SEEDS, &overload).overload;
+fn an_overloaded_server_works_for_requests_that_still_wait() {
+    let OverloadTotals { capacity, counted, answered } = run(OVERLOAD_SEEDS, &overload).overload;
     let in_time = answered as f64;
     assert!(
-        in_time > USEFUL * done as f64 && in_time > ANSWERED * could_do as f64,
-        "{could_do} could be done, {done} were, {answered} of them in time"
+        in_time > MIN_ANSWERED_OF_COUNTED * counted as f64 && in_time > MIN_ANSWERED_OF_CAPACITY * capacity as f64,
+        "capacity for {capacity}, {counted} counted, {answered} answered in time"
     );
 }
 
 #[test]
-fn whatever_happens_each_request_counts_once_and_has_a_true_answer() {
+fn under_any_fault_each_request_counts_at_most_once_and_its_answer_is_true() {
     let totals = run(MIXED_SEEDS, &mixed);
-    let AnswerCounts { allowed, refused, not_executed, unknown, counted_and_unknown, data, left } = totals.answers;
-    let answers = [allowed, refused, not_executed, unknown, counted_and_unknown, data, left];
+    let AnswerCounts { allowed, refused, not_executed, unknown, counted_and_unknown, data, cancelled } = totals.answers;
+    let answers = [allowed, refused, not_executed, unknown, counted_and_unknown, data, cancelled];
     if setting("WEIR_SIMULATION_SEEDS").is_none() {
-        assert!(answers.iter().all(|&count| count > 100) && totals.occurrences.len() == 23, "the mix is no test: {totals:#?}");
+        assert!(
+            answers.iter().all(|&count| count > 100) && totals.occurrences.len() == 23,
+            "the mix does not cover every case: {totals:#?}"
+        );
     }
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_left_alone_and_found_again() {
+fn a_server_that_does_not_answer_gets_no_requests_until_it_recovers() {
     run(OUTAGE_SEEDS, &outage);
 }

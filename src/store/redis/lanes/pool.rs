@@ -1,4 +1,9 @@
-//! The connections of one runtime to one server: bb8 keeps them, this says how they are made and when they are not used again.
+//! The connection pool of one worker for one server: bb8 keeps the connections; this file opens them, checks them and replaces old ones.
+//!
+//! bb8's own reconnect has no jitter and makes callers wait, and its `max_lifetime` closes connections before others are open. Both are switched off:
+//! the circuit breaker decides when to try again, and an old connection is used until its replacement is ready.
+//!
+//! The pool never retries a command, and never hands out a connection that is broken or leads to where the server no longer is.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,19 +16,19 @@ use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::error::{self, ConnectError};
 use crate::store::redis::topology::node::{Location, Node};
 
-/// A lane gives up on a connection after this long; attempts to connect end much sooner.
-const LONGEST_GET: Duration = Duration::from_secs(5);
+/// A lane waits at most this long for a connection; attempts to connect end much sooner.
+const GET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that nobody used for this long is closed. Long, because whoever asks next would have to wait for another one.
-const IDLE: Duration = Duration::from_secs(600);
+/// A connection that was not used for this long is closed. It is long because the next request would have to wait for a new connection.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Between two attempts to replace an old connection.
-const RENEW_AGAIN: Duration = Duration::from_secs(1);
+/// The wait after a failed attempt to replace an old connection.
+const REPLACEMENT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often connections are looked at for their age.
+/// How often bb8 looks for idle connections to close.
 const REAPER_RATE: Duration = Duration::from_secs(10);
 
-/// The connections of one runtime to one server.
+/// The connections of one worker to one server.
 #[derive(Debug)]
 pub(super) struct Pool {
     connections: bb8::Pool<Connector>,
@@ -32,45 +37,45 @@ pub(super) struct Pool {
     replacement: Arc<Mutex<Replacement>>,
 }
 
-/// A connection to replace an old one.
+/// The connection that replaces the next old one.
 #[derive(Debug)]
 enum Replacement {
     /// None is needed yet, or the last attempt failed and the next one is not due.
     NotBefore(Instant),
-    /// Somebody connects.
-    Coming,
-    /// For the next old connection that is used.
+    /// A task is connecting.
+    Connecting,
+    /// Replaces the next old connection that a lane uses.
     Ready(Box<Connection>, Arc<Location>),
 }
 
-/// How the last attempt to connect failed, told to all who wait for a connection: bb8 would let them wait on.
+/// The name of the last failed attempt's error. It wakes all lanes that wait for a connection, which bb8 would keep waiting.
 #[derive(Debug, Default)]
 struct LastFailure {
     failure: Mutex<&'static str>,
     failed: Notify,
 }
 
-/// A connection, until it is dropped.
+/// A connection of the pool, which returns to it when dropped.
 pub(super) type PooledConnection<'a> = bb8::PooledConnection<'a, Connector>;
 
 impl Pool {
-    /// An empty pool, to be used in the runtime that it is made in. Connects when the first connection is wanted.
+    /// An empty pool, which opens its first connection when one is asked for. Must be used in the runtime that it was created in.
     pub(super) fn new(node: &Arc<Node>) -> Self {
         let last_failure = Arc::new(LastFailure::default());
         let manager = Connector { node: Arc::clone(node), last_failure: Arc::clone(&last_failure) };
         let connections = bb8::Pool::builder()
             .max_size(node.options().pool_size.get())
             .min_idle(None)
-            // Costs no round trip here: it only looks whether the other side has hung up.
+            // Costs no round trip here: it only checks whether the server has closed the connection.
             .test_on_check_out(true)
-            .connection_timeout(LONGEST_GET)
-            // The breaker decides when to try again; bb8's own way has no jitter and keeps callers waiting.
+            .connection_timeout(GET_TIMEOUT)
+            // The circuit breaker decides when to try again; bb8's retries have no jitter and keep callers waiting.
             .retry_connection(false)
-            // Old connections are replaced in use, when there is another one.
+            // Old connections are replaced by `renew`.
             .max_lifetime(None)
-            .idle_timeout(IDLE)
+            .idle_timeout(IDLE_TIMEOUT)
             .reaper_rate(REAPER_RATE)
-            // The connection that was used last is the warmest, and those beyond what is needed grow idle.
+            // The connection that was used last is used next, so that connections beyond the need become idle and are closed.
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(Sink(Arc::clone(node))))
             .build_unchecked(manager);
@@ -78,7 +83,8 @@ impl Pool {
         Self { connections, last_failure, node: Arc::clone(node), replacement }
     }
 
-    /// Replaces a connection that is old, as soon as there is another one; until then it goes on, so that nobody has to wait for its successor.
+    /// Replaces a connection that is past its lifetime if a replacement is ready; otherwise starts connecting one. No request waits for it: the old
+    /// connection stays in use until then.
     #[expect(clippy::disallowed_methods, reason = "ends with the attempt to connect")]
     pub(super) fn renew(&self, pooled: &mut PooledConnection<'_>) {
         if !pooled.is_old() {
@@ -97,7 +103,7 @@ impl Pool {
                 }
             }
             Replacement::NotBefore(at) if *at <= Instant::now() => {
-                *replacement = Replacement::Coming;
+                *replacement = Replacement::Connecting;
                 let (node, replacement) = (Arc::clone(&self.node), Arc::clone(&self.replacement));
                 tokio::spawn(async move {
                     let opened = node.connect().await;
@@ -105,19 +111,19 @@ impl Pool {
                         Ok((connection, location)) => Replacement::Ready(Box::new(connection), location),
                         Err(error) => {
                             node.error_counters().record_failed_connect(&error);
-                            Replacement::NotBefore(Instant::now() + RENEW_AGAIN)
+                            Replacement::NotBefore(Instant::now() + REPLACEMENT_RETRY_INTERVAL)
                         }
                     };
                 });
             }
-            Replacement::NotBefore(_) | Replacement::Coming => {}
+            Replacement::NotBefore(_) | Replacement::Connecting => {}
         }
     }
 
-    /// A connection, as soon as there is one or the attempt to make one has failed.
+    /// A connection. Returns when one is free or open, or when an attempt to connect has failed.
     ///
     /// # Errors
-    /// The name of what went wrong.
+    /// The name of the error, which is `connect_timeout` after 5 s.
     pub(super) async fn connection(&self) -> Result<PooledConnection<'_>, &'static str> {
         let failed = self.last_failure.failed.notified();
         let mut connection = pin!(self.connections.get());
@@ -130,7 +136,7 @@ impl Pool {
 }
 
 fn lock(replacement: &Mutex<Replacement>) -> std::sync::MutexGuard<'_, Replacement> {
-    // Every change is a single assignment, so that a poisoned lock holds a whole value.
+    // Every change is a single assignment, so that a poisoned lock holds a valid value.
     replacement.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -140,14 +146,14 @@ impl LastFailure {
     }
 }
 
-/// How bb8 makes connections and judges them.
+/// Opens and checks connections for bb8.
 #[derive(Debug)]
 pub(super) struct Connector {
     node: Arc<Node>,
     last_failure: Arc<LastFailure>,
 }
 
-/// A connection that is counted while it exists, and knows where it leads.
+/// A connection that is counted by its node while it exists, with the location that it leads to.
 #[derive(Debug)]
 pub(super) struct TrackedConnection {
     connection: Connection,
@@ -156,14 +162,14 @@ pub(super) struct TrackedConnection {
 }
 
 impl TrackedConnection {
-    /// The old connection is closed.
+    /// Replaces the connection, and closes the old one.
     fn replace(&mut self, connection: Connection, location: Arc<Location>) {
         let old = std::mem::replace(&mut self.connection, connection);
         self.node.connection_closed(&old);
         self.location = location;
     }
 
-    /// Whether the connection may be used again: it is intact, and leads to where the server is.
+    /// Whether the connection may be used again: it is intact, and leads to the server's current location.
     pub(super) fn is_reusable(&self) -> bool {
         self.connection.is_reusable() && self.node.is_at(&self.location)
     }
@@ -189,22 +195,22 @@ impl Drop for TrackedConnection {
     }
 }
 
-/// What happened outside of any request.
+/// Why the pool has no connection or closed one. For the metrics and the log; no request waits for it.
 #[derive(Debug)]
-pub(super) enum Event {
-    /// An attempt failed.
-    Refused(ConnectError),
-    /// The other side hung up on a connection that nobody used.
-    HungUp,
-    /// The server is elsewhere by now.
-    Moved,
+pub(super) enum PoolError {
+    /// An attempt to connect failed.
+    ConnectFailed(ConnectError),
+    /// The server closed an idle connection.
+    ClosedByServer,
+    /// The connection is broken, or the server has moved to another address.
+    NotReusable,
 }
 
 impl bb8::ManageConnection for Connector {
     type Connection = TrackedConnection;
-    type Error = Event;
+    type Error = PoolError;
 
-    async fn connect(&self) -> Result<TrackedConnection, Event> {
+    async fn connect(&self) -> Result<TrackedConnection, PoolError> {
         match self.node.connect().await {
             Ok((connection, location)) => {
                 self.node.connection_opened();
@@ -213,20 +219,20 @@ impl bb8::ManageConnection for Connector {
             Err(error) => {
                 *self.last_failure.failure() = error.name;
                 self.last_failure.failed.notify_waiters();
-                Err(Event::Refused(error))
+                Err(PoolError::ConnectFailed(error))
             }
         }
     }
 
-    async fn is_valid(&self, connection: &mut TrackedConnection) -> Result<(), Event> {
+    async fn is_valid(&self, connection: &mut TrackedConnection) -> Result<(), PoolError> {
         if !connection.is_reusable() {
-            return Err(Event::Moved);
+            return Err(PoolError::NotReusable);
         }
         if connection.is_quiet() {
             return Ok(());
         }
         connection.give_up();
-        Err(Event::HungUp)
+        Err(PoolError::ClosedByServer)
     }
 
     fn has_broken(&self, connection: &mut TrackedConnection) -> bool {
@@ -234,20 +240,20 @@ impl bb8::ManageConnection for Connector {
     }
 }
 
-/// Where bb8 reports what no caller waits for.
+/// Receives from bb8 the errors that it reports to no caller.
 #[derive(Clone, Debug)]
 struct Sink(Arc<Node>);
 
-impl bb8::ErrorSink<Event> for Sink {
-    fn sink(&self, event: Event) {
-        match event {
-            Event::Refused(error) => self.0.error_counters().record_failed_connect(&error),
-            Event::HungUp => self.0.error_counters().record(error::IDLE_CLOSED, None),
-            Event::Moved => {}
+impl bb8::ErrorSink<PoolError> for Sink {
+    fn sink(&self, error: PoolError) {
+        match error {
+            PoolError::ConnectFailed(error) => self.0.error_counters().record_failed_connect(&error),
+            PoolError::ClosedByServer => self.0.error_counters().record(error::IDLE_CLOSED, None),
+            PoolError::NotReusable => {}
         }
     }
 
-    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<Event>> {
+    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<PoolError>> {
         Box::new(self.clone())
     }
 }

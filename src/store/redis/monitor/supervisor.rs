@@ -124,7 +124,7 @@ async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_optio
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
         batch.read(connection.exchange(work.budget.deadline).await?, &mut replies);
-        if let Some(again) = batch.without_script(&replies) {
+        if let Some(again) = batch.calls_to_resend(&replies) {
             again.write(connection.outgoing());
             again.read(connection.exchange(work.budget.deadline).await?, &mut replies);
         }

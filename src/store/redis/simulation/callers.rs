@@ -1,4 +1,6 @@
-//! Requests of a simulation: what they ask, and what has to be true of the answers.
+//! The requests of a simulation, and the assertions about their answers.
+//!
+//! An answer is compared with what the fake server recorded, never with what the store believes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +20,10 @@ use crate::verdict::{Answers, StoreError, Verdict};
 /// No window ends during a simulation, unless the clock jumps.
 const WINDOW: Span = Span::from_secs(3_600);
 
-/// The timer's grain, and what it takes to notice.
+/// The timer's resolution, and the time that tasks need to run after it.
 pub(super) const TIMER_TOLERANCE: Duration = Duration::from_millis(2);
 
-/// A script may come this much later than its deadline and still count.
+/// A script that is executed at most this much after its deadline may still count.
 const SLACK: Duration = Duration::from_millis(6);
 
 /// One check of a request.
@@ -29,40 +31,40 @@ const SLACK: Duration = Duration::from_millis(6);
 struct RequestedCheck {
     name: String,
     algorithm: Algorithm,
-    /// No other check of a simulation asks for as many, except looks.
+    /// No other check of the simulation has as many, except looks.
     hits: i64,
 }
 
 /// One request.
 #[derive(Clone)]
 pub(super) struct Request {
-    asked: Vec<RequestedCheck>,
+    requested: Vec<RequestedCheck>,
     checks: Arc<Checks>,
     picked: CheckIndices,
-    starts: Instant,
+    start: Instant,
     timeout: Duration,
-    /// The caller leaves after this long.
+    /// The caller drops the future after this time.
     cancel_after: Option<Duration>,
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, picked, timeout, cancel_after, checks, .. } = self;
-        write!(out, "{picked:?} of {asked:?}, {:?} within {timeout:?}, cancel_after after {cancel_after:?}", checks.commit)
+        let Self { requested, picked, timeout, cancel_after, checks, .. } = self;
+        write!(out, "{picked:?} of {requested:?}, {:?} within {timeout:?}, cancelled after {cancel_after:?}", checks.commit)
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) struct RequestOutcome {
     pub(super) request: Request,
     pub(super) began: Instant,
     pub(super) ended: Instant,
-    /// `None` when the caller left.
+    /// `None` when the request was cancelled.
     pub(super) answers: Option<Answers>,
 }
 
-/// How many answers there were of each kind.
+/// The number of answers of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
     pub(super) allowed: u64,
@@ -71,10 +73,10 @@ pub(super) struct AnswerCounts {
     pub(super) unknown: u64,
     pub(super) counted_and_unknown: u64,
     pub(super) data: u64,
-    pub(super) left: u64,
+    pub(super) cancelled: u64,
 }
 
-/// Makes requests.
+/// Draws random requests.
 #[derive(Debug)]
 pub(super) struct RequestGenerator {
     random: Rng,
@@ -83,33 +85,33 @@ pub(super) struct RequestGenerator {
 
 impl RequestGenerator {
     pub(super) fn new(random: Rng) -> Self {
-        // A probe asks for 1.
+        // A probe has 1 hit.
         Self { random, hits: 1 }
     }
 
-    /// A request of any kind.
-    pub(super) fn any_request(&mut self, starts: Instant) -> Request {
+    /// A random request of any kind.
+    pub(super) fn any_request(&mut self, start: Instant) -> Request {
         let is_group = self.random.u32(..8) == 0;
         let count = [1, 1, 1, 2, 2, 3, 4][self.random.usize(..7)];
         let checks: Vec<RequestedCheck> = (0..count).map(|_| self.check(is_group)).collect();
         let timeout = Duration::from_millis(self.random.u64(5..=100));
         let cancel_after = (self.random.u32(..8) == 0).then(|| timeout.mul_f64(self.random.f64()));
-        let mut request = Request::new(checks, starts, timeout);
+        let mut request = Request::new(checks, start, timeout);
         if is_group {
-            let checks = Arc::get_mut(&mut request.checks).expect("nobody else has it yet");
+            let checks = Arc::get_mut(&mut request.checks).expect("the request is its only owner");
             checks.commit = Commit::AllOrNone;
         } else if count > 1 && self.random.u32(..4) == 0 {
-            let left_out = self.random.usize(..count);
-            request.picked.remove(left_out);
+            let skipped = self.random.usize(..count);
+            request.picked.remove(skipped);
         }
         Request { cancel_after, ..request }
     }
 
-    /// A hit that nothing but an outage keeps from being counted.
-    pub(super) fn simple_request(&mut self, starts: Instant, timeout: Duration) -> Request {
+    /// A request with one check that is always allowed, so that only an outage can keep it from being counted.
+    pub(super) fn simple_request(&mut self, start: Instant, timeout: Duration) -> Request {
         let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: WINDOW, count_denied: self.random.u32(..4) > 0 });
-        let asked = RequestedCheck { name: "{plain}".to_owned(), algorithm, hits: self.next() };
-        Request::new(vec![asked], starts, timeout)
+        let check = RequestedCheck { name: "{plain}".to_owned(), algorithm, hits: self.next() };
+        Request::new(vec![check], start, timeout)
     }
 
     fn next(&mut self) -> i64 {
@@ -119,7 +121,7 @@ impl RequestGenerator {
 
     fn check(&mut self, is_group: bool) -> RequestedCheck {
         let next = self.next();
-        // Above the largest number of hits that a simulation comes to, so that none is clamped.
+        // Above the largest number of hits of a simulation, so that no check is clamped.
         let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
         let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit, window: WINDOW, count_denied });
         let (algorithm, hits) = match self.random.u32(..10) {
@@ -139,16 +141,16 @@ impl RequestGenerator {
 }
 
 impl Request {
-    fn new(asked: Vec<RequestedCheck>, starts: Instant, timeout: Duration) -> Self {
-        let of = |asked: &RequestedCheck| Check::new(asked.algorithm, asked.hits, Modes::default());
-        let checks = Checks::of(asked.iter().map(|asked| (asked.name.as_bytes(), of(asked))));
+    fn new(requested: Vec<RequestedCheck>, start: Instant, timeout: Duration) -> Self {
+        let of = |check: &RequestedCheck| Check::new(check.algorithm, check.hits, Modes::default());
+        let checks = Checks::of(requested.iter().map(|check| (check.name.as_bytes(), of(check))));
         let picked = checks.indices();
-        Self { asked, checks: Arc::new(checks), picked, starts, timeout, cancel_after: None }
+        Self { requested, checks: Arc::new(checks), picked, start, timeout, cancel_after: None }
     }
 
-    /// Waits for its time, asks, and waits for the answers, or leaves.
+    /// Waits for the start, sends the request, and waits for the answers or cancels it.
     pub(super) async fn run(self, redis: Redis) -> RequestOutcome {
-        sleep_until(self.starts).await;
+        sleep_until(self.start).await;
         let began = Instant::now();
         let decide = redis.decide(&self.checks, &self.picked, Budget::until(began + self.timeout));
         let answers = match self.cancel_after {
@@ -164,88 +166,92 @@ impl RequestOutcome {
         self.began + self.request.timeout
     }
 
-    /// Whether all is answered.
+    /// Whether every check has a verdict.
     pub(super) fn is_answered(&self) -> bool {
         self.answers.is_some() && self.errors().next().is_none()
     }
 
-    /// The answers to the picked checks; none when the caller left.
+    /// The answers to the picked checks; none when the request was cancelled.
     fn picked(&self) -> impl Iterator<Item = (CheckIndex, &Result<Verdict, StoreError>)> {
         let answers = self.answers.as_ref();
         self.request.picked.iter().filter_map(move |&index| Some((index, &answers?.checks[index.0])))
     }
 
-    /// Whether the server ever got to hear of it.
+    /// Whether the server received any of its checks.
     pub(super) fn was_received(&self, counters: &FakeCounters) -> bool {
-        self.request.asked.iter().any(|asked| counters.heard.contains_key(&asked.hits))
+        self.request.requested.iter().any(|check| counters.received.contains_key(&check.hits))
     }
 
-    /// Whether the server counted any of it.
+    /// Whether the server counted any of its checks.
     pub(super) fn was_counted(&self, counters: &FakeCounters) -> bool {
-        self.request.asked.iter().any(|asked| counters.ran.contains_key(&asked.hits))
+        self.request.requested.iter().any(|check| counters.executed.contains_key(&check.hits))
     }
 
     pub(super) fn errors(&self) -> impl Iterator<Item = StoreError> {
         self.picked().filter_map(|(_, answer)| answer.err())
     }
 
-    /// Holds the answers to what the server did.
-    pub(super) fn judge(&self, counters: &FakeCounters, clock_moves: bool, tally: &mut AnswerCounts) {
+    /// Asserts that the answers agree with what the server executed.
+    pub(super) fn verify(&self, counters: &FakeCounters, clock_moves: bool, counts: &mut AnswerCounts) {
         let late = self.ended.saturating_duration_since(self.deadline());
         assert!(late <= TIMER_TOLERANCE, "answered {late:?} after the deadline: {self:?}");
-        for (index, asked) in self.request.asked.iter().enumerate() {
-            let ran = counters.ran.get(&asked.hits).map_or(&[][..], Vec::as_slice);
-            assert!(ran.len() <= 1, "counted {} times: {asked:?}, {ran:?} {self:?}", ran.len());
+        for (index, check) in self.request.requested.iter().enumerate() {
+            let executed = counters.executed.get(&check.hits).map_or(&[][..], Vec::as_slice);
+            assert!(executed.len() <= 1, "counted {} times: {check:?}, {executed:?} {self:?}", executed.len());
             assert!(
-                ran.is_empty() || self.request.picked.contains(&CheckIndex(index)),
-                "counted, and nobody asked: {asked:?} {ran:?} {self:?}"
+                executed.is_empty() || self.request.picked.contains(&CheckIndex(index)),
+                "counted without being picked: {check:?} {executed:?} {self:?}"
             );
-            for ran in ran {
-                assert!(ran.key.starts_with(asked.name.as_bytes()), "counted under another key: {asked:?} {ran:?}");
-                let is_late = ran.allowed.is_some() && ran.at > self.deadline() + SLACK;
-                assert!(clock_moves || !is_late, "a script counted after its deadline: {asked:?} {ran:?} {self:?}");
+            for executed in executed {
+                assert!(executed.key.starts_with(check.name.as_bytes()), "counted under another key: {check:?} {executed:?}");
+                let is_too_late = executed.allowed.is_some() && executed.at > self.deadline() + SLACK;
+                assert!(clock_moves || !is_too_late, "a script counted after its deadline: {check:?} {executed:?} {self:?}");
             }
         }
         let Some(answers) = &self.answers else {
-            tally.left += 1;
+            counts.cancelled += 1;
             return;
         };
         assert_eq!(answers.checks.len(), self.request.checks.len(), "one answer per check");
         for (index, answer) in self.picked() {
-            let asked = &self.request.asked[index.0];
-            let ran = counters.ran.get(&asked.hits).and_then(|ran| ran.first());
-            let shown = || format!("{asked:?}: {answer:?}, {ran:?}, {self:?}");
+            let check = &self.request.requested[index.0];
+            let executed = counters.executed.get(&check.hits).and_then(|executed| executed.first());
+            let shown = || format!("{check:?}: {answer:?}, {executed:?}, {self:?}");
             match answer {
-                Ok(verdict) if asked.hits == 0 => {
-                    let seen = counters.seen(asked.name.as_bytes(), self.began, self.ended);
-                    assert!(clock_moves || seen.contains(&(verdict.used as i64)), "nobody ever counted so far: {seen:?} {}", shown());
+                Ok(verdict) if check.hits == 0 => {
+                    let observable = counters.observable(check.name.as_bytes(), self.began, self.ended);
+                    assert!(
+                        clock_moves || observable.contains(&(verdict.used as i64)),
+                        "the counter never had this value: {observable:?} {}",
+                        shown()
+                    );
                 }
                 Ok(verdict) => {
-                    let ran = ran.unwrap_or_else(|| panic!("an answer, and nothing was counted: {}", shown()));
-                    assert_eq!(Ok(ran.used), i64::try_from(verdict.used), "another count: {}", shown());
-                    assert_eq!(verdict.allowed, asked.is_allowed(ran), "{}", shown());
-                    assert!(ran.at >= self.began && ran.at <= self.ended, "counted at another time: {}", shown());
+                    let executed = executed.unwrap_or_else(|| panic!("answered, and not counted: {}", shown()));
+                    assert_eq!(Ok(executed.used), i64::try_from(verdict.used), "another count: {}", shown());
+                    assert_eq!(verdict.allowed, check.is_allowed(executed), "{}", shown());
+                    assert!(executed.at >= self.began && executed.at <= self.ended, "counted at another time: {}", shown());
                 }
                 Err(StoreError::NotExecuted(_) | StoreError::Data(_)) => {
-                    assert!(ran.is_none(), "counted, and said not to be: {}", shown());
+                    assert!(executed.is_none(), "counted, and answered as not executed: {}", shown());
                 }
-                Err(StoreError::Unknown(_)) => tally.counted_and_unknown += u64::from(ran.is_some()),
+                Err(StoreError::Unknown(_)) => counts.counted_and_unknown += u64::from(executed.is_some()),
             }
             if let Err(StoreError::Data(_)) = answer {
-                let strange = |asked: &RequestedCheck| asked.name.starts_with(WRONG_TYPE_PREFIX);
-                let is_shared = self.request.checks.commit == Commit::AllOrNone && self.request.asked.iter().any(strange);
-                assert!(strange(asked) || is_shared, "nothing is wrong with this key: {}", shown());
+                let has_wrong_type = |check: &RequestedCheck| check.name.starts_with(WRONG_TYPE_PREFIX);
+                let is_shared = self.request.checks.commit == Commit::AllOrNone && self.request.requested.iter().any(has_wrong_type);
+                assert!(has_wrong_type(check) || is_shared, "the value of this key is a counter: {}", shown());
             }
-            tally.add(answer);
+            counts.add(answer);
         }
     }
 }
 
 impl RequestedCheck {
-    fn is_allowed(&self, ran: &Execution) -> bool {
+    fn is_allowed(&self, executed: &Execution) -> bool {
         match &self.algorithm {
             _ if self.hits < 0 => true,
-            Algorithm::FixedWindow(fixed) => ran.allowed.unwrap_or(ran.used <= i64::from(fixed.limit)),
+            Algorithm::FixedWindow(fixed) => executed.allowed.unwrap_or(executed.used <= i64::from(fixed.limit)),
             _ => true,
         }
     }
@@ -265,10 +271,10 @@ impl AnswerCounts {
 }
 
 impl FakeCounters {
-    /// Every count that a key of this name showed at any time between two instants.
-    fn seen(&self, name: &[u8], from: Instant, until: Instant) -> Vec<i64> {
+    /// Every value that keys with this prefix had at any time between two instants.
+    fn observable(&self, name: &[u8], from: Instant, until: Instant) -> Vec<i64> {
         let histories = self.history.iter().filter(|(key, _)| key.starts_with(name));
-        let mut seen: Vec<i64> = histories
+        let mut observable: Vec<i64> = histories
             .flat_map(|(_, history)| {
                 let before = history.iter().rev().find(|(at, _)| *at < from);
                 let during = history.iter().filter(move |(at, _)| *at >= from && *at <= until);
@@ -277,8 +283,8 @@ impl FakeCounters {
             .collect();
         let is_older = |history: &Vec<(Instant, i64)>| history.first().is_some_and(|(at, _)| *at < from);
         if !self.history.iter().any(|(key, history)| key.starts_with(name) && is_older(history)) {
-            seen.push(0);
+            observable.push(0);
         }
-        seen
+        observable
     }
 }

@@ -1,8 +1,9 @@
-//! What the fake server knows and does: the few commands that Weir sends, the script as `lua/` means it, and a book of who was counted.
+//! The database of the fake server: its counters, the few commands that Weir sends, and a record of every check that was executed.
 //!
-//! Every check asks for a number of hits that no other check asks for, which is how the book tells them apart. The script is not run but
-//! replaced: fixed windows are decided as `lua/fixed_window.lua` does it; of all other algorithms only the calls are counted, and nothing is
-//! ever found.
+//! Every check has a number of hits that no other check has, by which the record identifies it. The script is not interpreted but imitated: fixed
+//! windows are decided as in `lua/fixed_window.lua`; for other algorithms the check is recorded, and the state is always empty.
+//!
+//! Nothing here knows what the store answered: the comparison is in `callers`.
 
 use std::collections::BTreeMap;
 
@@ -12,55 +13,57 @@ use super::super::wire::script;
 use super::wire::{Command, RespReply};
 use crate::time::{MAX_SAFE_INTEGER, Micros};
 
-/// Keys with this in their name hold something that is no counter.
-pub(super) const WRONG_TYPE_PREFIX: &str = "strange";
+/// Keys with this prefix hold a value that is not a counter.
+pub(super) const WRONG_TYPE_PREFIX: &str = "wrongtype";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// Whole numbers of Lua end here.
-const MOST: i64 = MAX_SAFE_INTEGER.cast_signed();
+/// The largest integer that Lua holds exactly.
+const MAX_INTEGER: i64 = MAX_SAFE_INTEGER.cast_signed();
 
-/// A check that was decided.
+/// A check that the server executed.
 #[derive(Clone, Debug)]
 pub(super) struct Execution {
     pub(super) key: Vec<u8>,
-    /// What was answered as the count.
+    /// The count in the reply.
     pub(super) used: i64,
-    /// What the script decided; a transaction decides nothing.
+    /// What the script decided; `None` for INCRBY, which decides nothing.
     pub(super) allowed: Option<bool>,
     pub(super) at: Instant,
 }
 
-/// The server's memory.
+/// The counters, and the record of what happened to them.
 #[derive(Debug)]
 pub(super) struct FakeCounters {
     values: BTreeMap<Vec<u8>, i64>,
-    /// What each key held, since when.
+    /// The values of each key, and since when it had them.
     pub(super) history: BTreeMap<Vec<u8>, Vec<(Instant, i64)>>,
-    /// By hits.
-    pub(super) ran: BTreeMap<i64, Vec<Execution>>,
-    /// Hits that came in, counted or not, and when the server read them.
-    pub(super) heard: BTreeMap<i64, Instant>,
+    /// Executed checks by their hits.
+    pub(super) executed: BTreeMap<i64, Vec<Execution>>,
+    /// The hits of received checks, executed or not, and when the server read them.
+    pub(super) received: BTreeMap<i64, Instant>,
+    /// Whether the script is in the cache.
     pub(super) knows_script: bool,
     pub(super) password: Option<&'static str>,
     origin: Instant,
-    /// What the clock showed at `origin`.
+    /// The clock's time at `origin`.
     pub(super) clock: Micros,
 }
 
-/// What the server knows of one connection.
+/// The state of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     has_logged_in: bool,
     transaction: Option<Vec<Command>>,
+    /// A command of the transaction, or MULTI itself, was answered with an error.
     has_refused_command: bool,
 }
 
-/// A check as the script is told it.
+/// A check as the script receives it.
 struct ReceivedCheck<'c> {
     key: &'c [u8],
     code: u8,
-    role: u8,
+    modes: u8,
     hits: i64,
     numbers: Vec<i64>,
 }
@@ -70,8 +73,8 @@ impl FakeCounters {
         Self {
             values: BTreeMap::new(),
             history: BTreeMap::new(),
-            ran: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            executed: BTreeMap::new(),
+            received: BTreeMap::new(),
             knows_script: false,
             password,
             origin: Instant::now(),
@@ -83,23 +86,23 @@ impl FakeCounters {
         Micros(self.clock.0 + self.origin.elapsed().as_micros() as u64)
     }
 
-    /// Notes the hits of a command that came in.
-    pub(super) fn hear(&mut self, command: &Command) {
+    /// Records the hits of a received command.
+    pub(super) fn record_received(&mut self, command: &Command) {
         let at = Instant::now();
         match &command[0][..] {
             b"INCRBY" => {
-                self.heard.insert(whole(&command[2]), at);
+                self.received.insert(whole(&command[2]), at);
             }
             b"EVAL" | b"EVALSHA" => {
-                for told in groups(command).iter().flat_map(|group| &group.checks) {
-                    self.heard.insert(told.hits, at);
+                for check in parse_requests(command).iter().flat_map(|request| &request.checks) {
+                    self.received.insert(check.hits, at);
                 }
             }
             _ => {}
         }
     }
 
-    /// Runs a command, or refuses it with the line of an error.
+    /// Executes a command, or answers it with the error line `refusal`.
     pub(super) fn execute(&mut self, session: &mut Session, command: Command, refusal: Option<&str>) -> RespReply {
         let name = String::from_utf8_lossy(&command[0]).into_owned();
         let refuses_all = |line: &&str| line.starts_with("NOAUTH") || (line.starts_with("NOPERM") && name == "MULTI");
@@ -128,7 +131,7 @@ impl FakeCounters {
                 if session.has_refused_command {
                     return RespReply::Error("EXECABORT Transaction discarded because of previous errors.".to_owned());
                 }
-                // TIME alone, as in the handshake, is never refused.
+                // The transaction of the handshake, which is TIME alone, is never refused.
                 if let (Some(line), true) = (refusal, commands.len() > 1) {
                     return RespReply::Error(format!("EXECABORT Transaction discarded because of: {line}"));
                 }
@@ -145,7 +148,7 @@ impl FakeCounters {
                     RespReply::SimpleString("QUEUED")
                 }
                 None => {
-                    // Behind a refused MULTI each command runs for itself, and the expiry is on its way.
+                    // Behind a refused MULTI each command is executed by itself, and EXPIRE follows.
                     let is_plain = name == "INCRBY" && !session.has_refused_command;
                     let is_bare = is_plain && !self.values.contains_key(&command[1]) && !has_wrong_type(&command[1]);
                     assert!(!is_bare, "a counter is made without an expiry: {command:?}");
@@ -190,81 +193,81 @@ impl FakeCounters {
     fn decide(&mut self, command: &Command) -> RespReply {
         let now = self.now().0;
         let mut reply = ScriptReply::default();
-        for group in groups(command) {
-            if now as i64 > group.deadline {
-                group.checks.iter().for_each(|_| reply.failed("LATE"));
+        for request in parse_requests(command) {
+            if now as i64 > request.deadline {
+                request.checks.iter().for_each(|_| reply.failed("LATE"));
                 continue;
             }
-            if group.is_all_or_none {
-                self.decide_together(&group, &mut reply);
+            if request.is_all_or_none {
+                self.decide_all_or_none(&request, &mut reply);
                 continue;
             }
-            for told in &group.checks {
-                match self.step(told) {
+            for check in &request.checks {
+                match self.step(check) {
                     Ok((allowed, used)) => {
-                        self.count(told.hits, told.key, used, Some(allowed));
-                        if told.code == b'F' && self.values.get(told.key) != Some(&used) && told.hits != 0 {
-                            self.put(told.key, used);
+                        self.count(check.hits, check.key, used, Some(allowed));
+                        if check.code == b'F' && self.values.get(check.key) != Some(&used) && check.hits != 0 {
+                            self.put(check.key, used);
                         }
-                        reply.decided(told.code, (allowed, used));
+                        reply.decided(check.code, (allowed, used));
                     }
                     Err(line) => reply.failed(line),
                 }
             }
         }
-        reply.of(now)
+        reply.into_reply(now)
     }
 
-    /// A group of which nothing counts when any is refused.
-    fn decide_together(&mut self, group: &ReceivedRequest<'_>, reply: &mut ScriptReply) {
+    /// A request that counts nothing if any of its checks is refused.
+    fn decide_all_or_none(&mut self, request: &ReceivedRequest<'_>, reply: &mut ScriptReply) {
         let before = self.values.clone();
-        let results: Vec<_> = group
+        let results: Vec<_> = request
             .checks
             .iter()
-            .map(|told| {
-                let result = self.step(told);
+            .map(|check| {
+                let result = self.step(check);
                 if let Ok((_, used)) = result {
-                    self.values.insert(told.key.to_vec(), used);
+                    self.values.insert(check.key.to_vec(), used);
                 }
                 result
             })
             .collect();
         let error = results.iter().find_map(|result| result.err());
         let refuses =
-            |(told, result): (&ReceivedCheck<'_>, &Result<(bool, i64), _>)| told.role < 2 && result.is_ok_and(|(allowed, _)| !allowed);
-        let is_refused = error.is_some() || group.checks.iter().zip(&results).any(refuses);
+            |(check, result): (&ReceivedCheck<'_>, &Result<(bool, i64), _>)| check.modes < 2 && result.is_ok_and(|(allowed, _)| !allowed);
+        let is_refused = error.is_some() || request.checks.iter().zip(&results).any(refuses);
         let after = if is_refused { std::mem::replace(&mut self.values, before) } else { self.values.clone() };
-        for (told, result) in group.checks.iter().zip(results) {
+        for (check, result) in request.checks.iter().zip(results) {
             match (error, result) {
                 (Some(line), result) => reply.failed(result.err().unwrap_or(line)),
                 (None, Ok((allowed, used))) => {
-                    let used = if is_refused && allowed { self.values.get(told.key).copied().unwrap_or(0) } else { used };
-                    self.count(told.hits, told.key, used, Some(allowed));
+                    let used = if is_refused && allowed { self.values.get(check.key).copied().unwrap_or(0) } else { used };
+                    self.count(check.hits, check.key, used, Some(allowed));
                     if !is_refused {
-                        let value = after.get(told.key).copied().unwrap_or(0);
-                        self.put(told.key, value);
+                        let value = after.get(check.key).copied().unwrap_or(0);
+                        self.put(check.key, value);
                     }
-                    reply.decided(told.code, (allowed, used));
+                    reply.decided(check.code, (allowed, used));
                 }
-                (None, Err(_)) => unreachable!("then there is an error"),
+                (None, Err(_)) => unreachable!("an error was found"),
             }
         }
     }
 
-    /// Whether a check is allowed, and what its key holds then.
-    fn step(&self, told: &ReceivedCheck<'_>) -> Result<(bool, i64), &'static str> {
-        if has_wrong_type(told.key) {
+    /// Whether a check is allowed, and the value of its key afterwards.
+    fn step(&self, check: &ReceivedCheck<'_>) -> Result<(bool, i64), &'static str> {
+        if has_wrong_type(check.key) {
             return Err(WRONG_TYPE);
         }
-        if told.code != b'F' {
-            // A bucket that is always found full: limit, window and burst are its numbers.
-            let allowed = told.hits <= told.numbers[2];
-            return Ok((allowed, if allowed { told.hits.max(0) } else { 0 }));
+        if check.code != b'F' {
+            // A bucket that is always full. Its numbers are limit, window and burst.
+            let allowed = check.hits <= check.numbers[2];
+            return Ok((allowed, if allowed { check.hits.max(0) } else { 0 }));
         }
-        let before = self.values.get(told.key).copied().unwrap_or(0);
-        let after = (before + told.hits).clamp(0, MOST);
-        let (limit, count_denied) = (told.numbers[0], told.numbers[1] == 1);
-        let allowed = told.hits < 0 || after <= limit;
+        let before = self.values.get(check.key).copied().unwrap_or(0);
+        let after = (before + check.hits).clamp(0, MAX_INTEGER);
+        let (limit, count_denied) = (check.numbers[0], check.numbers[1] == 1);
+        let allowed = check.hits < 0 || after <= limit;
         Ok((allowed, if allowed || count_denied { after } else { before }))
     }
 
@@ -273,62 +276,64 @@ impl FakeCounters {
         self.history.entry(key.to_vec()).or_default().push((Instant::now(), value));
     }
 
+    /// Records an executed check.
     fn count(&mut self, hits: i64, key: &[u8], used: i64, allowed: Option<bool>) {
         if hits != 0 {
-            self.ran.entry(hits).or_default().push(Execution { key: key.to_vec(), used, allowed, at: Instant::now() });
+            self.executed.entry(hits).or_default().push(Execution { key: key.to_vec(), used, allowed, at: Instant::now() });
         }
     }
 }
 
+/// The checks of one request, as the script receives them.
 struct ReceivedRequest<'c> {
     is_all_or_none: bool,
     deadline: i64,
     checks: Vec<ReceivedCheck<'c>>,
 }
 
-/// The requests of a call, as `lua/frame.lua` describes them.
-fn groups(command: &Command) -> Vec<ReceivedRequest<'_>> {
+/// Parses the requests of a call, in the format that `lua/frame.lua` describes.
+fn parse_requests(command: &Command) -> Vec<ReceivedRequest<'_>> {
     let count = whole(&command[2]) as usize;
     let (mut keys, arguments) = command[3..].split_at(count);
     let ([given, uses, limits, runs, requests] | [given, uses, limits, runs, requests, _]) = arguments else {
         panic!("a call has five arguments or six")
     };
-    assert!(given.is_empty(), "nobody gives the time");
+    assert!(given.is_empty(), "no time is given");
     let short = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
     let mut checks = runs.chunks_exact(20).flat_map(|run| std::iter::repeat_n(run, short(&run[2..])));
-    let mut groups = Vec::new();
+    let mut parsed = Vec::new();
     let (earliest, requests) = requests.split_at(8);
     for request in requests.chunks_exact(13) {
-        assert_eq!(short(&request[3..]), 0, "these plans have no free quotas");
+        assert_eq!(short(&request[3..]), 0, "these plans have no passing quotas");
         let (own, others) = keys.split_at(short(&request[1..]));
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for (key, check) in own.iter().zip(&mut checks) {
-            let (limit, role) = (short(check) / 4, check[0] % 4);
+            let (limit, modes) = (short(check) / 4, check[0] % 4);
             let limit = &limits[57 * limit..][..57];
             assert!(uses.contains(&limit[0]), "the call says that it uses {}", limit[0]);
-            told.push(ReceivedCheck { key, code: limit[0], role, hits: numbers(&check[4..])[0], numbers: numbers(&limit[9..]) });
+            received.push(ReceivedCheck { key, code: limit[0], modes, hits: numbers(&check[4..])[0], numbers: numbers(&limit[9..]) });
         }
-        groups.push(ReceivedRequest { is_all_or_none: request[0] == 1, deadline: numbers(&request[5..])[0], checks: told });
+        parsed.push(ReceivedRequest { is_all_or_none: request[0] == 1, deadline: numbers(&request[5..])[0], checks: received });
         keys = others;
     }
     assert!(keys.is_empty(), "every key belongs to a check");
-    assert_eq!(groups.iter().map(|group| group.deadline).min(), numbers(earliest).pop(), "the earliest deadline");
-    groups
+    assert_eq!(parsed.iter().map(|request| request.deadline).min(), numbers(earliest).pop(), "the earliest deadline");
+    parsed
 }
 
-/// Every counter that a transaction writes gets an expiry in the same transaction.
+/// Asserts that every counter that a transaction writes gets a TTL in the same transaction.
 fn check_expiries(commands: &[Command]) {
-    for (place, command) in commands.iter().enumerate().filter(|(_, command)| command[0] == b"INCRBY") {
-        let next = commands.get(place + 1);
+    for (index, command) in commands.iter().enumerate().filter(|(_, command)| command[0] == b"INCRBY") {
+        let next = commands.get(index + 1);
         assert!(next.is_some_and(|next| next[0] == b"EXPIRE" && next[1] == command[1]), "INCRBY without EXPIRE: {commands:?}");
     }
 }
 
-/// What the script says of the checks.
+/// The reply of the script, row by row.
 #[derive(Default)]
 struct ScriptReply {
     packed: Vec<u8>,
-    lines: Vec<&'static str>,
+    error_lines: Vec<&'static str>,
 }
 
 impl ScriptReply {
@@ -340,21 +345,21 @@ impl ScriptReply {
     }
 
     fn failed(&mut self, line: &'static str) {
-        self.lines.push(line);
-        self.row(-(self.lines.len() as i64), 0);
+        self.error_lines.push(line);
+        self.row(-(self.error_lines.len() as i64), 0);
     }
 
     fn row(&mut self, first: i64, retry: i64) {
         self.packed.extend([first, 0, retry].iter().flat_map(|&number| (number as f64).to_le_bytes()));
     }
 
-    fn of(self, now: u64) -> RespReply {
+    fn into_reply(self, now: u64) -> RespReply {
         let mut reply = vec![
             RespReply::bulk_string(&(now / 1_000_000)),
             RespReply::bulk_string(&(now % 1_000_000)),
             RespReply::BulkString(self.packed),
         ];
-        reply.extend(self.lines.iter().map(RespReply::bulk_string));
+        reply.extend(self.error_lines.iter().map(RespReply::bulk_string));
         RespReply::Array(reply)
     }
 }

@@ -1,9 +1,11 @@
-//! What goes wrong in a simulation, and when: single mishaps that befall commands, and weather that lasts.
+//! The faults of a simulation, and their schedule: faults of single commands, and conditions of the server that last.
+//!
+//! All of them are drawn from the seed of the simulation, so that a failed run can be repeated. Nothing here applies a fault: that is `server`.
 
 use fastrand::Rng;
 use tokio::time::Duration;
 
-/// What a server says when it does not do what it is told. None of it ran.
+/// Error replies of a server that has not executed the command.
 const ERROR_REPLIES: [&str; 11] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -18,69 +20,69 @@ const ERROR_REPLIES: [&str; 11] = [
     "ERR something new",
 ];
 
-/// The same, and somebody has to mend it.
+/// Error replies that an operator has to mend.
 const CONFIG_ERRORS: [&str; 2] = ["NOAUTH Authentication required.", "NOPERM this user has no permissions to run the 'multi' command"];
 
-/// What befalls one command.
+/// A fault of one command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// The server takes this long before it does it.
-    Late(Duration),
-    /// And this long before it says so.
-    SlowToSay(Duration),
-    /// It is done or not, but nothing is said on this connection ever again.
-    Mute { runs: bool },
-    /// The connection is closed, and it was not done.
-    CloseBefore,
-    /// It was done, and the connection is closed.
-    CloseAfter,
-    /// So many bytes of the reply come, then nothing, or the end.
-    Cut { bytes: usize, closes: bool },
-    /// From here on each byte comes alone.
-    Trickle,
-    /// The server refuses.
-    Refused(&'static str),
-    /// What comes is no reply.
+    /// The server waits before it executes the command.
+    Delay(Duration),
+    /// The server executes the command, and waits before it replies.
+    ReplyDelay(Duration),
+    /// The command is executed or not, and the connection sends nothing from here on.
+    NoMoreReplies { executes: bool },
+    /// The connection is closed before the command is executed.
+    CloseUnexecuted,
+    /// The command is executed, and the connection is closed without a reply.
+    CloseExecuted,
+    /// The reply ends after this many bytes; then the connection is closed, or sends nothing more.
+    TruncatedReply { bytes: usize, closes: bool },
+    /// From here on the connection sends every byte by itself.
+    SingleBytes,
+    /// The command is not executed, and this error is the reply.
+    ErrorReply(&'static str),
+    /// The command is executed, and the reply is not RESP.
     Garbage,
-    /// There is one more reply than commands.
-    OneTooMany,
-    /// The server forgot the script.
-    Forgot,
+    /// The command is executed, and one more reply follows its own.
+    ExtraReply,
+    /// The server's script cache is empty before the command.
+    ScriptFlushed,
 }
 
 impl Fault {
-    /// Any of them.
+    /// A random fault.
     pub(super) fn draw(random: &mut Rng, with_config_errors: bool) -> Self {
         let short = Duration::from_micros(random.u64(100..60_000));
         match random.u32(0..13) {
-            0 => Self::Late(short),
-            1 => Self::SlowToSay(short),
-            2 => Self::Mute { runs: random.bool() },
-            3 => Self::CloseBefore,
-            4 => Self::CloseAfter,
-            5 | 6 => Self::Cut { bytes: random.usize(..40), closes: random.bool() },
-            7 => Self::Trickle,
-            8 | 9 => Self::Refused(refusal(random, with_config_errors)),
+            0 => Self::Delay(short),
+            1 => Self::ReplyDelay(short),
+            2 => Self::NoMoreReplies { executes: random.bool() },
+            3 => Self::CloseUnexecuted,
+            4 => Self::CloseExecuted,
+            5 | 6 => Self::TruncatedReply { bytes: random.usize(..40), closes: random.bool() },
+            7 => Self::SingleBytes,
+            8 | 9 => Self::ErrorReply(refusal(random, with_config_errors)),
             10 => Self::Garbage,
-            11 => Self::OneTooMany,
-            _ => Self::Forgot,
+            11 => Self::ExtraReply,
+            _ => Self::ScriptFlushed,
         }
     }
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Late(_) => "late",
-            Self::SlowToSay(_) => "slow to say",
-            Self::Mute { .. } => "mute",
-            Self::CloseBefore => "close before",
-            Self::CloseAfter => "close after",
-            Self::Cut { closes: true, .. } => "cut and close",
-            Self::Cut { closes: false, .. } => "cut and hang",
-            Self::Trickle => "trickle",
-            Self::Refused(_) => "refused",
+            Self::Delay(_) => "delay",
+            Self::ReplyDelay(_) => "reply delay",
+            Self::NoMoreReplies { .. } => "no more replies",
+            Self::CloseUnexecuted => "close unexecuted",
+            Self::CloseExecuted => "close executed",
+            Self::TruncatedReply { closes: true, .. } => "truncated reply and close",
+            Self::TruncatedReply { closes: false, .. } => "truncated reply and hang",
+            Self::SingleBytes => "single bytes",
+            Self::ErrorReply(_) => "error reply",
             Self::Garbage => "garbage",
-            Self::OneTooMany => "one too many",
-            Self::Forgot => "forgot",
+            Self::ExtraReply => "extra reply",
+            Self::ScriptFlushed => "script flushed",
         }
     }
 }
@@ -93,27 +95,27 @@ fn refusal(random: &mut Rng, with_config_errors: bool) -> &'static str {
     }
 }
 
-/// What lasts.
+/// A condition of the server that lasts until the next one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Condition {
     #[default]
-    Calm,
-    /// The process is stopped: connections are taken, nothing is read, and all that came meanwhile is done later.
+    Healthy,
+    /// The process is stopped, as by SIGSTOP: connections are accepted, nothing is read, and everything that arrived meanwhile is executed later.
     Stopped,
-    /// Everything is read and nothing ever answered.
+    /// Commands are executed, and no reply is sent.
     Silent,
-    /// Nothing listens.
-    Refusing,
-    /// Nobody answers to a connection being made.
+    /// Attempts to connect are refused.
+    RefusesConnections,
+    /// Attempts to connect get no answer.
     Unreachable,
-    /// Every command takes long.
+    /// Every command waits for this long.
     Slow(Duration),
-    /// All commands are done one after the other, and each takes so long for each of its words.
-    Busy(Duration),
-    /// Every write is refused.
-    Erring(&'static str),
-    /// So many of a thousand commands have a mishap.
-    Rough(u32),
+    /// Commands of all connections are executed one after the other, and each takes this long for each of its arguments.
+    Serial(Duration),
+    /// Commands that count are answered with this error.
+    Failing(&'static str),
+    /// This many of a thousand commands have a fault.
+    Faulty(u32),
 }
 
 impl Condition {
@@ -121,82 +123,83 @@ impl Condition {
         match random.u32(..8) {
             0 => Self::Stopped,
             1 => Self::Silent,
-            2 => Self::Refusing,
+            2 => Self::RefusesConnections,
             3 => Self::Unreachable,
             4 => Self::Slow(Duration::from_micros(random.u64(200..40_000))),
-            5 | 6 => Self::Erring(refusal(random, with_config_errors)),
-            _ => Self::Rough(random.u32(50..700)),
+            5 | 6 => Self::Failing(refusal(random, with_config_errors)),
+            _ => Self::Faulty(random.u32(50..700)),
         }
     }
 
-    /// Whether no command gets an answer.
+    /// A random condition in which no command is answered.
     pub(super) fn draw_outage(random: &mut Rng) -> Self {
         match random.u32(..5) {
             0 | 1 => Self::Stopped,
             2 => Self::Silent,
-            3 => Self::Refusing,
+            3 => Self::RefusesConnections,
             _ => Self::Unreachable,
         }
     }
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Calm => "calm",
+            Self::Healthy => "healthy",
             Self::Stopped => "stopped",
             Self::Silent => "silent",
-            Self::Refusing => "refusing",
+            Self::RefusesConnections => "refuses connections",
             Self::Unreachable => "unreachable",
             Self::Slow(_) => "slow",
-            Self::Busy(_) => "busy",
-            Self::Erring(_) => "erring",
-            Self::Rough(_) => "rough",
+            Self::Serial(_) => "serial",
+            Self::Failing(_) => "failing",
+            Self::Faulty(_) => "faulty",
         }
     }
 }
 
-/// What happens at an instant.
+/// What happens to the server at an instant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServerEvent {
     Condition(Condition),
-    /// The server's clock jumps by so many microseconds.
-    Jump(i64),
+    /// The server's clock jumps by this many microseconds.
+    ClockJump(i64),
     /// The server closes all connections.
-    HangUp,
-    Forgets,
+    CloseConnections,
+    /// The server's script cache is emptied.
+    FlushScripts,
 }
 
-/// What happens in a simulation.
+/// The events and the rate of faults of a simulation.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
-    /// Each so long after the one before.
+    /// Each event, and the time since the one before.
     pub(super) events: Vec<(Duration, ServerEvent)>,
-    /// Of a thousand commands so many have a mishap, whatever the weather.
+    /// This many of a thousand commands have a fault, whatever the condition.
     pub(super) fault_rate: u32,
-    /// Some of what happens is for a person to mend, and looked at only every few seconds.
+    /// Some errors are those that an operator has to mend, after which the circuit breaker probes only every few seconds.
     pub(super) with_config_errors: bool,
 }
 
 impl Scenario {
-    /// A few spells of bad weather, and what else may happen between.
+    /// A few conditions with recoveries in between, and other events.
     pub(super) fn draw(random: &mut Rng) -> Self {
         let with_config_errors = random.u32(..8) == 0;
         let mut events = Vec::new();
         let wait = |random: &mut Rng, most: u64| Duration::from_micros(random.u64(..most));
         for _ in 0..random.u32(0..4) {
             events.push((wait(random, 200_000), ServerEvent::Condition(Condition::draw(random, with_config_errors))));
-            events.push((wait(random, 400_000), ServerEvent::Condition(Condition::Calm)));
+            events.push((wait(random, 400_000), ServerEvent::Condition(Condition::Healthy)));
         }
         for _ in 0..random.u32(0..3) {
             let event = match random.u32(..3) {
-                0 if random.bool() => ServerEvent::Jump(random.i64(-7_200_000_000..7_200_000_000)),
-                0 => ServerEvent::Jump(random.i64(-30_000..30_000)),
-                1 => ServerEvent::HangUp,
-                _ => ServerEvent::Forgets,
+                0 if random.bool() => ServerEvent::ClockJump(random.i64(-7_200_000_000..7_200_000_000)),
+                0 => ServerEvent::ClockJump(random.i64(-30_000..30_000)),
+                1 => ServerEvent::CloseConnections,
+                _ => ServerEvent::FlushScripts,
             };
-            let place = random.usize(..=events.len());
-            events.insert(place, (wait(random, 100_000), event));
+            let index = random.usize(..=events.len());
+            events.insert(index, (wait(random, 100_000), event));
         }
-        events.push((Duration::from_millis(50), ServerEvent::Condition(Condition::Calm)));
+        events.push((Duration::from_millis(50), ServerEvent::Condition(Condition::Healthy)));
         Self { events, fault_rate: [0, 2, 10, 40][random.usize(..4)], with_config_errors }
     }
 
@@ -205,6 +208,6 @@ impl Scenario {
     }
 
     pub(super) fn moves_clock(&self) -> bool {
-        self.events.iter().any(|(_, event)| matches!(event, ServerEvent::Jump(_)))
+        self.events.iter().any(|(_, event)| matches!(event, ServerEvent::ClockJump(_)))
     }
 }

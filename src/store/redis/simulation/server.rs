@@ -1,4 +1,6 @@
-//! The fake server: takes connections and commands, and lets happen to them what is to happen.
+//! The fake server: it accepts connections, executes commands on its counters, and applies the faults of the scenario.
+//!
+//! It executes in the test's runtime, on its paused clock. It never opens a real socket.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,42 +18,42 @@ use super::wire::{self, Command, RespReply};
 use crate::store::redis::connection::simulated::SimulatedStream;
 use crate::time::Micros;
 
-/// About now, in the middle of an hour.
+/// A Unix time in the middle of an hour: the server's clock at the start, in microseconds.
 const START: Micros = Micros(1_800_001_000_000_000);
 
 #[derive(Debug)]
 pub(super) struct FakeServer {
     state: Mutex<ServerState>,
-    /// Told to all connections that they end.
-    hang_up: Notify,
-    /// Told when the weather changes.
-    changed: Notify,
+    /// Notified when all connections have to close.
+    close_connections: Notify,
+    /// Notified when the condition changes.
+    condition_changed: Notify,
 }
 
 #[derive(Debug)]
 pub(super) struct ServerState {
     pub(super) counters: FakeCounters,
     pub(super) condition: Condition,
-    /// Of a thousand commands.
+    /// Faults per thousand commands.
     pub(super) fault_rate: u32,
     with_config_errors: bool,
     random: Rng,
-    /// While it is busy: when it has done all that it has begun.
-    free: Instant,
-    /// Connections.
+    /// When it will have executed all commands that it has begun, in [`Condition::Serial`].
+    free_at: Instant,
+    /// Open connections.
     pub(super) open: usize,
-    /// What happened, by name.
+    /// How often each event and fault occurred, by name.
     pub(super) occurrences: BTreeMap<&'static str, u64>,
 }
 
-/// What becomes of a connection after a command.
+/// What the server does with a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterCommand {
     Continue,
     Close,
 }
 
-/// One connection as the server sees it.
+/// The server's end of a connection.
 struct ClientConnection {
     stream: DuplexStream,
     out: Vec<u8>,
@@ -65,60 +67,60 @@ impl FakeServer {
     pub(super) fn new(mut random: Rng, scenario: &Scenario, password: Option<&'static str>) -> Arc<Self> {
         let state = ServerState {
             counters: FakeCounters::new(Micros(START.0 + random.u64(..600_000_000)), password),
-            condition: Condition::Calm,
+            condition: Condition::Healthy,
             fault_rate: scenario.fault_rate,
             with_config_errors: scenario.with_config_errors,
             random,
-            free: Instant::now(),
+            free_at: Instant::now(),
             open: 0,
             occurrences: BTreeMap::new(),
         };
-        Arc::new(Self { state: Mutex::new(state), hang_up: Notify::new(), changed: Notify::new() })
+        Arc::new(Self { state: Mutex::new(state), close_connections: Notify::new(), condition_changed: Notify::new() })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn happen(&self, event: ServerEvent) {
+    pub(super) fn apply_event(&self, event: ServerEvent) {
         let mut state = self.state();
         let name = match event {
             ServerEvent::Condition(condition) => {
                 state.condition = condition;
-                self.changed.notify_waiters();
+                self.condition_changed.notify_waiters();
                 condition.name()
             }
-            ServerEvent::Jump(micros) => {
+            ServerEvent::ClockJump(micros) => {
                 state.counters.clock = Micros(state.counters.clock.0.saturating_add_signed(micros));
-                "jump"
+                "clock jump"
             }
-            ServerEvent::HangUp => {
-                self.hang_up.notify_waiters();
-                "hang up"
+            ServerEvent::CloseConnections => {
+                self.close_connections.notify_waiters();
+                "close connections"
             }
-            ServerEvent::Forgets => {
+            ServerEvent::FlushScripts => {
                 state.counters.knows_script = false;
-                "forgets"
+                "flush scripts"
             }
         };
         *state.occurrences.entry(name).or_default() += 1;
     }
 
-    /// What `Socket::connect` gets in place of a socket.
+    /// Accepts a connection, or fails as the condition says. Returns the client's end, in place of a socket.
     #[expect(clippy::disallowed_methods, reason = "a connection of the fake ends when the other side does")]
     pub(super) async fn connect(self: Arc<Self>) -> io::Result<SimulatedStream> {
-        // Even the fastest network lets somebody else run first.
+        // A real connect never completes before other tasks have run.
         yield_now().await;
         let condition = self.state().condition;
         match condition {
-            Condition::Refusing => return Err(io::ErrorKind::ConnectionRefused.into()),
+            Condition::RefusesConnections => return Err(io::ErrorKind::ConnectionRefused.into()),
             Condition::Unreachable => std::future::pending().await,
             _ => {}
         }
         let size = [8 << 10, 64 << 10][self.state().random.usize(..2)];
         let (theirs, stream) = duplex(size);
         self.state().open += 1;
-        let peer = ClientConnection {
+        let client = ClientConnection {
             stream,
             out: Vec::new(),
             session: Session::default(),
@@ -127,26 +129,26 @@ impl FakeServer {
             sends_single_bytes: false,
         };
         tokio::spawn(async move {
-            self.serve(peer).await;
+            self.serve(client).await;
             self.state().open -= 1;
         });
         Ok(SimulatedStream::new(theirs))
     }
 
-    async fn serve(&self, mut peer: ClientConnection) {
+    async fn serve(&self, mut client: ClientConnection) {
         let (mut input, mut chunk) = (Vec::new(), vec![0; 4_096]);
         loop {
             while let Some(command) = wire::take(&mut input) {
                 self.while_stopped().await;
-                if self.obey(command, &mut peer).await == AfterCommand::Close {
+                if self.handle(command, &mut client).await == AfterCommand::Close {
                     return;
                 }
             }
-            peer.flush().await;
+            client.flush().await;
             let count = tokio::select! {
                 biased;
-                () = self.hang_up.notified() => return,
-                count = peer.stream.read(&mut chunk) => count.unwrap_or(0),
+                () = self.close_connections.notified() => return,
+                count = client.stream.read(&mut chunk) => count.unwrap_or(0),
             };
             if count == 0 {
                 return;
@@ -156,87 +158,88 @@ impl FakeServer {
         }
     }
 
+    /// Waits until the condition is not [`Condition::Stopped`].
     async fn while_stopped(&self) {
         loop {
-            let changed = self.changed.notified();
+            let condition_changed = self.condition_changed.notified();
             if !matches!(self.state().condition, Condition::Stopped) {
                 return;
             }
-            changed.await;
+            condition_changed.await;
         }
     }
 
-    async fn obey(&self, command: Command, peer: &mut ClientConnection) -> AfterCommand {
+    async fn handle(&self, command: Command, client: &mut ClientConnection) -> AfterCommand {
         let (fault, condition) = self.draw(&command);
         match condition {
-            Condition::Slow(time) => peer.wait(time).await,
-            Condition::Busy(time) => self.take_turns(time * u32::try_from(command.len()).unwrap_or(u32::MAX), peer).await,
+            Condition::Slow(time) => client.wait(time).await,
+            Condition::Serial(time) => self.take_turns(time * u32::try_from(command.len()).unwrap_or(u32::MAX), client).await,
             _ => {}
         }
-        peer.sends_nothing |= matches!(condition, Condition::Silent);
-        let mut refusal = if let Condition::Erring(line) = condition { Some(line) } else { None };
+        client.sends_nothing |= matches!(condition, Condition::Silent);
+        let mut error_reply = if let Condition::Failing(line) = condition { Some(line) } else { None };
         match fault {
-            Some(Fault::Late(time)) => peer.wait(time).await,
-            Some(Fault::CloseBefore) => {
-                peer.flush().await;
+            Some(Fault::Delay(time)) => client.wait(time).await,
+            Some(Fault::CloseUnexecuted) => {
+                client.flush().await;
                 return AfterCommand::Close;
             }
-            Some(Fault::Mute { runs }) => {
-                peer.sends_nothing = true;
-                peer.executes_nothing |= !runs;
+            Some(Fault::NoMoreReplies { executes }) => {
+                client.sends_nothing = true;
+                client.executes_nothing |= !executes;
             }
-            Some(Fault::Refused(line)) => refusal = Some(line),
-            Some(Fault::Trickle) => peer.sends_single_bytes = true,
-            Some(Fault::Forgot) => self.state().counters.knows_script = false,
+            Some(Fault::ErrorReply(line)) => error_reply = Some(line),
+            Some(Fault::SingleBytes) => client.sends_single_bytes = true,
+            Some(Fault::ScriptFlushed) => self.state().counters.knows_script = false,
             _ => {}
         }
-        if peer.executes_nothing {
+        if client.executes_nothing {
             return AfterCommand::Continue;
         }
         let mut reply = Vec::new();
-        self.state().counters.execute(&mut peer.session, command, refusal).write(&mut reply);
+        self.state().counters.execute(&mut client.session, command, error_reply).write(&mut reply);
         match fault {
-            Some(Fault::SlowToSay(time)) => peer.wait(time).await,
-            Some(Fault::CloseAfter) => {
-                peer.flush().await;
+            Some(Fault::ReplyDelay(time)) => client.wait(time).await,
+            Some(Fault::CloseExecuted) => {
+                client.flush().await;
                 return AfterCommand::Close;
             }
-            Some(Fault::Cut { bytes, closes }) => {
+            Some(Fault::TruncatedReply { bytes, closes }) => {
                 // At least the last byte is missing.
                 reply.truncate(bytes.min(reply.len() - 1));
-                peer.out.append(&mut reply);
-                peer.flush().await;
-                peer.sends_nothing = true;
+                client.out.append(&mut reply);
+                client.flush().await;
+                client.sends_nothing = true;
                 return if closes { AfterCommand::Close } else { AfterCommand::Continue };
             }
             Some(Fault::Garbage) => reply = b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
-            Some(Fault::OneTooMany) => RespReply::SimpleString("OK").write(&mut reply),
+            Some(Fault::ExtraReply) => RespReply::SimpleString("OK").write(&mut reply),
             _ => {}
         }
-        peer.out.append(&mut reply);
+        client.out.append(&mut reply);
         AfterCommand::Continue
     }
 
-    /// Does what takes so long after all that others have brought before.
-    async fn take_turns(&self, time: Duration, peer: &mut ClientConnection) {
-        let free = {
+    /// Waits for `time` after all commands that the server has begun before.
+    async fn take_turns(&self, time: Duration, client: &mut ClientConnection) {
+        let free_at = {
             let mut state = self.state();
-            state.free = state.free.max(Instant::now()) + time;
-            state.free
+            state.free_at = state.free_at.max(Instant::now()) + time;
+            state.free_at
         };
-        // The timer's grain is a millisecond.
-        if free > Instant::now() + Duration::from_millis(1) {
-            peer.flush().await;
-            sleep_until(free).await;
+        // The timer's resolution is a millisecond.
+        if free_at > Instant::now() + Duration::from_millis(1) {
+            client.flush().await;
+            sleep_until(free_at).await;
         }
     }
 
     fn draw(&self, command: &Command) -> (Option<Fault>, Condition) {
         let mut state = self.state();
-        state.counters.hear(command);
+        state.counters.record_received(command);
         let ServerState { condition, fault_rate, with_config_errors, random, .. } = &mut *state;
         let condition = *condition;
-        let fault_rate = if let Condition::Rough(fault_rate) = condition { fault_rate } else { *fault_rate };
+        let fault_rate = if let Condition::Faulty(fault_rate) = condition { fault_rate } else { *fault_rate };
         let fault = (random.u32(..1_000) < fault_rate).then(|| Fault::draw(random, *with_config_errors));
         if let Some(fault) = fault {
             *state.occurrences.entry(fault.name()).or_default() += 1;
@@ -251,7 +254,7 @@ impl ClientConnection {
         sleep(time).await;
     }
 
-    /// Says what there is to say. The server goes on when nobody listens any more.
+    /// Sends the pending replies. A client that has closed the connection is no error.
     async fn flush(&mut self) {
         let out = std::mem::take(&mut self.out);
         if self.sends_nothing {

@@ -1,9 +1,11 @@
-//! Bytes between Weir and the fake server: commands as they come in, replies as they go out.
+//! RESP as the fake server speaks it: commands are decoded, replies are encoded.
+//!
+//! It is written apart from the encoder and decoder of the store, so that one tests the other; neither may use the other.
 
 /// A command: its name and arguments.
 pub(super) type Command = Vec<Vec<u8>>;
 
-/// Takes the first whole command off the bytes that came in.
+/// Removes the first complete command from the received bytes.
 pub(super) fn take(input: &mut Vec<u8>) -> Option<Command> {
     let mut at = 0;
     let count = number(input, &mut at, b'*')?;
@@ -20,19 +22,19 @@ pub(super) fn take(input: &mut Vec<u8>) -> Option<Command> {
     Some(command)
 }
 
-fn number(input: &[u8], at: &mut usize, sigil: u8) -> Option<usize> {
+fn number(input: &[u8], at: &mut usize, data_type: u8) -> Option<usize> {
     let rest = input.get(*at..)?;
     let end = rest.windows(2).position(|two| two == b"\r\n")?;
-    assert_eq!(rest[0], sigil, "not a command: {:?}", String::from_utf8_lossy(&rest[..end]));
+    assert_eq!(rest[0], data_type, "not a command: {:?}", String::from_utf8_lossy(&rest[..end]));
     *at += end + 2;
     std::str::from_utf8(&rest[1..end]).ok()?.parse().ok()
 }
 
-/// What the fake answers.
+/// A RESP2 reply.
 #[derive(Clone, Debug)]
 pub(super) enum RespReply {
     SimpleString(&'static str),
-    /// Without the sign that marks it as one.
+    /// The line without its `-`.
     Error(String),
     Integer(i64),
     BulkString(Vec<u8>),

@@ -25,35 +25,40 @@ use crate::store::redis::error;
 use crate::time::{Micros, Span};
 use crate::verdict::{StoreError, Verdict};
 
-/// Keys outlive their window by this much, because the estimate that numbers the windows may lag behind the clock that expires keys.
+/// Seconds by which the key of a window outlives the window, because the estimate that numbers windows may lag behind the clock that expires keys.
 const GRACE_SECS: u64 = 5;
 
-/// A script may come this much later than its caller's deadline and still count; the estimate of Redis's clock is not sharper.
+/// A script that runs at most this much later than its caller's deadline still counts, because the estimate of Redis's clock is not more exact.
 const SLACK: Span = Span::from_micros(5_000);
 
-/// Room for a key; a longer one takes more.
-const USUAL_KEY: usize = 256;
+/// Bytes reserved for a key; a longer key grows the buffer.
+const KEY_CAPACITY: usize = 256;
 
+/// The answer to one check.
 pub(crate) type Answer = Result<Verdict, StoreError>;
 
-/// Checks of one request that go to one server.
+/// The checks of one request that go to one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
+    /// All checks of the request.
     pub(crate) checks: Arc<Checks>,
+    /// The checks that go to the server.
     pub(crate) picked: CheckIndices,
+    /// The time limit of the request.
     pub(crate) budget: Budget,
-    /// The server gave the slot away, or is about to get it, and has to be told that we know.
+    /// The server imports the slot of these checks: it executes a command on the slot only directly behind ASKING.
+    /// Source: Redis Cluster specification, "ASK redirection".
     pub(crate) is_asking: bool,
 }
 
-/// What came of the work of one request.
+/// The answers to the [`Work`] of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkReply {
-    /// The server's time; 0 when it did not tell.
+    /// The server's time when it executed the commands; 0 when no reply contained it.
     pub(crate) now: Micros,
-    /// One per picked check, in order.
+    /// One per picked check, in their order.
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// Checks that have to go elsewhere, and where.
+    /// The checks that another node has to decide, and where it is. Their answers are `NotExecuted`.
     pub(crate) redirects: Vec<(CheckIndex, Redirect)>,
 }
 
@@ -64,25 +69,25 @@ impl WorkReply {
     }
 }
 
-/// How a batch is made.
+/// How the checks of a batch are encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchOptions {
-    /// Nothing may reach over two slots.
+    /// The server is a node of a cluster: no transaction and no call of the script may use keys of two slots.
     pub(crate) by_slot: bool,
-    /// Fixed windows take the script too, which counts nothing that comes too late.
+    /// Fixed windows are decided by the script too, which counts nothing after the caller's deadline.
     pub(crate) fixed_windows_by_script: bool,
     /// See [`crate::store::redis::Options::expiry_jitter_secs`].
     pub(crate) expiry_jitter_secs: u32,
 }
 
-/// The server's time, by estimate, at an instant.
+/// What the server's clock showed at an instant, by estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockReading {
     pub(crate) time: Micros,
     pub(crate) at: Instant,
 }
 
-/// The commands for the work of some requests.
+/// The commands for the work of many requests.
 #[derive(Debug)]
 pub(crate) struct Batch<'w> {
     work: SmallVec<[&'w Work; 16]>,
@@ -97,27 +102,32 @@ struct CommandGroup {
     encoding: Encoding,
     slot: Slot,
     is_asking: bool,
-    /// In the order of the work, so that what belongs to one request stands together.
+    /// In the order of the work, so that the checks of one request stand together.
     items: Vec<CheckRef>,
 }
 
-/// A check: the index into the batch's work, and the index into its picked checks.
+/// One check of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckRef {
+    /// The index into the batch's work.
     work: usize,
-    at: usize,
+    /// The index into the picked checks of that work.
+    pick: usize,
 }
 
+/// How a group of checks is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
-    /// Commands that stand for themselves, on any slots.
+    /// Single commands, whose keys may belong to any slots.
     Plain,
+    /// Commands between MULTI and EXEC.
     Transaction,
+    /// One call of the script.
     Script(ScriptRef),
 }
 
 impl<'w> Batch<'w> {
-    /// All of `work`, for a server whose counters are known to expire as far as `known_ttls` tells.
+    /// The commands for all of `work`. `now` numbers the windows; the counters in `known_ttls` take plain commands.
     pub(crate) fn new(
         work: impl IntoIterator<Item = &'w Work>,
         batch_options: BatchOptions,
@@ -126,21 +136,21 @@ impl<'w> Batch<'w> {
     ) -> Self {
         let mut batch = Self { work: work.into_iter().collect(), batch_options, now, groups: SmallVec::new() };
         for (index, work) in batch.work.iter().enumerate() {
-            // A request that gives back goes one way, so that its checks on one key keep their order.
+            // All checks of a request that gives back go by script, so that its checks on one key keep their order.
             let by_script = batch_options.fixed_windows_by_script || work.checks.iter().any(|check| check.hits < 0);
-            for (at, &picked) in work.picked.iter().enumerate() {
+            for (pick, &picked) in work.picked.iter().enumerate() {
                 let check = &work.checks[picked];
-                let encoding = match counted(&work.checks, check) {
+                let encoding = match window_without_script(&work.checks, check) {
                     Some(fixed) if !by_script => {
-                        // Where a slot arrives, whatever is said to the keys on their way has to be said together.
+                        // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and EXPIRE have to go together.
                         let is_plain = !work.is_asking && (check.hits == 0 || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
                         if is_plain { Encoding::Plain } else { Encoding::Transaction }
                     }
                     _ => Encoding::Script(ScriptRef::ByHash),
                 };
                 let slot = if batch_options.by_slot && encoding != Encoding::Plain { hash_slot::of(work.checks.key(check)) } else { 0 };
-                let item = CheckRef { work: index, at };
-                // Of a slot that is on its way some keys may be there and others not: together they would be refused.
+                let item = CheckRef { work: index, pick };
+                // Of a slot that is being migrated the node may have some keys and not others, and would refuse all of a group with TRYAGAIN.
                 let is_alone = work.is_asking && work.checks.commit == Commit::Each;
                 let belongs = |group: &&mut CommandGroup| {
                     group.encoding == encoding && group.slot == slot && group.is_asking == work.is_asking && !is_alone
@@ -158,24 +168,24 @@ impl<'w> Batch<'w> {
         batch
     }
 
-    /// Nothing but errors, to be filled by [`Batch::read`].
+    /// One reply per work in which every answer is an error, for [`Batch::read`] to fill.
     pub(crate) fn unanswered(&self) -> Vec<WorkReply> {
-        let nothing = StoreError::Unknown(error::PROTOCOL);
-        self.work.iter().map(|work| WorkReply::failed(work.picked.len(), nothing)).collect()
+        let unanswered = StoreError::Unknown(error::PROTOCOL);
+        self.work.iter().map(|work| WorkReply::failed(work.picked.len(), unanswered)).collect()
     }
 
-    /// What has to be sent again because Redis did not know the script: with its text this time. Nothing on a connection that is out of step,
-    /// where it would be answered by what others are still to get.
-    pub(crate) fn without_script(&self, replies: &[WorkReply]) -> Option<Self> {
+    /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text. `None` when there are none, or when a reply broke the
+    /// protocol: the next replies on that connection may belong to earlier commands.
+    pub(crate) fn calls_to_resend(&self, replies: &[WorkReply]) -> Option<Self> {
         if replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
             return None;
         }
-        let lacking = Err(StoreError::NotExecuted(error::NO_SCRIPT));
+        let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
         for group in &self.groups {
-            let CheckRef { work, at } = group.items[0];
-            if group.encoding == Encoding::Script(ScriptRef::ByHash) && replies[work].answers[at] == lacking {
-                // Once it has come, Redis knows it.
+            let CheckRef { work, pick } = group.items[0];
+            if group.encoding == Encoding::Script(ScriptRef::ByHash) && replies[work].answers[pick] == no_script {
+                // EVAL puts the script into Redis's cache, so that the calls behind it find it.
                 let script_ref = if groups.is_empty() { ScriptRef::ByText } else { ScriptRef::ByHash };
                 groups.push(CommandGroup { encoding: Encoding::Script(script_ref), ..group.clone() });
             }
@@ -183,7 +193,7 @@ impl<'w> Batch<'w> {
         (!groups.is_empty()).then(|| Self { work: self.work.clone(), groups, ..*self })
     }
 
-    /// Packs the commands.
+    /// Encodes all commands.
     pub(crate) fn write(&self, out: &mut CommandBuffer) {
         for group in &self.groups {
             if group.is_asking {
@@ -208,10 +218,10 @@ impl<'w> Batch<'w> {
         }
     }
 
-    /// Packs the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE` follows each hit.
+    /// Encodes the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE` follows each hit.
     fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
-        let mut key = Vec::with_capacity(USUAL_KEY);
-        for (checks, check, fixed) in self.counted(group) {
+        let mut key = Vec::with_capacity(KEY_CAPACITY);
+        for (checks, check, fixed) in self.counted_checks(group) {
             write_key(checks, check, self.now.time, &mut key);
             if check.hits == 0 {
                 out.push([b"GET", &key]);
@@ -219,42 +229,44 @@ impl<'w> Batch<'w> {
             }
             out.push([b"INCRBY", &key, itoa::Buffer::new().format(fixed.clamp(check.hits)).as_bytes()]);
             if group.encoding == Encoding::Transaction {
-                // A key that holds something else gets an expiry all the same: under our names it can only be an accident, and ends so.
+                // A key that holds no counter gets a TTL all the same: under Weir's prefix it can only be there by accident.
                 self.write_expiry(&key, fixed, out);
             }
         }
     }
 
     fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut CommandBuffer) {
-        out.push([b"EXPIRE", key, itoa::Buffer::new().format(self.keep_secs(fixed)).as_bytes()]);
+        out.push([b"EXPIRE", key, itoa::Buffer::new().format(self.ttl_secs(fixed)).as_bytes()]);
     }
 
-    /// Takes in which counters expire from now on. Returns the hits whose counters turn out not to: they were gone, and a plain hit made them
-    /// again.
+    /// Records in `known_ttls` which counters have a TTL by now. Returns the plain hits whose counters have none: Redis had lost them, and INCRBY
+    /// created them again. Such a counter shows by its count, which is the hits of that one check.
     pub(crate) fn learn(&self, replies: &[WorkReply], known_ttls: &mut KnownTtls) -> SmallVec<[CheckRef; 1]> {
-        let mut bare = SmallVec::new();
+        let mut without_ttl = SmallVec::new();
         for group in self.groups.iter().filter(|group| group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain) {
-            for (&item, (checks, check, fixed)) in group.items.iter().zip(self.counted(group)).filter(|(_, (_, check, _))| check.hits > 0) {
+            for (&item, (checks, check, fixed)) in
+                group.items.iter().zip(self.counted_checks(group)).filter(|(_, (_, check, _))| check.hits > 0)
+            {
                 let counter = self.counter(checks, check, fixed);
-                match replies[item.work].answers[item.at] {
+                match replies[item.work].answers[item.pick] {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
                     Ok(verdict) if verdict.used == fixed.clamp(check.hits).unsigned_abs() => {
                         known_ttls.forget(counter);
-                        bare.push(item);
+                        without_ttl.push(item);
                     }
                     Ok(_) => {}
                 }
             }
         }
-        bare
+        without_ttl
     }
 
-    /// Packs the expiries of counters that have none.
-    pub(crate) fn write_expiries(&self, bare: &[CheckRef], out: &mut CommandBuffer) {
-        let mut key = Vec::with_capacity(USUAL_KEY);
-        for (checks, check) in bare.iter().map(|&item| self.check(item)) {
-            if let Some(fixed) = counted(checks, check) {
+    /// Encodes an EXPIRE for each of the counters that [`Batch::learn`] returned.
+    pub(crate) fn write_expiries(&self, without_ttl: &[CheckRef], out: &mut CommandBuffer) {
+        let mut key = Vec::with_capacity(KEY_CAPACITY);
+        for (checks, check) in without_ttl.iter().map(|&item| self.check(item)) {
+            if let Some(fixed) = window_without_script(checks, check) {
                 write_key(checks, check, self.now.time, &mut key);
                 self.write_expiry(&key, fixed, out);
             }
@@ -272,7 +284,7 @@ impl<'w> Batch<'w> {
             let left = u64::try_from(work.budget.deadline.saturating_duration_since(self.now.at).as_micros()).unwrap_or(u64::MAX);
             requests.push(CallRequest {
                 checks: &work.checks,
-                picked: items.iter().map(|item| work.picked[item.at]).collect(),
+                picked: items.iter().map(|item| work.picked[item.pick]).collect(),
                 deadline: self.now.time + Span::from_micros(left) + SLACK,
                 max_hold: work.budget.max_hold,
             });
@@ -282,32 +294,33 @@ impl<'w> Batch<'w> {
 
     fn check(&self, item: CheckRef) -> (&Checks, &Check) {
         let work = self.work[item.work];
-        (&work.checks, &work.checks[work.picked[item.at]])
+        (&work.checks, &work.checks[work.picked[item.pick]])
     }
 
     /// The checks of plain commands or of a transaction.
-    fn counted<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
+    fn counted_checks<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
         group.items.iter().filter_map(|&item| {
             let (checks, check) = self.check(item);
-            Some((checks, check, counted(checks, check)?))
+            Some((checks, check, window_without_script(checks, check)?))
         })
     }
 
-    /// The same error for all checks of this batch.
+    /// Answers all checks of this batch with the same error.
     pub(crate) fn fail(&self, error: StoreError, replies: &mut [WorkReply]) {
         for item in self.groups.iter().flat_map(|group| &group.items) {
-            replies[item.work].answers[item.at] = Err(error);
+            replies[item.work].answers[item.pick] = Err(error);
         }
     }
 
-    fn keep_secs(&self, fixed: &FixedWindow) -> u64 {
+    /// The TTL of the counter of the current window in seconds: the rest of the window, the grace, and the jitter.
+    fn ttl_secs(&self, fixed: &FixedWindow) -> u64 {
         let left = fixed.end(fixed.number(self.now.time)).since(self.now.time).secs_rounded_up();
         left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.batch_options.expiry_jitter_secs))
     }
 }
 
 /// The window of a check that plain commands or a transaction can decide: one that counts before the answer is known, for itself alone.
-fn counted<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
+fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
         Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each => Some(fixed),
         _ => None,

@@ -1,7 +1,12 @@
-//! One call of the script: how the checks of some requests are told to it. What its reply means stands in `call/read.rs`.
+//! The encoder of a call of the script: the keys and arguments for the checks of many requests. `call/read.rs` reads the reply.
 //!
-//! The twin of `lua/frame.lua`, which describes both. Numbers go back and forth packed, because that is what Lua reads and writes fastest;
-//! what many checks have in common is told once.
+//! `lua/frame.lua` is the other end of this wire format, and describes its keys, arguments and reply. Numbers are packed as binary doubles,
+//! because Lua takes longer to read a number as text than Redis takes to look a key up. Consecutive checks that differ only in their keys are
+//! run-length encoded, and each limit is sent once.
+//!
+//! Nothing here decides a check, and nothing here may depend on a script other than the one of `script.rs`.
+//!
+//! Source: redis.io, command pages of EVAL and EVALSHA; Lua's struct library as Redis documents it in "Redis Lua API reference".
 
 mod read;
 
@@ -17,60 +22,62 @@ use crate::plan::{Check, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
 
-/// Whole numbers up to this one are exact in Lua.
-const MOST: i64 = MAX_SAFE_INTEGER.cast_signed();
+/// The largest integer up to which Lua's numbers, which are doubles, hold every integer exactly: 2^53 - 1.
+const MAX_INTEGER: i64 = MAX_SAFE_INTEGER.cast_signed();
 
-/// Bytes of a number.
-const NUMBER: usize = 8;
+/// Bytes of a packed number.
+const NUMBER_BYTES: usize = 8;
 
-/// Bytes that tell a limit, and a request.
-const LIMIT: usize = 1 + (1 + SCRIPT_PARAMETERS) * NUMBER;
-const REQUEST: usize = 1 + 2 * 2 + NUMBER;
+/// Bytes of a packed limit: the algorithm's code, the tick and the parameters.
+const LIMIT_BYTES: usize = 1 + (1 + SCRIPT_PARAMETERS) * NUMBER_BYTES;
 
-/// A call that decides some checks of some requests.
+/// Bytes of a packed request: whether it commits all or none, its checks, its passing quotas and its deadline.
+const REQUEST_BYTES: usize = 1 + 2 * 2 + NUMBER_BYTES;
+
+/// A call of the script, which decides checks of one or more requests in one atomic step.
 #[derive(Clone, Debug)]
 pub struct Call<'p> {
     /// The requests, in order.
     pub requests: SmallVec<[CallRequest<'p>; 1]>,
-    /// What Redis's clock shows, by estimate.
+    /// The time of Redis's clock, by estimate. It numbers the windows of fixed windows.
     pub now: Micros,
-    /// Redis takes `now` for its clock, keeps keys for years, and says for how long each had to be kept. For tests.
+    /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, and answers how long each has to be kept.
     pub is_time_given: bool,
-    /// Counters of fixed windows live for a random time of at most so many seconds longer.
+    /// The TTL of a fixed window's counter is longer by a random time of at most this many seconds, and of at most the window.
     pub jitter_secs: u32,
 }
 
-/// What a call decides of one request.
+/// The checks of one request that a call decides.
 #[derive(Clone, Debug)]
 pub struct CallRequest<'p> {
-    /// The request.
+    /// All checks of the request.
     pub checks: &'p Checks,
-    /// Which of its checks; of checks that commit all or none all of them.
+    /// The checks to decide. Of checks that commit all or none all have to be picked.
     pub picked: CheckIndices,
-    /// Nothing is counted after this time of Redis's clock.
+    /// The script counts nothing of this request after this time of Redis's clock.
     pub deadline: Micros,
-    /// How long the caller can be held by a shaper.
+    /// How long a shaper may hold the request.
     pub max_hold: Span,
 }
 
 impl<'p> CallRequest<'p> {
-    /// Each check, and its part.
+    /// Each picked check with this request.
     fn checks(&self) -> impl Iterator<Item = (&Self, &'p Check)> {
         self.picked.iter().map(move |&index| (self, &self.checks[index]))
     }
 }
 
-/// How the script is named.
+/// How a command names the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptRef {
-    /// As Redis knows it.
+    /// EVALSHA with the script's SHA-1 digest. Redis answers NOSCRIPT when the script is not in its cache.
     ByHash,
-    /// For a Redis that does not.
+    /// EVAL with the script's text, which also puts it into Redis's cache.
     ByText,
 }
 
 impl Call<'_> {
-    /// Packs the whole command.
+    /// The whole command.
     #[must_use]
     pub fn command(&self, script_ref: ScriptRef) -> Cmd {
         let mut command = Cmd::new();
@@ -78,7 +85,7 @@ impl Call<'_> {
         command
     }
 
-    /// Packs the whole command into an empty one.
+    /// Writes the whole command into an empty one.
     pub(crate) fn write(&self, script_ref: ScriptRef, command: &mut Cmd) {
         match script_ref {
             ScriptRef::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
@@ -86,20 +93,20 @@ impl Call<'_> {
         };
         let checks = self.len();
         command.arg(checks);
-        // Keys are found by their hashes, because there may be many of them, and long ones.
+        // Keys are compared by hash first, because there may be many, and long ones.
         let hasher = DefaultHashBuilder::default();
         let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(checks);
         let mut limits: SmallVec<[&Algorithm; 16]> = SmallVec::new();
         let mut runs: SmallVec<[Run; 8]> = SmallVec::new();
         let mut firsts: SmallVec<[usize; 16]> = SmallVec::with_capacity(checks);
         let mut key = Vec::new();
-        for (place, (request, check)) in self.checks().enumerate() {
+        for (position, (request, check)) in self.checks().enumerate() {
             write_key(request.checks, check, self.now, &mut key);
             command.arg(&key[..]);
-            let own = request.checks.key(check);
-            let own = (hasher.hash_one(own), own, check.algorithm.spec().wire_code);
-            firsts.push(keys.iter().position(|key| *key == own).unwrap_or(place));
-            keys.push(own);
+            let plain_key = request.checks.key(check);
+            let hashed_key = (hasher.hash_one(plain_key), plain_key, check.algorithm.spec().wire_code);
+            firsts.push(keys.iter().position(|key| *key == hashed_key).unwrap_or(position));
+            keys.push(hashed_key);
             let limit = limits.iter().position(|limit| **limit == check.algorithm).unwrap_or_else(|| {
                 limits.push(&check.algorithm);
                 limits.len() - 1
@@ -116,21 +123,21 @@ impl Call<'_> {
             command.arg("");
         }
         command.arg(&self.uses(&limits)[..]);
-        let mut packed = Vec::with_capacity(limits.len() * LIMIT);
-        limits.iter().for_each(|limit| describe(limit, &mut packed));
+        let mut packed = Vec::with_capacity(limits.len() * LIMIT_BYTES);
+        limits.iter().for_each(|limit| pack_limit(limit, &mut packed));
         command.arg(&packed[..]);
         packed.clear();
         for run in &runs {
-            pack_short(&mut packed, run.limit);
+            pack_short(&mut packed, run.limit_and_modes);
             pack_short(&mut packed, run.checks);
             packed.extend((run.hits as f64).to_le_bytes());
-            pack(&mut packed, &[run.own]);
+            pack(&mut packed, &[run.check_number]);
         }
         command.arg(&packed[..]);
         packed.clear();
         self.write_requests(&mut packed);
         command.arg(&packed[..]);
-        if firsts.iter().enumerate().any(|(place, &first)| first != place) {
+        if firsts.iter().enumerate().any(|(position, &first)| first != position) {
             packed.clear();
             firsts.iter().for_each(|first| pack_short(&mut packed, first + 1));
             command.arg(&packed[..]);
@@ -138,9 +145,9 @@ impl Call<'_> {
     }
 
     fn write_requests(&self, out: &mut Vec<u8>) {
-        let deadline = |request: &CallRequest<'_>| request.deadline.0.min(MOST.unsigned_abs());
-        out.reserve(NUMBER + self.requests.len() * REQUEST);
-        pack(out, &[self.requests.iter().map(deadline).min().unwrap_or(MOST.unsigned_abs())]);
+        let deadline = |request: &CallRequest<'_>| request.deadline.0.min(MAX_INTEGER.unsigned_abs());
+        out.reserve(NUMBER_BYTES + self.requests.len() * REQUEST_BYTES);
+        pack(out, &[self.requests.iter().map(deadline).min().unwrap_or(MAX_INTEGER.unsigned_abs())]);
         for request in &self.requests {
             out.push((request.checks.commit == Commit::AllOrNone).into());
             pack_short(out, request.picked.len());
@@ -149,7 +156,7 @@ impl Call<'_> {
         }
     }
 
-    /// The letters of what this call needs.
+    /// The codes of the algorithms that this call needs, and `A` if a request commits all or none.
     fn uses(&self, limits: &[&Algorithm]) -> SmallVec<[u8; 8]> {
         let mut uses: SmallVec<[u8; 8]> = SmallVec::new();
         for code in limits.iter().map(|limit| limit.spec().wire_code) {
@@ -163,18 +170,19 @@ impl Call<'_> {
         uses
     }
 
-    /// A run of this check alone. Roles matter only to requests that commit all or none.
+    /// A run of this check alone. The modes of a check matter to the script only in a request that commits all or none.
     fn run(&self, request: &CallRequest<'_>, check: &Check, limit: usize) -> Run {
-        let role = match request.checks.commit {
+        let modes = match request.checks.commit {
             Commit::Each => 0,
             Commit::AllOrNone => usize::from(check.modes.quota) + 2 * usize::from(check.modes.shadow),
         };
-        let hits = check.hits.clamp(-MOST, i64::from(check.algorithm.capacity()) + 1);
-        Run { limit: 4 * limit + role, checks: 1, hits, own: self.own_number(check, request.max_hold) }
+        let hits = check.hits.clamp(-MAX_INTEGER, i64::from(check.algorithm.capacity()) + 1);
+        Run { limit_and_modes: 4 * limit + modes, checks: 1, hits, check_number: self.check_number(check, request.max_hold) }
     }
 
-    /// What belongs to a check and not to its limit: for how long the counter of a window is kept, and how long a caller can be held.
-    fn own_number(&self, check: &Check, max_hold: Span) -> u64 {
+    /// The number of a packed run that belongs to the checks and not to their limit. Fixed windows: microseconds until the counter may expire, jitter
+    /// included. Leaky buckets: the longest delay in ticks.
+    fn check_number(&self, check: &Check, max_hold: Span) -> u64 {
         match &check.algorithm {
             Algorithm::FixedWindow(fixed) => {
                 let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
@@ -184,13 +192,13 @@ impl Call<'_> {
         }
     }
 
-    /// How many checks it decides.
+    /// The number of checks that the call decides.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.iter().map(|request| request.picked.len()).sum()
     }
 
-    /// Whether it decides none.
+    /// Whether the call decides no check.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.iter().all(|request| request.picked.is_empty())
@@ -201,24 +209,28 @@ impl Call<'_> {
     }
 }
 
-/// Neighbours that are told at once.
+/// Consecutive checks that differ only in their keys, and are packed as one row.
 #[derive(Clone, Copy, PartialEq)]
 struct Run {
-    /// Where their limit stands among the limits, times four, and their role.
-    limit: usize,
+    /// Four times the index of the limit among the packed limits, plus 1 for quota mode and 2 for shadow mode.
+    limit_and_modes: usize,
+    /// How many checks the run has.
     checks: usize,
+    /// The hits of each check.
     hits: i64,
-    own: u64,
+    /// See [`Call::check_number`].
+    check_number: u64,
 }
 
-/// What the script is told of a limit.
-fn describe(limit: &Algorithm, out: &mut Vec<u8>) {
+/// Packs a limit: the code of its algorithm, its tick in microseconds, and its parameters.
+fn pack_limit(limit: &Algorithm, out: &mut Vec<u8>) {
     out.push(limit.spec().wire_code);
     pack(out, &[limit.tick().micros()]);
     pack(out, &limit.script_parameters());
 }
 
-/// Writes the key of a check as it stands in Redis. The counter of a fixed window is named for the window that `now` lies in.
+/// Writes the Redis key of a check into `out`, whose contents it replaces. The key of a fixed window ends with the number of the window that
+/// contains `now`.
 pub(crate) fn write_key(checks: &Checks, check: &Check, now: Micros, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(checks.key(check));
@@ -228,17 +240,18 @@ pub(crate) fn write_key(checks: &Checks, check: &Check, now: Micros, out: &mut V
     }
 }
 
-/// Seconds by which keys of a window may live longer at most, so that they do not all expire together.
+/// The longest jitter of the TTL of a window's counter in seconds: `jitter_secs`, at most one window. It keeps the counters of a window from
+/// expiring all at the same time.
 pub(crate) fn longest_jitter(fixed: &FixedWindow, jitter_secs: u32) -> u64 {
     u64::from(jitter_secs).min(fixed.window.secs_rounded_up())
 }
 
-/// A number as `struct.unpack('<H')` reads it. A request has some hundred descriptors at most, and a batch not many more.
+/// Packs a number for `struct.unpack('<H')`: 16 bits, little-endian. A request has at most some hundred checks, and a batch not many more.
 fn pack_short(out: &mut Vec<u8>, number: usize) {
     out.extend(u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes());
 }
 
-/// Numbers as `struct.unpack('<d...')` reads them; all are below 2^53.
+/// Packs numbers for `struct.unpack('<d...')`: doubles, little-endian. All numbers are below 2^53, and therefore exact.
 fn pack(out: &mut Vec<u8>, numbers: &[u64]) {
     out.extend(numbers.iter().flat_map(|&number| (number as f64).to_le_bytes()));
 }

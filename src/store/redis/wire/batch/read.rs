@@ -1,6 +1,9 @@
-//! What the replies to a batch mean.
+//! The reader of the replies to a batch: it turns the tokens into an answer for every check.
 //!
-//! Reads them strictly: what is not exactly an answer to what was asked is no answer, and nothing is ever counted as allowed without one.
+//! It is strict, because a wrong answer could let a request pass. A reply that is not exactly one to the command that was sent makes the outcome
+//! unknown, and so does everything behind it on that connection. No check is ever answered as allowed without its own reply.
+//!
+//! Source: redis.io, command pages of MULTI, EXEC, INCRBY and GET; "Transactions"; Redis Cluster specification, "Redirection and resharding".
 
 use smallvec::SmallVec;
 
@@ -15,61 +18,61 @@ use crate::verdict::{StoreError, Verdict};
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
-/// Checks of a run that have to go elsewhere: the index into its items, and where.
-type Elsewhere = SmallVec<[(usize, Redirect); 1]>;
+/// The checks of a group that another node has to decide: the index into the group's items, and where the node is.
+type Redirects = SmallVec<[(usize, Redirect); 1]>;
 
-/// Why a whole run has no answers, and the server's line if it is it who says so.
-struct Failed<'w> {
+/// Why a whole group has no answers, and the server's error line if it sent one.
+struct GroupError<'r> {
     error: StoreError,
-    cause: Option<&'w [u8]>,
+    cause: Option<&'r [u8]>,
 }
 
-impl From<StoreError> for Failed<'_> {
+impl From<StoreError> for GroupError<'_> {
     fn from(error: StoreError) -> Self {
         Self { error, cause: None }
     }
 }
 
 impl Batch<'_> {
-    /// The answers of this batch, written to their places among the replies to its work.
+    /// Reads the replies to this batch, and writes each answer into the reply to its work. `tokens` are the replies to all commands of the batch.
     pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [WorkReply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
-        let mut elsewhere: Elsewhere = SmallVec::new();
-        let mut is_in_step = true;
+        let mut redirects: Redirects = SmallVec::new();
+        let mut is_in_sync = true;
         for group in &self.groups {
-            let own = tokens.clone();
+            let group_tokens = tokens.clone();
             answers.clear();
             answers.resize(group.items.len(), Err(PROTOCOL_ERROR));
             let outcome =
-                if is_in_step { self.read_group(group, &mut tokens, &mut answers, &mut elsewhere) } else { Err(PROTOCOL_ERROR.into()) };
-            // Behind what is no answer to its commands, an answer or an error may belong to others.
-            is_in_step &= !matches!(outcome, Err(Failed { error: PROTOCOL_ERROR, .. }));
+                if is_in_sync { self.read_group(group, &mut tokens, &mut answers, &mut redirects) } else { Err(PROTOCOL_ERROR.into()) };
+            // Behind a reply that does not fit its command, a reply may belong to another command.
+            is_in_sync &= !matches!(outcome, Err(GroupError { error: PROTOCOL_ERROR, .. }));
             match outcome {
                 Ok(now) => {
-                    for (&CheckRef { work, at }, answer) in group.items.iter().zip(&answers) {
-                        replies[work].answers[at] = *answer;
+                    for (&CheckRef { work, pick }, answer) in group.items.iter().zip(&answers) {
+                        replies[work].answers[pick] = *answer;
                         replies[work].now = now;
                     }
-                    for (index, redirect) in elsewhere.drain(..) {
-                        let CheckRef { work, at } = group.items[index];
-                        replies[work].redirects.push((self.work[work].picked[at], redirect));
+                    for (index, redirect) in redirects.drain(..) {
+                        let CheckRef { work, pick } = group.items[index];
+                        replies[work].redirects.push((self.work[work].picked[pick], redirect));
                     }
                 }
-                Err(Failed { error, cause }) => match cause.filter(|_| self.batch_options.by_slot).and_then(Redirect::read) {
-                    None => group.items.iter().for_each(|&CheckRef { work, at }| replies[work].answers[at] = Err(error)),
-                    Some(redirect) => self.turn_away(group, own, error, &redirect, replies),
+                Err(GroupError { error, cause }) => match cause.filter(|_| self.batch_options.by_slot).and_then(Redirect::read) {
+                    None => group.items.iter().for_each(|&CheckRef { work, pick }| replies[work].answers[pick] = Err(error)),
+                    Some(redirect) => self.redirect_group(group, group_tokens, error, &redirect, replies),
                 },
             }
         }
     }
 
-    /// Sends the checks of a run elsewhere. Of a transaction only those whose own key is not there; the others just stood beside them, and are
-    /// to be asked once more where they are.
-    fn turn_away(&self, group: &CommandGroup, own: Parser<'_>, error: StoreError, redirect: &Redirect, replies: &mut [WorkReply]) {
+    /// Redirects the checks of a group that the node refused. Of a transaction only the checks whose own commands were redirected go to the other
+    /// node. The others were only discarded with the transaction, and are retried by key.
+    fn redirect_group(&self, group: &CommandGroup, tokens: Parser<'_>, error: StoreError, redirect: &Redirect, replies: &mut [WorkReply]) {
         // Behind the replies to ASKING, MULTI and TIME.
-        let mut own = own.skip(2 + usize::from(group.is_asking));
+        let mut tokens = tokens.skip(2 + usize::from(group.is_asking));
         let mut own_redirect = |item: CheckRef| {
-            let commands = own.by_ref().take(self.commands(item));
+            let commands = tokens.by_ref().take(self.commands(item));
             commands.fold(None, |found: Option<Redirect>, token| found.or_else(|| server_error(token).and_then(Redirect::read)))
         };
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = match group.encoding {
@@ -79,9 +82,9 @@ impl Batch<'_> {
         if redirects.iter().all(Option::is_none) {
             redirects = SmallVec::from_elem(Some(redirect.clone()), group.items.len());
         }
-        for (&CheckRef { work, at }, redirect) in group.items.iter().zip(redirects) {
-            replies[work].answers[at] = Err(if redirect.is_some() { error } else { StoreError::NotExecuted(error::EXEC_ABORT) });
-            replies[work].redirects.extend(redirect.map(|redirect| (self.work[work].picked[at], redirect)));
+        for (&CheckRef { work, pick }, redirect) in group.items.iter().zip(redirects) {
+            replies[work].answers[pick] = Err(if redirect.is_some() { error } else { StoreError::NotExecuted(error::EXEC_ABORT) });
+            replies[work].redirects.extend(redirect.map(|redirect| (self.work[work].picked[pick], redirect)));
         }
     }
 
@@ -90,66 +93,67 @@ impl Batch<'_> {
         group: &CommandGroup,
         tokens: &mut Parser<'r>,
         answers: &mut [Answer],
-        elsewhere: &mut Elsewhere,
-    ) -> Result<Micros, Failed<'r>> {
-        // ASKING is answered on its own; what follows tells what came of it.
+        redirects: &mut Redirects,
+    ) -> Result<Micros, GroupError<'r>> {
+        // A refused ASKING needs no handling: the reply to the command behind it shows the result.
         if group.is_asking && !matches!(tokens.next(), Some(Token::SimpleString(_) | Token::Error(_))) {
             return Err(PROTOCOL_ERROR.into());
         }
         match group.encoding {
-            Encoding::Plain => Ok(self.read_plain(group, tokens, answers, elsewhere)?),
+            Encoding::Plain => Ok(self.read_plain(group, tokens, answers, redirects)?),
             Encoding::Transaction => {
                 executed(tokens, self.queued(group))?;
                 Ok(self.read_transaction(group, tokens, answers)?)
             }
             Encoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
-                self.call(group).read_tokens(tokens, answers).map_err(|error| Failed { error, cause })
+                self.call(group).read_tokens(tokens, answers).map_err(|error| GroupError { error, cause })
             }
         }
     }
 
-    /// The commands between MULTI and EXEC: TIME, and GET for a look, INCRBY and EXPIRE for hits.
+    /// The number of commands between MULTI and EXEC: TIME, and for each check GET, or INCRBY and EXPIRE.
     fn queued(&self, group: &CommandGroup) -> usize {
         group.items.iter().fold(1, |sum, &item| sum + self.commands(item))
     }
 
+    /// The number of commands of one check in a transaction.
     fn commands(&self, item: CheckRef) -> usize {
         if self.check(item).1.hits == 0 { 1 } else { 2 }
     }
 
     fn read_transaction(&self, group: &CommandGroup, tokens: &mut Parser<'_>, answers: &mut [Answer]) -> Result<Micros, StoreError> {
         let now = tokens.next().filter(|token| *token == Token::Array(2)).and_then(|_| time(tokens)).ok_or(PROTOCOL_ERROR)?;
-        for ((_, check, fixed), place) in self.counted(group).zip(answers) {
+        for ((_, check, fixed), answer) in self.counted_checks(group).zip(answers) {
             let counted = counted_value(check, value(tokens)?);
             if check.hits != 0 {
-                // The reply to EXPIRE tells nothing: the key is there, the line before made it.
+                // The reply to EXPIRE is not needed: INCRBY before it made sure that the key exists.
                 value(tokens)?;
             }
-            *place = counted.map(|count| self.judge(fixed, check, count, now));
+            *answer = counted.map(|count| self.judge(fixed, check, count, now));
         }
         Ok(now)
     }
 
-    /// Each command was taken or refused on its own.
+    /// Reads the replies to plain commands, each of which was executed or refused by itself.
     fn read_plain(
         &self,
         group: &CommandGroup,
         tokens: &mut Parser<'_>,
         answers: &mut [Answer],
-        elsewhere: &mut Elsewhere,
+        redirects: &mut Redirects,
     ) -> Result<Micros, StoreError> {
         let now = match tokens.next() {
             Some(Token::Array(2)) => Ok(time(tokens).ok_or(PROTOCOL_ERROR)?),
             Some(Token::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
             _ => return Err(PROTOCOL_ERROR),
         };
-        for (index, ((_, check, fixed), place)) in self.counted(group).zip(answers).enumerate() {
-            let said = value(tokens)?;
-            if let (true, Some(redirect)) = (self.batch_options.by_slot, server_error(said).and_then(Redirect::read)) {
-                elsewhere.push((index, redirect));
+        for (index, ((_, check, fixed), answer)) in self.counted_checks(group).zip(answers).enumerate() {
+            let reply = value(tokens)?;
+            if let (true, Some(redirect)) = (self.batch_options.by_slot, server_error(reply).and_then(Redirect::read)) {
+                redirects.push((index, redirect));
             }
-            *place = counted_value(check, said).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
+            *answer = counted_value(check, reply).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
         }
         Ok(now.unwrap_or_default())
     }
@@ -159,14 +163,14 @@ impl Batch<'_> {
     }
 }
 
-/// Takes a plain value.
-fn value<'w>(tokens: &mut Parser<'w>) -> Result<Token<'w>, StoreError> {
+/// Takes a reply that is an integer, a bulk string, null or an error.
+fn value<'r>(tokens: &mut Parser<'r>) -> Result<Token<'r>, StoreError> {
     tokens.next().filter(|token| !matches!(token, Token::Array(_) | Token::SimpleString(_))).ok_or(PROTOCOL_ERROR)
 }
 
-/// What a counter stands at, by the reply to its INCRBY or GET.
-fn counted_value(check: &Check, said: Token<'_>) -> Result<u64, StoreError> {
-    match said {
+/// The value of a counter, from the reply to its INCRBY or GET. An INCRBY that would overflow 64 bits means that the counter is at its maximum.
+fn counted_value(check: &Check, reply: Token<'_>) -> Result<u64, StoreError> {
+    match reply {
         Token::Null if check.hits == 0 => Ok(0),
         Token::Error(line) => match error::classify_line(line) {
             kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
@@ -184,30 +188,30 @@ fn server_error(token: Token<'_>) -> Option<&[u8]> {
     if let Token::Error(line) = token { Some(line) } else { None }
 }
 
-/// Takes the replies to a transaction up to its values, as many as there are commands `queued`.
-fn executed<'w>(tokens: &mut Parser<'w>, queued: usize) -> Result<(), Failed<'w>> {
-    let begun = tokens.next().ok_or(PROTOCOL_ERROR)?;
-    let mut cause = server_error(begun);
-    let mut are_taken = begun == Token::SimpleString(b"OK");
-    if !are_taken && cause.is_none() {
+/// Takes the replies to a transaction up to the elements of EXEC's array, which has to have one element per queued command.
+fn executed<'r>(tokens: &mut Parser<'r>, queued: usize) -> Result<(), GroupError<'r>> {
+    let multi = tokens.next().ok_or(PROTOCOL_ERROR)?;
+    let mut cause = server_error(multi);
+    let mut are_queued = multi == Token::SimpleString(b"OK");
+    if !are_queued && cause.is_none() {
         return Err(PROTOCOL_ERROR.into());
     }
     for _ in 0..queued {
         match tokens.next() {
             Some(Token::SimpleString(b"QUEUED")) => {}
             Some(Token::Error(line)) => {
-                are_taken = false;
+                are_queued = false;
                 cause = cause.or(Some(line));
             }
             _ => return Err(PROTOCOL_ERROR.into()),
         }
     }
     match tokens.next() {
-        Some(Token::Array(values)) if are_taken && values == queued => Ok(()),
-        // Nothing ran if the transaction was refused and no command was answered on its own.
+        Some(Token::Array(values)) if are_queued && values == queued => Ok(()),
+        // EXEC was refused, and every command was queued or refused: none was executed.
         Some(Token::Error(line)) => {
             let cause = cause.unwrap_or(line);
-            Err(Failed { error: StoreError::NotExecuted(error::classify_line(cause).name), cause: Some(cause) })
+            Err(GroupError { error: StoreError::NotExecuted(error::classify_line(cause).name), cause: Some(cause) })
         }
         _ => Err(PROTOCOL_ERROR.into()),
     }

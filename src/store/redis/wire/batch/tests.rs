@@ -1,4 +1,4 @@
-//! Batches against replies that stand here as lines.
+//! Tests of batches: the commands that they encode, and what they read from replies that are written here as text.
 
 use super::*;
 use crate::plan::Modes;
@@ -22,7 +22,7 @@ fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
     Batch::new(work, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default())
 }
 
-/// The reply of a script: a row for each check, hits that count, and two more numbers.
+/// The reply to a call of the script: a row of three numbers for each check, of which the first is the hits that count now.
 fn script(rows: &[[f64; 3]]) -> Vec<u8> {
     let packed: Vec<u8> = rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
     let mut reply = format!("*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", packed.len()).into_bytes();
@@ -31,13 +31,13 @@ fn script(rows: &[[f64; 3]]) -> Vec<u8> {
     reply
 }
 
-/// Replies that stand here as lines: what is between two bars is one reply.
+/// Replies from text: `|` separates replies, a space separates the lines of one reply.
 fn wire(replies: &str) -> Vec<u8> {
     let reply = |text: &str| text.split(' ').map(|line| format!("{line}\r\n")).collect::<String>();
     replies.split('|').map(|text| if text.starts_with('-') { format!("{text}\r\n") } else { reply(text) }).collect::<String>().into_bytes()
 }
 
-/// What becomes of one request whose batch gets these replies.
+/// The answers to one request whose batch gets these replies: for each check the hits that count.
 fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
     read_bytes(hits, &wire(replies))
 }
@@ -52,18 +52,18 @@ fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
 const TIME: &str = "*2 $10 1800000000 $1 0";
 
 #[test]
-fn a_whole_transaction_is_read() {
+fn a_complete_transaction_is_read() {
     let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|{TIME}|$1 9");
     assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)], "a look needs no transaction");
     let script = script(&[[7.0, 0.0, 0.0], [4.0, 0.0, 0.0], [4.0, 0.0, 0.0]]);
-    assert_eq!(read_bytes(&[1, -3, 0], &script), [Ok(7), Ok(4), Ok(4)], "with a give-back all goes by script, in its order");
+    assert_eq!(read_bytes(&[1, -3, 0], &script), [Ok(7), Ok(4), Ok(4)], "with a give-back all checks go by script, in their order");
 }
 
 #[test]
-fn what_is_no_whole_answer_is_unknown_and_never_allowed() {
+fn an_incomplete_or_wrong_reply_is_unknown_and_never_allowed() {
     let unknown = [Err(StoreError::Unknown("protocol"))];
     for replies in [
-        // Another transaction's, one value short, one too many, no time, no transaction at all.
+        // The reply to another transaction; one value missing; no time; no transaction at all.
         format!("+OK|+QUEUED|+QUEUED|+QUEUED|*4 {TIME} :7 :1 :7"),
         format!("+OK|+QUEUED|+QUEUED|+QUEUED|*2 {TIME} :7"),
         "+OK|+QUEUED|+QUEUED|+QUEUED|*3 :1 :7 :1".to_owned(),
@@ -88,34 +88,34 @@ fn what_is_no_whole_answer_is_unknown_and_never_allowed() {
 }
 
 #[test]
-fn a_refused_transaction_ran_only_if_a_command_was_answered_on_its_own() {
+fn a_refused_transaction_is_unknown_only_if_a_command_was_executed_outside_of_it() {
     let refused = "+OK|+QUEUED|-OOM|-OOM|-EXECABORT";
     assert_eq!(read(&[1], refused), [Err(StoreError::NotExecuted("oom"))]);
     assert_eq!(read(&[1], "-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH"), [Err(StoreError::NotExecuted("auth"))]);
     let outside = format!("-NOPERM|{TIME}|:7|:1|-ERR");
-    assert_eq!(read(&[1], &outside), [Err(StoreError::Unknown("protocol"))], "INCRBY ran without MULTI");
+    assert_eq!(read(&[1], &outside), [Err(StoreError::Unknown("protocol"))], "INCRBY was executed without MULTI");
 }
 
 #[test]
-fn only_what_lacked_the_script_is_sent_again() {
+fn only_calls_without_their_script_are_sent_again() {
     let all = [work(checks(&[1, 0])), work(checks(&[-1])), work(checks(&[2])), work(checks(&[-1, 1]))];
     let first = batch(&all, 0);
     assert_eq!(first.groups.iter().map(|group| group.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
     let mut replies = first.unanswered();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
-    let again = first.without_script(&replies).expect("a call lacks it");
+    let again = first.calls_to_resend(&replies).expect("a call was answered with NOSCRIPT");
     assert_eq!((again.groups.len(), again.groups[0].encoding), (1, Encoding::Script(ScriptRef::ByText)));
-    assert!(again.without_script(&replies).is_none(), "once, not for ever");
+    assert!(again.calls_to_resend(&replies).is_none(), "a call with the text is not sent again");
     replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
-    assert!(first.without_script(&replies).is_none());
+    assert!(first.calls_to_resend(&replies).is_none());
     replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
-    assert!(first.without_script(&replies).is_some());
+    assert!(first.calls_to_resend(&replies).is_some());
     replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
-    assert!(first.without_script(&replies).is_none(), "replies are out of step");
+    assert!(first.calls_to_resend(&replies).is_none(), "replies do not fit their commands");
 }
 
 #[test]
-fn requests_share_a_batch_and_each_has_its_own_answers() {
+fn requests_share_a_batch_and_each_gets_its_own_answers() {
     let all = [work(checks(&[1, 0])), work(checks(&[-1])), work(checks(&[2]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
@@ -128,11 +128,11 @@ fn requests_share_a_batch_and_each_has_its_own_answers() {
 }
 
 #[test]
-fn behind_a_reply_too_many_nothing_is_believed() {
+fn replies_behind_an_extra_reply_are_not_used() {
     let all = [work(checks(&[1])), work(checks(&[-1]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
-    // The last one is what the transaction came to; the call's own reply is still to come.
+    // The error is EXEC's; the reply to the call is missing.
     batch.read(Parser::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")), &mut replies);
     for reply in &replies {
         assert_eq!(reply.answers[..], [Err(StoreError::Unknown("protocol"))], "{replies:?}");
@@ -147,8 +147,8 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     let all = [work(checks)];
     let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
-    let places: Vec<Vec<usize>> = batch.groups.iter().map(|group| group.items.iter().map(|item| item.at).collect()).collect();
-    assert_eq!(places, [vec![0, 2], vec![1]]);
+    let picks: Vec<Vec<usize>> = batch.groups.iter().map(|group| group.items.iter().map(|item| item.pick).collect()).collect();
+    assert_eq!(picks, [vec![0, 2], vec![1]]);
     let mut replies = batch.unanswered();
     let text = format!(
         "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 h:7|-MOVED 3300 h:7|-EXECABORT x"
@@ -160,69 +160,69 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
 }
 
-/// Two keys of a slot that is on its way: one is gone already, the other is not.
+/// Two keys of a slot that is being migrated: one has moved already, the other has not.
 #[test]
-fn of_a_transaction_only_what_is_gone_is_sent_elsewhere() {
+fn only_the_moved_keys_of_a_transaction_are_redirected() {
     let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
     let keys = [&b"{a}1"[..], b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
     let all = [work(checks)];
     let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
-    let turned_away = |text: &str| {
+    let redirected = |text: &str| {
         let mut replies = batch.unanswered();
         batch.read(Parser::of(&wire(text)), &mut replies);
-        let errors: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|_| ()).expect_err("nothing ran")).collect();
+        let errors: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|_| ()).expect_err("nothing was executed")).collect();
         (errors, replies[0].redirects.iter().map(|(index, redirect)| (index.0, redirect.is_ask)).collect::<Vec<_>>())
     };
-    let (ask, aside) = (StoreError::NotExecuted("ask"), StoreError::NotExecuted("execabort"));
-    let gone = "+OK|+QUEUED|-ASK 1 h:7|-ASK 1 h:7|+QUEUED|+QUEUED|-EXECABORT x";
-    assert_eq!(turned_away(gone), (vec![ask, aside], vec![(0, true)]));
-    let at_the_end = "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|-ASK 1 h:7";
-    assert_eq!(turned_away(at_the_end), (vec![ask, ask], vec![(0, true), (1, true)]), "all of it, when that shows only then");
+    let (ask, discarded) = (StoreError::NotExecuted("ask"), StoreError::NotExecuted("execabort"));
+    let one_moved = "+OK|+QUEUED|-ASK 1 h:7|-ASK 1 h:7|+QUEUED|+QUEUED|-EXECABORT x";
+    assert_eq!(redirected(one_moved), (vec![ask, discarded], vec![(0, true)]));
+    let at_exec = "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|-ASK 1 h:7";
+    assert_eq!(redirected(at_exec), (vec![ask, ask], vec![(0, true), (1, true)]), "all checks, when only EXEC is redirected");
 
     let asking = [Work { is_asking: true, ..all[0].clone() }];
     let batch = Batch::new(&asking, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
-    assert_eq!(batch.groups.len(), 2, "where a slot arrives each key goes alone");
+    assert_eq!(batch.groups.len(), 2, "behind ASKING each key goes alone");
 }
 
 #[test]
-fn keys_outlive_their_window_by_the_grace_and_at_most_the_jitter_or_a_window() {
+fn the_ttl_is_the_window_the_grace_and_a_jitter_of_at_most_one_window() {
     let all = [work(checks(&[1]))];
     for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
         let batch = batch(&all, jitter);
-        let fixed = counted(&all[0].checks, &all[0].checks[CheckIndex(0)]).expect("it takes the transaction");
-        let lives: Vec<u64> = (0..2_000).map(|_| batch.keep_secs(fixed)).collect();
-        assert_eq!((lives.iter().min(), lives.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
+        let fixed = window_without_script(&all[0].checks, &all[0].checks[CheckIndex(0)]).expect("a transaction can decide it");
+        let ttls: Vec<u64> = (0..2_000).map(|_| batch.ttl_secs(fixed)).collect();
+        assert_eq!((ttls.iter().min(), ttls.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
     }
 }
 
 #[test]
-fn a_counter_that_expires_is_told_so_once() {
+fn expire_is_sent_once_per_counter() {
     let all = [work(checks(&[1])), work(checks(&[2]))];
     let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
     let mut known_ttls = KnownTtls::default();
-    // What is sent for this work, and what is sent after these replies.
+    // The commands for this work, the answers from these replies, and the EXPIREs that follow them.
     let mut exchange = |works: &[Work], at: Micros, replies: &str| {
         let batch = Batch::new(works, batch_options, ClockReading { time: at, at: Instant::now() }, &mut known_ttls);
         let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
         batch.write(&mut out);
         let mut answers = batch.unanswered();
         batch.read(Parser::of(&wire(replies)), &mut answers);
-        let bare = batch.learn(&answers, &mut known_ttls);
-        batch.write_expiries(&bare, &mut after);
+        let without_ttl = batch.learn(&answers, &mut known_ttls);
+        batch.write_expiries(&without_ttl, &mut after);
         (
             out.commands(),
             answers.iter().map(|reply| reply.answers[0].map(|verdict| verdict.used)).collect::<Vec<_>>(),
-            bare.len(),
+            without_ttl.len(),
             after.commands(),
         )
     };
     let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
     let plain = |count: u32| format!("{TIME}|:{count}");
     assert_eq!(exchange(&all[..1], NOW, "-LOADING|-LOADING|-LOADING|-LOADING|-LOADING").0, 5);
-    assert_eq!(exchange(&all[..1], NOW, &whole), (5, vec![Ok(1)], 0, 0), "nothing was counted, and nothing learnt");
-    assert_eq!(exchange(&all[..1], NOW, &plain(2)), (2, vec![Ok(2)], 0, 0), "it is known to expire");
+    assert_eq!(exchange(&all[..1], NOW, &whole), (5, vec![Ok(1)], 0, 0), "the refused transaction before gave it no TTL");
+    assert_eq!(exchange(&all[..1], NOW, &plain(2)), (2, vec![Ok(2)], 0, 0), "its TTL is known");
     assert_eq!(exchange(&all[1..], NOW, &plain(4)), (2, vec![Ok(4)], 0, 0), "for any number of hits");
     for (refused, name) in [
         (format!("{TIME}|-OOM no memory"), StoreError::NotExecuted("oom")),
@@ -230,17 +230,17 @@ fn a_counter_that_expires_is_told_so_once() {
         (format!("{TIME}|+OK"), StoreError::Unknown("protocol")),
     ] {
         assert_eq!(exchange(&all[..1], NOW, &refused), (2, vec![Err(name)], 0, 0), "{refused}");
-        assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "behind an error it is said again");
+        assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "after an error EXPIRE is sent again");
     }
-    // A flushed server: the hits found nothing before themselves.
-    assert_eq!(exchange(&all[1..], NOW, &plain(2)), (2, vec![Ok(2)], 1, 1), "its expiry follows");
-    assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "and is said again with the next hit");
+    // A flushed server: the count is the hits of this check alone.
+    assert_eq!(exchange(&all[1..], NOW, &plain(2)), (2, vec![Ok(2)], 1, 1), "EXPIRE follows");
+    assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "and is sent again with the next hit");
     assert_eq!(exchange(&all[..1], NOW, &plain(2)).0, 2);
     assert_eq!(exchange(&all[..1], NOW + Span::from_secs(60), &whole).0, 5, "the next window is another counter");
 }
 
 #[test]
-fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
+fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() {
     let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
     let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
     let all = [work(Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default())))))];
@@ -261,16 +261,16 @@ fn in_a_cluster_what_expires_goes_to_a_node_together_and_is_redirected_alone() {
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
     let asking = [Work { is_asking: true, ..all[0].clone() }];
     let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
-    assert!(batch.groups.iter().all(|group| group.encoding == Encoding::Transaction), "where a slot arrives nothing is known");
+    assert!(batch.groups.iter().all(|group| group.encoding == Encoding::Transaction), "behind ASKING no TTL is taken as known");
 }
 
-/// A request that hits a key of its own once.
+/// A request with one hit on a key of its own.
 fn hit(of: usize, algorithm: Algorithm) -> Work {
     let key = format!("w1{{shop|customer=c-{of}|path=/checkout}}fw60");
     work(Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]))
 }
 
-/// Allocations of all that one batch costs between its requests and their answers: packing it, and reading these replies to it.
+/// The number of allocations of one batch from its requests to their answers: encoding it, and reading these replies to it.
 fn allocations(all: &[Work], replies: &[u8]) -> u64 {
     let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
     let mut exchange = || {
@@ -280,7 +280,7 @@ fn allocations(all: &[Work], replies: &[u8]) -> u64 {
         batch.write(&mut out);
         received.clear();
         for piece in replies.chunks(1_000) {
-            received.spare().expect("it is not much")[..piece.len()].copy_from_slice(piece);
+            received.spare().expect("a small reply")[..piece.len()].copy_from_slice(piece);
             received.fill(piece.len());
             while received.parse_reply().expect("good replies") {}
         }
@@ -292,20 +292,20 @@ fn allocations(all: &[Work], replies: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_batch_costs_a_few_allocations_however_many_requests_are_in_it() {
+fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
     let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit: 99, window: Span::from_secs(60), count_denied });
     for (requests, expected) in [(64, 5), (96, 5)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
         let replies = wire(&format!("+OK{}|*{} {TIME}{counted}", "|+QUEUED".repeat(2 * requests + 1), 2 * requests + 1));
-        // The lists of requests, of checks, of replies and of answers; and room for a key. What is packed and read reuses the connection's own.
+        // The lists of requests, of checks, of replies and of answers, and the buffer for a key. Commands and replies reuse the connection's buffers.
         assert_eq!(allocations(&all, &replies), expected, "a transaction of {requests}");
     }
     for (requests, expected) in [(64, 12), (96, 12)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
-        // The same four lists, that of the call's parts when it is packed and when it is read, of its keys and of where they
-        // stand first; and room for a key, which grows once, and for the limits, which grows for the requests.
+        // The same four lists; the list of the call's requests, once to encode and once to read it; the lists of keys and of their first
+        // occurrences; the buffer for a key, which grows once; and the buffer for packed rows, which grows for the requests.
         assert_eq!(allocations(&all, &replies), expected, "a call for {requests}");
     }
 }

@@ -1,12 +1,17 @@
-//! What the reply to a call means.
+//! The reader of the reply to a call of the script: it turns the packed rows into an answer for every check.
 //!
-//! Where a state tells all, the script answers what it found, and the algorithm's own step says what that means: it has just taken the same
-//! step. Reads strictly: what is not exactly an answer to what was asked is no answer.
+//! For an algorithm whose whole state is one small value (token bucket, leaky bucket, sliding window counter) the row holds the state that the
+//! script found. The reader takes the algorithm's own step on that state, which is the same step that the script has taken, and so computes the
+//! verdict in Rust. For the other algorithms the row holds the result of the script's step.
+//!
+//! It is strict: a reply of another shape makes the outcome unknown, and no check is answered as allowed without a row of its own.
+//!
+//! `lua/frame.lua` describes the reply.
 
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Call, CallRequest, MOST, NUMBER};
+use super::{Call, CallRequest, MAX_INTEGER, NUMBER_BYTES};
 use crate::algorithm::{Algorithm, Arrival, State};
 use crate::plan::Check;
 use crate::rules::Commit;
@@ -15,106 +20,108 @@ use crate::store::redis::wire::replies::{Token, time};
 use crate::time::{Micros, Span};
 use crate::verdict::{StoreError, Verdict, Wait};
 
-/// Values of a reply before the lines of errors: the two of TIME, and the rows.
-const FIXED: usize = 3;
+/// Elements of a reply before the error lines: the two of TIME, and the packed text.
+const HEADER_VALUES: usize = 3;
 
-/// Bytes of a place.
-const PLACE: usize = 2;
+/// Bytes of a packed position of a check.
+const POSITION_BYTES: usize = 2;
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
-/// What a reply says, but for the lines of errors.
-struct Said<'w> {
+/// The parts of a reply before its error lines.
+struct ReplyParts<'r> {
     now: Micros,
-    rows: &'w [u8],
-    kept: &'w [u8],
-    /// Places from 1 on of checks that were looks only.
-    looks: &'w [u8],
-    /// So many lines of errors follow.
-    lines: usize,
+    rows: &'r [u8],
+    kept: &'r [u8],
+    /// Packed positions, counted from 1, of the checks that were allowed in a request that was refused: the script changed nothing for them.
+    looks: &'r [u8],
+    /// The number of error lines that follow.
+    error_lines: usize,
 }
 
-/// What a row says of one check.
-enum Row {
-    /// This stood there, and was stepped.
+/// The row of one check.
+enum CheckRow {
+    /// The state that the script found and stepped; `None` for a missing key.
     Found(Option<State>),
-    /// What it came to: 0 as `extra` when allowed, else the retry in ticks, -1 for never.
-    Decided { used: u64, reset: u64, extra: i64 },
-    /// A line of an error, from 1 on.
+    /// The result of the script's step: hits that count now, ticks until the limit has recovered, and the ticks until a retry can succeed: 0 when the
+    /// check is allowed, -1 for never.
+    Decided { used: u64, reset: u64, retry: i64 },
+    /// The number of an error line, counted from 1.
     Failed(usize),
 }
 
 impl Call<'_> {
-    /// Reads the reply: each check's answer goes to its place, in the order of the parts. Returns Redis's time.
+    /// Reads a parsed reply into `answers`, one per check in the order of the requests. Returns Redis's time.
     ///
     /// # Errors
-    /// What made the whole call fail; what stands at the places then means nothing.
-    pub fn read(&self, reply: &Value, places: &mut [Result<Verdict, StoreError>]) -> Result<Micros, StoreError> {
+    /// The error of the whole call. `answers` is meaningless then.
+    pub fn read(&self, reply: &Value, answers: &mut [Result<Verdict, StoreError>]) -> Result<Micros, StoreError> {
         if let Value::ServerError(error) = reply {
             return Err(error::classify(error).error());
         }
-        self.read_tokens(&mut tokens(reply).into_iter(), places)
+        self.read_tokens(&mut tokens(reply).into_iter(), answers)
     }
 
-    /// The same, out of the words of the reply.
-    pub(crate) fn read_tokens<'w>(
+    /// Reads a reply from its tokens, like [`Call::read`].
+    pub(crate) fn read_tokens<'r>(
         &self,
-        tokens: &mut impl Iterator<Item = Token<'w>>,
-        places: &mut [Result<Verdict, StoreError>],
+        tokens: &mut impl Iterator<Item = Token<'r>>,
+        answers: &mut [Result<Verdict, StoreError>],
     ) -> Result<Micros, StoreError> {
-        let said = self.begin(tokens)?;
+        let parts = self.begin(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
-        for _ in 0..said.lines {
+        for _ in 0..parts.error_lines {
             let Some(Token::BulkString(line)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
             lines.push(line);
         }
-        let mut rest = said.rows;
-        for ((request, check), place) in self.checks().zip(places.iter_mut()) {
+        let mut rest = parts.rows;
+        for ((request, check), answer) in self.checks().zip(answers.iter_mut()) {
             let (row, others) = rest.split_at_checked(row_size(&check.algorithm)).ok_or(PROTOCOL_ERROR)?;
-            *place = match read_row(&check.algorithm, row) {
-                Some(Row::Failed(line)) => {
+            *answer = match read_row(&check.algorithm, row) {
+                Some(CheckRow::Failed(line)) => {
                     Err(lines.get(line.wrapping_sub(1)).map_or(PROTOCOL_ERROR, |line| error::classify_line(line).error()))
                 }
-                Some(row) => self.verdict(request, check, (row, check.hits), said.now),
+                Some(row) => self.verdict(request, check, (row, check.hits), parts.now),
                 None => Err(PROTOCOL_ERROR),
             };
             rest = others;
         }
-        self.look(&said, places)?;
-        Ok(said.now)
+        self.read_looks(&parts, answers)?;
+        Ok(parts.now)
     }
 
-    /// Reads again what was a look only: allowed, but the request was not.
-    fn look(&self, said: &Said<'_>, places: &mut [Result<Verdict, StoreError>]) -> Result<(), StoreError> {
-        for place in said.looks.as_chunks::<PLACE>().0 {
-            let at = usize::from(u16::from_le_bytes(*place)).wrapping_sub(1);
+    /// Reads the rows of looks again: those checks are allowed, and their rows show what they have left without any hits.
+    fn read_looks(&self, parts: &ReplyParts<'_>, answers: &mut [Result<Verdict, StoreError>]) -> Result<(), StoreError> {
+        for position in parts.looks.as_chunks::<POSITION_BYTES>().0 {
+            let at = usize::from(u16::from_le_bytes(*position)).wrapping_sub(1);
             let (request, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
             let begin: usize = self.checks().take(at).map(|(_, check)| row_size(&check.algorithm)).sum();
-            let row = said.rows.get(begin..).and_then(|rows| rows.get(..row_size(&check.algorithm))).ok_or(PROTOCOL_ERROR)?;
+            let row = parts.rows.get(begin..).and_then(|rows| rows.get(..row_size(&check.algorithm))).ok_or(PROTOCOL_ERROR)?;
             let row = match read_row(&check.algorithm, row).ok_or(PROTOCOL_ERROR)? {
-                Row::Decided { used, reset, .. } => Row::Decided { used, reset, extra: 0 },
+                CheckRow::Decided { used, reset, .. } => CheckRow::Decided { used, reset, retry: 0 },
                 found => found,
             };
-            let verdict = self.verdict(request, check, (row, 0), said.now);
-            *places.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict { allowed: true, ..verdict });
+            let verdict = self.verdict(request, check, (row, 0), parts.now);
+            *answers.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict { allowed: true, ..verdict });
         }
         Ok(())
     }
 
-    /// For how long each check's state had to be kept, where it changed; of a call at a given time.
+    /// How long each check's state has to be kept, `None` where it did not change. Only a call with `is_time_given` is answered with these.
     #[must_use]
     pub fn keep_for(&self, reply: &Value) -> Vec<Option<Span>> {
         let tokens = tokens(reply);
-        let Ok(said) = self.begin(&mut tokens.iter().copied()) else { return Vec::new() };
-        let kept =
-            |((_, check), ticks): ((&CallRequest<'_>, &Check), f64)| Some(check.algorithm.tick().span(u64::try_from(whole(ticks)?).ok()?));
-        self.checks().zip(numbers(said.kept)).map(kept).collect()
+        let Ok(parts) = self.begin(&mut tokens.iter().copied()) else { return Vec::new() };
+        let kept = |((_, check), ticks): ((&CallRequest<'_>, &Check), f64)| {
+            Some(check.algorithm.tick().span(u64::try_from(integer(ticks)?).ok()?))
+        };
+        self.checks().zip(numbers(parts.kept)).map(kept).collect()
     }
 
-    /// Reads up to the lines of errors.
-    fn begin<'w>(&self, tokens: &mut impl Iterator<Item = Token<'w>>) -> Result<Said<'w>, StoreError> {
+    /// Reads everything before the error lines.
+    fn begin<'r>(&self, tokens: &mut impl Iterator<Item = Token<'r>>) -> Result<ReplyParts<'r>, StoreError> {
         let values = match tokens.next() {
-            Some(Token::Array(values)) if values >= FIXED => values,
+            Some(Token::Array(values)) if values >= HEADER_VALUES => values,
             Some(Token::Error(line)) => return Err(error::classify_line(line).error()),
             _ => return Err(PROTOCOL_ERROR),
         };
@@ -122,64 +129,64 @@ impl Call<'_> {
         let Some(Token::BulkString(bytes)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
         let size = self.checks().map(|(_, check)| row_size(&check.algorithm)).sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
-        let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
-        // Only a request that commits all or none can be refused for another of its checks.
+        let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER_BYTES * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
+        // Only a request that commits all or none can be refused because of another of its checks.
         let has_groups = self.requests.iter().any(|request| request.checks.commit == Commit::AllOrNone);
-        if looks.len() % PLACE > 0 || looks.len() > if has_groups { PLACE * self.len() } else { 0 } {
+        if looks.len() % POSITION_BYTES > 0 || looks.len() > if has_groups { POSITION_BYTES * self.len() } else { 0 } {
             return Err(PROTOCOL_ERROR);
         }
-        Ok(Said { now, rows, kept, looks, lines: values - FIXED })
+        Ok(ReplyParts { now, rows, kept, looks, error_lines: values - HEADER_VALUES })
     }
 
-    fn verdict(&self, request: &CallRequest<'_>, check: &Check, (row, hits): (Row, i64), now: Micros) -> Result<Verdict, StoreError> {
-        let (used, reset, extra) = match row {
-            Row::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: request.max_hold }, hits).verdict),
-            Row::Decided { used, reset, extra } => (used, reset, extra),
-            Row::Failed(_) => return Err(PROTOCOL_ERROR),
+    fn verdict(&self, request: &CallRequest<'_>, check: &Check, (row, hits): (CheckRow, i64), now: Micros) -> Result<Verdict, StoreError> {
+        let (used, reset, retry) = match row {
+            CheckRow::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: request.max_hold }, hits).verdict),
+            CheckRow::Decided { used, reset, retry } => (used, reset, retry),
+            CheckRow::Failed(_) => return Err(PROTOCOL_ERROR),
         };
-        let allowed = extra == 0;
+        let allowed = retry == 0;
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
             return Ok(Verdict { allowed, ..fixed.judge(fixed.number(self.now), used, now, check.hits) });
         }
         let tick = check.algorithm.tick();
-        let retry_after = u64::try_from(extra).map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks)));
+        let retry_after = u64::try_from(retry).map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks)));
         let remaining = u32::try_from(u64::from(check.algorithm.capacity()).saturating_sub(used)).unwrap_or(u32::MAX);
         Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay: Span::ZERO })
     }
 }
 
-/// Bytes of a row of the reply.
+/// Bytes of the row of a check.
 fn row_size(algorithm: &Algorithm) -> usize {
-    algorithm.spec().reply_numbers * NUMBER
+    algorithm.spec().reply_numbers * NUMBER_BYTES
 }
 
-/// `None` for what the script never says.
-fn read_row(algorithm: &Algorithm, row: &[u8]) -> Option<Row> {
+/// Reads the row of a check. `None` for a row that the script never writes.
+fn read_row(algorithm: &Algorithm, row: &[u8]) -> Option<CheckRow> {
     let mut rest = numbers(row);
     let mut number = || rest.next();
     let (first, second, third) = (number()?, number()?, number()?);
     if first < 0.0 {
-        return Some(Row::Failed(usize::try_from(whole(-first)?).ok()?));
+        return Some(CheckRow::Failed(usize::try_from(integer(-first)?).ok()?));
     }
     // The script takes any whole numbers for a state and clamps them, and so do the steps.
     let Some(state) = algorithm.state_of_row([second, third, number().unwrap_or_default()]) else {
-        let count = |number| u64::try_from(whole(number)?).ok();
-        return Some(Row::Decided { used: count(first)?, reset: count(second)?, extra: whole(third)? });
+        let count = |number| u64::try_from(integer(number)?).ok();
+        return Some(CheckRow::Decided { used: count(first)?, reset: count(second)?, retry: integer(third)? });
     };
-    Some(Row::Found((first > 0.0).then_some(state)))
+    Some(CheckRow::Found((first > 0.0).then_some(state)))
 }
 
-/// Packed numbers.
+/// The numbers of packed bytes.
 fn numbers(packed: &[u8]) -> impl Iterator<Item = f64> {
-    packed.as_chunks::<NUMBER>().0.iter().map(|&bytes| f64::from_le_bytes(bytes))
+    packed.as_chunks::<NUMBER_BYTES>().0.iter().map(|&bytes| f64::from_le_bytes(bytes))
 }
 
-/// `None` for what is no whole number that Lua knows exactly.
-fn whole(number: f64) -> Option<i64> {
-    (number.fract() == 0.0 && number.abs() <= MOST as f64).then_some(number as i64)
+/// The number as an integer; `None` for a fraction and for a number that a double cannot hold exactly.
+fn integer(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() <= MAX_INTEGER as f64).then_some(number as i64)
 }
 
-/// A value that the redis crate read, as words. Nothing of ours is answered by what stands here as Nil without being it.
+/// The tokens of a value that the redis crate has parsed. Types that the script never answers become null, which no reader accepts.
 fn tokens(reply: &Value) -> Vec<Token<'_>> {
     match reply {
         Value::Array(values) => std::iter::once(Token::Array(values.len())).chain(values.iter().flat_map(tokens)).collect(),
