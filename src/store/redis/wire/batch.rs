@@ -91,7 +91,7 @@ pub(crate) struct ClockReading {
 #[derive(Debug)]
 pub(crate) struct Batch<'w> {
     work: SmallVec<[&'w Work; 16]>,
-    batch_options: BatchOptions,
+    options: BatchOptions,
     now: ClockReading,
     groups: SmallVec<[CommandGroup; 2]>,
 }
@@ -134,7 +134,7 @@ impl<'w> Batch<'w> {
         now: ClockReading,
         known_ttls: &mut KnownTtls,
     ) -> Self {
-        let mut batch = Self { work: work.into_iter().collect(), batch_options, now, groups: SmallVec::new() };
+        let mut batch = Self { work: work.into_iter().collect(), options: batch_options, now, groups: SmallVec::new() };
         for (index, work) in batch.work.iter().enumerate() {
             // All checks of a request that gives back go by script, so that its checks on one key keep their order.
             let by_script = batch_options.fixed_windows_by_script || work.checks.iter().any(|check| check.hits < 0);
@@ -289,7 +289,7 @@ impl<'w> Batch<'w> {
                 max_hold: work.budget.max_hold,
             });
         }
-        Call { requests, now: self.now.time, is_time_given: false, jitter_secs: self.batch_options.expiry_jitter_secs }
+        Call { requests, now: self.now.time, is_time_given: false, jitter_secs: self.options.expiry_jitter_secs }
     }
 
     fn check(&self, item: CheckRef) -> (&Checks, &Check) {
@@ -315,7 +315,7 @@ impl<'w> Batch<'w> {
     /// The TTL of the counter of the current window in seconds: the rest of the window, the grace, and the jitter.
     fn ttl_secs(&self, fixed: &FixedWindow) -> u64 {
         let left = fixed.end(fixed.number(self.now.time)).since(self.now.time).secs_rounded_up();
-        left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.batch_options.expiry_jitter_secs))
+        left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.options.expiry_jitter_secs))
     }
 }
 

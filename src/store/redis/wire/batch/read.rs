@@ -58,7 +58,7 @@ impl Batch<'_> {
                         replies[work].redirects.push((self.work[work].picked[pick], redirect));
                     }
                 }
-                Err(GroupError { error, cause }) => match cause.filter(|_| self.batch_options.by_slot).and_then(Redirect::read) {
+                Err(GroupError { error, cause }) => match cause.filter(|_| self.options.by_slot).and_then(Redirect::read) {
                     None => group.items.iter().for_each(|&CheckRef { work, pick }| replies[work].answers[pick] = Err(error)),
                     Some(redirect) => self.redirect_group(group, group_tokens, error, &redirect, replies),
                 },
@@ -150,7 +150,7 @@ impl Batch<'_> {
         };
         for (index, ((_, check, fixed), answer)) in self.counted_checks(group).zip(answers).enumerate() {
             let reply = value(tokens)?;
-            if let (true, Some(redirect)) = (self.batch_options.by_slot, server_error(reply).and_then(Redirect::read)) {
+            if let (true, Some(redirect)) = (self.options.by_slot, server_error(reply).and_then(Redirect::read)) {
                 redirects.push((index, redirect));
             }
             *answer = counted_value(check, reply).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
