@@ -1,4 +1,7 @@
-//! What metrics and health show of Redis: deployments by what they count (`main`, `per_second`), and each of their servers.
+//! The Redis deployments of the process, and their samples in a scrape.
+//!
+//! The store knows no metrics and the metrics know no Redis: this file reads the counters of the one and makes samples for the other. It sends
+//! nothing to Redis.
 
 use std::sync::Arc;
 
@@ -7,13 +10,13 @@ use crate::metrics::Sample;
 use crate::metrics::families::{self, Family};
 use crate::store::redis::{Deployment, Server};
 
-/// Deployments, with what metrics call them.
+/// The deployments, with their names in metrics.
 pub(super) type Deployments = Vec<(DeploymentName, Arc<Deployment>)>;
 
-/// What a deployment counts.
+/// The name of a deployment in metrics, after the limits that it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeploymentName {
-    /// All limits, or all but those per second.
+    /// All limits, or all except those per second.
     Main,
     /// Limits per second.
     PerSecond,
@@ -27,7 +30,7 @@ impl DeploymentName {
         }
     }
 
-    /// The families for open connections and for all that were opened.
+    /// The families of open connections, and of connections opened since the start.
     const fn connection_families(self) -> (&'static Family, &'static Family) {
         match self {
             Self::Main => (&families::REDIS_CONNECTIONS_OPEN, &families::REDIS_CONNECTIONS_OPENED),
@@ -36,20 +39,20 @@ impl DeploymentName {
     }
 }
 
-/// All that a scrape shows of Redis.
+/// The samples of all deployments and their servers.
 pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, deployment) in deployments {
-        of_deployment(*name, deployment, &mut samples);
-        // A server that was not found yet has no address, which is its label.
+        deployment_samples(*name, deployment, &mut samples);
+        // The address is a label. A primary that the Sentinels have not named yet has none.
         for server in deployment.servers().iter().filter(|server| !server.address.is_empty()) {
-            of_server(*name, server, &mut samples);
+            server_samples(*name, server, &mut samples);
         }
     }
     samples
 }
 
-fn of_deployment(name: DeploymentName, deployment: &Deployment, samples: &mut Vec<Sample>) {
+fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &mut Vec<Sample>) {
     let (open, opened) = name.connection_families();
     let connections = deployment.connections();
     samples.extend([open.count(&[], connections.open as u64), opened.count(&[], connections.opened)]);
@@ -58,17 +61,16 @@ fn of_deployment(name: DeploymentName, deployment: &Deployment, samples: &mut Ve
     samples.push(families::REDIS_RETRIES.count(&[name.label()], deployment.retries()));
 }
 
-fn of_server(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
-    let labels = [name.label(), &*server.address];
-    let [redis, address] = labels;
-    let state = match server.state {
+fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
+    let (redis, address) = (name.label(), &*server.address);
+    let breaker_state = match server.state {
         State::Closed => 0.0,
         State::Open => 1.0,
         State::Ramp { .. } => 2.0,
     };
     let (status, report, counts) = (&server.status, &server.status.report, server.counts);
     let values = [
-        (&families::REDIS_BREAKER_STATE, Some(state)),
+        (&families::REDIS_BREAKER_STATE, Some(breaker_state)),
         (&families::REDIS_UP, Some(f64::from(u8::from(status.is_up)))),
         (&families::REDIS_ROUND_TRIP, status.round_trip.map(|time| time.as_secs_f64())),
         (&families::REDIS_CLOCK_OFFSET, status.clock_ahead_micros.map(|micros| micros as f64 / 1e6)),
@@ -80,7 +82,7 @@ fn of_server(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
         (&families::REDIS_BATCHED_REQUESTS, Some(counts.requests as f64)),
         (&families::REDIS_ABANDONED, Some(counts.abandoned as f64)),
     ];
-    samples.extend(values.into_iter().filter_map(|(family, value)| Some(family.sample(&labels, value?))));
+    samples.extend(values.into_iter().filter_map(|(family, value)| Some(family.sample(&[redis, address], value?))));
     let transitions = server.transitions;
     for (to, reason, count) in [
         ("open", "outage", transitions.opened_by_outage),
@@ -92,5 +94,5 @@ fn of_server(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
         samples.push(families::REDIS_BREAKER_TRANSITIONS.count(&[redis, address, to, reason], count));
     }
     samples.extend(report.version.iter().map(|version| families::REDIS_SERVER_INFO.count(&[redis, address, version], 1)));
-    samples.extend(status.diagnostics.iter().map(|advice| families::REDIS_ADVICE.count(&[redis, address, advice.name], 1)));
+    samples.extend(status.diagnostics.iter().map(|diagnostic| families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1)));
 }

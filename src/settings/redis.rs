@@ -1,5 +1,7 @@
-//! The settings of Redis: their flags, and what several of them mean together. Each variable of the main Redis has a twin for the Redis of
-//! per-second limits; both use the same certificates.
+//! The settings of Redis: their flags, and the rules that several of them follow together.
+//!
+//! The Redis of limits per second has the same settings as the main one, under `REDIS_PERSECOND_`. Both use the same certificates. This file
+//! decides which settings are needed or have no effect; the forms of addresses and logins belong to the store's `RawOptions`.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -9,7 +11,7 @@ use clap::{ArgAction, Args};
 use super::{Backend, SettingError, parse};
 use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
-/// Where Redis is, and how it is reached.
+/// The flags of the main Redis, and those that both deployments share.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
@@ -83,7 +85,7 @@ pub(super) struct RedisFlags {
     per_second: PerSecondFlags,
 }
 
-/// The Redis of limits per second, which are most of the load.
+/// The flags of the Redis of limits per second.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis for limits per second")]
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
@@ -122,19 +124,20 @@ struct PerSecondFlags {
     redis_persecond_tls: bool,
 }
 
-fn text(set: Option<&str>) -> &str {
-    set.unwrap_or_default()
+/// The value of a setting; empty if it is not set.
+fn text(value: Option<&str>) -> &str {
+    value.unwrap_or_default()
 }
 
 impl RedisFlags {
-    /// Whether the settings name a Redis.
+    /// Whether `REDIS_URL` is set.
     ///
     /// # Errors
-    /// A setting of Redis without `REDIS_URL`.
+    /// `REDIS_URL` is not set, but another setting needs it.
     pub(super) fn is_set(&self) -> Result<bool, SettingError> {
         let is_single = ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
-            "" if is_single => match self.needs_a_url() {
+            "" if is_single => match self.setting_without_url() {
                 Some(name) => Err(SettingError(format!(
                     "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"
                 ))),
@@ -145,51 +148,51 @@ impl RedisFlags {
         }
     }
 
-    /// A setting that makes sense only with Redis. Without this check, each replica would count in its own memory, unnoticed.
-    fn needs_a_url(&self) -> Option<&'static str> {
-        let twin = &self.per_second;
+    /// The name of a setting that needs `REDIS_URL`. Without this check, each replica would silently count in its own memory.
+    fn setting_without_url(&self) -> Option<&'static str> {
         let texts = [
             ("REDIS_SOCKET_TYPE", &self.redis_socket_type),
             ("REDIS_AUTH", &self.redis_auth),
             ("REDIS_AUTH_FILE", &self.redis_auth_file),
             ("REDIS_TLS_CACERT", &self.redis_tls_cacert),
             ("REDIS_TLS_CLIENT_CERT", &self.redis_tls_client_cert),
-            ("REDIS_PERSECOND_URL", &twin.redis_persecond_url),
+            ("REDIS_PERSECOND_URL", &self.per_second.redis_persecond_url),
         ];
-        let switches = [("REDIS_TLS", self.redis_tls), ("REDIS_PERSECOND", twin.redis_persecond)];
-        let set = texts.into_iter().map(|(name, set)| (name, !text(set.as_deref()).is_empty()));
+        let switches = [("REDIS_TLS", self.redis_tls), ("REDIS_PERSECOND", self.per_second.redis_persecond)];
+        let set = texts.into_iter().map(|(name, value)| (name, !text(value.as_deref()).is_empty()));
         set.chain(switches).find_map(|(name, is_set)| is_set.then_some(name))
     }
 
-    /// Both deployments, with the files that the settings name; settings without effect are added to `warnings`.
+    /// The options of one or both deployments. Reads the files that the settings name, and adds settings without effect to `warnings`.
     ///
     /// # Errors
-    /// A setting that is missing or cannot be used.
+    /// A setting is missing or invalid.
     pub(super) fn backend(&self, key_prefix: &str, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
         if !self.is_set()? {
             return Err(SettingError("BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned()));
         }
-        let main = self.options("REDIS_", &self.written(), self.redis_pool_size, key_prefix)?;
-        let twin = &self.per_second;
-        let per_second = match (twin.redis_persecond, text(twin.redis_persecond_url.as_deref())) {
+        let main = self.options("REDIS_", &self.raw(), self.redis_pool_size, key_prefix)?;
+        let flags = &self.per_second;
+        let per_second = match (flags.redis_persecond, text(flags.redis_persecond_url.as_deref())) {
             (false, _) => None,
             (true, "") => {
                 return Err(SettingError("REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379".to_owned()));
             }
-            (true, _) => Some(self.options("REDIS_PERSECOND_", &twin.written(), twin.redis_persecond_pool_size, key_prefix)?),
+            (true, _) => Some(self.options("REDIS_PERSECOND_", &flags.raw(), flags.redis_persecond_pool_size, key_prefix)?),
         };
         self.warn(&main, per_second.as_ref(), warnings);
         Ok(Backend::Redis { main, per_second })
     }
 
+    /// The options of the deployment whose settings begin with `prefix`.
     fn options(
         &self,
         prefix: &str,
-        written: &RawOptions<'_>,
+        raw: &RawOptions<'_>,
         pool_size: Option<NonZeroU32>,
         key_prefix: &str,
     ) -> Result<Options, SettingError> {
-        let options = Options::parse(written, &self.files()).map_err(|error| match error.setting() {
+        let options = Options::parse(raw, &self.files()).map_err(|error| match error.setting() {
             Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
             None => SettingError(error.to_string()),
         })?;
@@ -202,7 +205,7 @@ impl RedisFlags {
         })
     }
 
-    fn written(&self) -> RawOptions<'_> {
+    fn raw(&self) -> RawOptions<'_> {
         RawOptions {
             kind: &self.redis_type,
             url: text(self.redis_url.as_deref()),
@@ -225,36 +228,36 @@ impl RedisFlags {
         }
     }
 
+    /// Adds a warning for each group of settings that have no effect.
     fn warn(&self, main: &Options, per_second: Option<&Options>, warnings: &mut Vec<String>) {
         let files = self.files();
-        let of_tls = [
+        let tls_settings = [
             ("REDIS_TLS_CACERT", files.ca_cert.is_some()),
             ("REDIS_TLS_CLIENT_CERT", files.client_cert.is_some()),
             ("REDIS_TLS_CLIENT_KEY", files.client_key.is_some()),
             ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", self.redis_tls_skip_hostname_verification),
         ];
         if main.tls.is_none() && per_second.is_none_or(|options| options.tls.is_none()) {
-            no_effect(&of_tls, "nothing speaks TLS; set REDIS_TLS=true, or write rediss:// in REDIS_URL", warnings);
+            no_effect(&tls_settings, "TLS to Redis is off; set REDIS_TLS=true, or write rediss:// in REDIS_URL", warnings);
         }
-        let twin = &self.per_second;
-        let of_sentinel = |is_sentinel: bool, prefix: &str, written: &RawOptions<'_>, warnings: &mut Vec<String>| {
+        let sentinel_settings = |is_sentinel: bool, prefix: &str, raw: &RawOptions<'_>, warnings: &mut Vec<String>| {
             if !is_sentinel {
                 let (auth, file) = (format!("{prefix}SENTINEL_AUTH"), format!("{prefix}SENTINEL_AUTH_FILE"));
-                let set = [(auth.as_str(), !written.sentinel_auth.is_empty()), (file.as_str(), !written.sentinel_auth_file.is_empty())];
-                no_effect(&set, &format!("{prefix}TYPE is not sentinel"), warnings);
+                let settings = [(auth.as_str(), !raw.sentinel_auth.is_empty()), (file.as_str(), !raw.sentinel_auth_file.is_empty())];
+                no_effect(&settings, &format!("{prefix}TYPE is not sentinel"), warnings);
             }
         };
         let is_sentinel = |options: &Options| matches!(options.topology, Topology::Sentinel { .. });
-        of_sentinel(is_sentinel(main), "REDIS_", &self.written(), warnings);
+        sentinel_settings(is_sentinel(main), "REDIS_", &self.raw(), warnings);
         match per_second {
-            Some(options) => of_sentinel(is_sentinel(options), "REDIS_PERSECOND_", &twin.written(), warnings),
-            None => no_effect(&twin.set(), "REDIS_PERSECOND is not true", warnings),
+            Some(options) => sentinel_settings(is_sentinel(options), "REDIS_PERSECOND_", &self.per_second.raw(), warnings),
+            None => no_effect(&self.per_second.set(), "REDIS_PERSECOND is not true", warnings),
         }
     }
 }
 
 impl PerSecondFlags {
-    fn written(&self) -> RawOptions<'_> {
+    fn raw(&self) -> RawOptions<'_> {
         RawOptions {
             kind: &self.redis_persecond_type,
             url: text(self.redis_persecond_url.as_deref()),
@@ -267,11 +270,12 @@ impl PerSecondFlags {
         }
     }
 
-    /// The settings that are worth a warning without REDIS_PERSECOND; sizes and types often stay in a manifest.
+    /// The settings that are worth a warning without REDIS_PERSECOND, and whether they are set. Sizes and types are left out, because they often
+    /// stay in a manifest.
     fn set(&self) -> [(&'static str, bool); 4] {
         let url = text(self.redis_persecond_url.as_deref());
         [
-            // The default of envoyproxy/ratelimit.
+            // The second value is the default of envoyproxy/ratelimit.
             ("REDIS_PERSECOND_URL", !url.is_empty() && url != "/var/run/nutcracker/ratelimitpersecond.sock"),
             ("REDIS_PERSECOND_AUTH", !text(self.redis_persecond_auth.as_deref()).is_empty()),
             ("REDIS_PERSECOND_AUTH_FILE", !text(self.redis_persecond_auth_file.as_deref()).is_empty()),
@@ -280,7 +284,7 @@ impl PerSecondFlags {
     }
 }
 
-/// Adds one warning that names all settings that are set.
+/// Adds one warning that names all of `settings` that are set.
 fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
     let set: Vec<_> = settings.iter().filter(|(_, is_set)| *is_set).map(|&(name, _)| name).collect();
     match set.as_slice() {

@@ -1,4 +1,4 @@
-//! Settings of Redis as flags give them.
+//! The settings of Redis: flags with their options, errors and warnings.
 
 use clap::Parser;
 
@@ -10,28 +10,29 @@ struct Cli {
     flags: RedisFlags,
 }
 
-fn read(arguments: &[&str]) -> (Result<Backend, SettingError>, Vec<String>) {
+fn parse_flags(arguments: &[&str]) -> (Result<Backend, SettingError>, Vec<String>) {
     let mut warnings = Vec::new();
     let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
     (flags.backend("", &mut warnings), warnings)
 }
 
-fn both(arguments: &[&str]) -> (Options, Option<Options>) {
-    match read(arguments) {
+/// The options of the main deployment and of the one of limits per second.
+fn options(arguments: &[&str]) -> (Options, Option<Options>) {
+    match parse_flags(arguments) {
         (Ok(Backend::Redis { main, per_second }), warnings) if warnings.is_empty() => (main, per_second),
         other => panic!("{arguments:?}: {other:?}"),
     }
 }
 
 #[test]
-fn one_redis_for_all_units_or_two() {
-    let (main, per_second) = both(&["--redis-url", "a:1", "--redis-pool-size", "3", "--fixed-windows-by-script"]);
+fn limits_per_second_have_a_redis_of_their_own_if_it_is_set() {
+    let (main, per_second) = options(&["--redis-url", "a:1", "--redis-pool-size", "3", "--fixed-windows-by-script"]);
     assert_eq!((main.topology.to_string().as_str(), main.pool_size.get(), main.expiry_jitter_secs), ("a:1", 3, 300));
     assert!(main.fixed_windows_by_script && main.tls.is_none() && per_second.is_none());
-    let twins = "--redis-url=a:1 --redis-auth=x --redis-persecond --redis-persecond-url=m,b:2 --redis-persecond-type=SENTINEL \
+    let two_deployments = "--redis-url=a:1 --redis-auth=x --redis-persecond --redis-persecond-url=m,b:2 --redis-persecond-type=SENTINEL \
                  --redis-persecond-pool-size=4 --redis-persecond-auth=u:y --redis-persecond-sentinel-auth=z --redis-persecond-tls \
                  --redis-persecond-socket-type=tcp --expiration-jitter-max-seconds=7";
-    let (main, per_second) = both(&twins.split_whitespace().collect::<Vec<_>>());
+    let (main, per_second) = options(&two_deployments.split_whitespace().collect::<Vec<_>>());
     let per_second = per_second.expect("two");
     assert_eq!((per_second.topology.to_string().as_str(), per_second.pool_size.get()), ("m, known to b:2", 4));
     assert_eq!((main.pool_size.get(), main.expiry_jitter_secs, per_second.expiry_jitter_secs), (10, 7, 7));
@@ -41,12 +42,12 @@ fn one_redis_for_all_units_or_two() {
 }
 
 #[test]
-fn every_kind_of_redis_is_read() {
+fn every_type_of_redis_is_parsed() {
     for (kind, url, shown) in [("single", "a:1", "a:1"), ("Sentinel", "m,a:1", "m, known to a:1"), ("CLUSTER", "a:1,b:2", "a:1, b:2")] {
-        assert_eq!(both(&["--redis-type", kind, "--redis-url", url]).0.topology.to_string(), shown);
+        assert_eq!(options(&["--redis-type", kind, "--redis-url", url]).0.topology.to_string(), shown);
     }
-    assert!(both(&["--redis-url", "rediss://a:1"]).0.tls.is_some());
-    assert!(both(&["--redis-url", "a:1", "--redis-tls", "--redis-tls-skip-hostname-verification"]).0.tls.is_some());
+    assert!(options(&["--redis-url", "rediss://a:1"]).0.tls.is_some());
+    assert!(options(&["--redis-url", "a:1", "--redis-tls", "--redis-tls-skip-hostname-verification"]).0.tls.is_some());
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn errors_name_the_setting() {
         (&["--redis-url", "a:1", "--redis-persecond"], "REDIS_PERSECOND needs REDIS_PERSECOND_URL"),
         (&["--redis-url", "a:1", "--redis-persecond", "--redis-persecond-url", "s3cret"], "REDIS_PERSECOND_URL: "),
     ] {
-        let error = read(arguments).0.expect_err("an invalid setting").to_string();
+        let error = parse_flags(arguments).0.expect_err("an invalid setting").to_string();
         assert!(error.starts_with(start) && !error.contains("s3cret"), "{error}");
     }
 }
@@ -73,7 +74,7 @@ fn errors_name_the_setting() {
 #[test]
 fn settings_without_effect_are_reported_once() {
     let warnings = |more: &[&str]| {
-        let (backend, warnings) = read(&[&["--redis-url", "a:1"], more].concat());
+        let (backend, warnings) = parse_flags(&[&["--redis-url", "a:1"], more].concat());
         assert!(backend.is_ok(), "{more:?}");
         warnings
     };

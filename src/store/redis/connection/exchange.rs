@@ -1,7 +1,8 @@
-//! One connection to Redis: write what was packed, read exactly its replies.
+//! One connection to Redis: it writes the packed commands and reads exactly one reply to each.
 //!
-//! A connection knows whether it may be used again: not after an error, and not when a caller left between its commands and their last reply, for
-//! then the next caller would read somebody else's answer. It never tries anything twice; what is lost is the caller's to judge.
+//! RESP matches replies to commands by their order alone (redis.io, "Redis serialization protocol specification", "Pipelining"). A caller that
+//! stops waiting before the last reply leaves replies behind, which the next caller would take for its own. So a connection is not reused after
+//! such an exchange, nor after an error. It never sends a command twice: the caller knows which commands may be repeated.
 
 use std::io;
 
@@ -15,29 +16,31 @@ use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer};
 use crate::verdict::StoreError;
 
-/// A connection is replaced after about this long, so that a changed name or a machine that lost its role is left soon.
-const LIFETIME: Duration = Duration::from_secs(60);
+/// The longest lifetime of a connection, so that Weir soon leaves an address that its host name no longer has, or a server that lost its role.
+const MAX_LIFETIME: Duration = Duration::from_secs(60);
 
+/// A connection that has passed its handshake, with the buffers of its current exchange.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Socket,
-    out: CommandBuffer,
+    outgoing: CommandBuffer,
     received: ReplyBuffer,
     replies: Vec<Value>,
+    /// Bytes of `outgoing` that the socket took.
     written: usize,
-    /// What the system said when the connection broke.
+    /// The I/O error that broke the connection.
     cause: Option<io::Error>,
     state: State,
     is_given_up: bool,
     retire_at: Instant,
-    /// What this connection has told the server of its counters.
+    /// The counters that got a TTL over this connection.
     known_ttls: KnownTtls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ready,
-    /// Commands are under way; whoever finds a connection like this was not the one who asked.
+    /// An exchange has begun. A connection that stays like this was left by a caller that stopped waiting for the replies.
     Busy,
     Broken,
 }
@@ -46,51 +49,52 @@ impl Connection {
     pub(super) fn new(socket: Socket) -> Self {
         Self {
             socket,
-            out: CommandBuffer::default(),
+            outgoing: CommandBuffer::default(),
             received: ReplyBuffer::default(),
             replies: Vec::new(),
             written: 0,
             cause: None,
             state: State::Ready,
             is_given_up: false,
-            retire_at: Instant::now() + LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
+            // Between 45 s and 60 s, so that connections that were opened together are not replaced together.
+            retire_at: Instant::now() + MAX_LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
             known_ttls: KnownTtls::default(),
         }
     }
 
-    /// The replies to the last query, of those that came.
+    /// The replies to the last query; fewer than its commands if the connection broke.
     pub(super) fn replies(&self) -> &[Value] {
         &self.replies
     }
 
-    /// All bytes that came in during the last exchange.
+    /// The bytes received during the last exchange.
     pub(super) fn received(&self) -> &[u8] {
         self.received.bytes()
     }
 
-    /// What the system said when the connection broke.
+    /// Takes the I/O error that broke the connection.
     pub(super) fn take_cause(&mut self) -> Option<io::Error> {
         self.cause.take()
     }
 
-    /// Where the next batch is packed; empty.
+    /// The buffer for the commands of the next exchange, emptied.
     pub(crate) fn outgoing(&mut self) -> &mut CommandBuffer {
-        self.out.clear();
-        &mut self.out
+        self.outgoing.clear();
+        &mut self.outgoing
     }
 
-    /// Which counters the server was told to let expire.
+    /// The counters that got a TTL over this connection.
     pub(crate) fn known_ttls(&mut self) -> &mut KnownTtls {
         &mut self.known_ttls
     }
 
-    /// Sends what was packed and reads a reply to each command.
+    /// Writes the packed commands and reads one reply to each, by `deadline`.
     ///
     /// # Errors
-    /// `NotExecuted` when not a byte of it left, because it was too late or could not be written, else `Unknown`. Whatever stood between
-    /// writing and the last reply breaks the connection.
+    /// `NotExecuted` if no byte was sent: the connection is broken, the deadline has passed, or the socket took nothing. `Unknown` if some were
+    /// sent: Redis may have executed the commands. Except when the deadline has already passed at the call, an error breaks the connection.
     pub(crate) async fn exchange(&mut self, deadline: Instant) -> Result<Parser<'_>, StoreError> {
-        // What was read of a broken connection may be the answer to something else.
+        // The next bytes of a broken connection may be replies to earlier commands.
         if self.is_broken() {
             return Err(StoreError::NotExecuted(error::IO));
         }
@@ -113,22 +117,22 @@ impl Connection {
         }
     }
 
-    /// The same, with the replies as values: for what is asked rarely.
+    /// As [`Connection::exchange`], with the replies as values. It allocates, and is for commands outside the request path.
     ///
     /// # Errors
-    /// Those of [`Connection::exchange`].
+    /// Those of [`Connection::exchange`], and `Unknown` if a reply is not valid RESP.
     pub(crate) async fn query(&mut self, deadline: Instant) -> Result<&[Value], StoreError> {
         self.replies.clear();
         let exchanged = self.exchange(deadline).await.map(drop);
-        // Also those that came before it broke.
+        // Replies that came before an error are kept: they may name its reason.
         let (mut parser, mut bytes) = (redis::Parser::new(), self.received.tokens().bytes());
-        while self.replies.len() < self.out.commands()
+        while self.replies.len() < self.outgoing.commands()
             && let Ok(value) = parser.parse_value(&mut bytes)
         {
             self.replies.push(value);
         }
         exchanged?;
-        if self.replies.len() < self.out.commands() {
+        if self.replies.len() < self.outgoing.commands() {
             self.state = State::Broken;
             return Err(StoreError::Unknown(error::PROTOCOL));
         }
@@ -136,81 +140,82 @@ impl Connection {
     }
 
     async fn round_trip(&mut self) -> Result<(), &'static str> {
-        while self.written < self.out.bytes().len() {
-            match self.socket.write(&self.out.bytes()[self.written..]).await {
+        while self.written < self.outgoing.bytes().len() {
+            match self.socket.write(&self.outgoing.bytes()[self.written..]).await {
                 Ok(count) if count > 0 => self.written += count,
                 Ok(_) => return Err(error::IO),
                 Err(cause) => {
                     self.cause = Some(cause);
-                    // What TLS could not send whole it may have sent in part.
+                    // TLS may have sent a part of the bytes whose write failed.
                     self.written = self.written.max(usize::from(self.socket.is_tls()));
                     return Err(error::IO);
                 }
             }
         }
-        self.socket.flush().await.map_err(|cause| self.broke(cause))?;
-        for _ in 0..self.out.commands() {
+        self.socket.flush().await.map_err(|cause| self.io_error(cause))?;
+        for _ in 0..self.outgoing.commands() {
             self.receive().await?;
         }
         if self.received.has_unparsed() { Err(error::PROTOCOL) } else { Ok(()) }
     }
 
-    /// Reads until another reply is whole.
+    /// Reads until the buffer holds one more complete reply.
     async fn receive(&mut self) -> Result<(), &'static str> {
-        while !self.received.parse_reply().map_err(strange)? {
-            match self.socket.read(self.received.spare().map_err(strange)?).await {
+        while !self.received.parse_reply().map_err(protocol_error)? {
+            match self.socket.read(self.received.spare().map_err(protocol_error)?).await {
                 Ok(0) => return Err(error::IO),
                 Ok(count) => self.received.fill(count),
-                Err(cause) => return Err(self.broke(cause)),
+                Err(cause) => return Err(self.io_error(cause)),
             }
         }
         Ok(())
     }
 
-    /// What the server says without being asked, to whoever subscribed to it. Waits for as long as it takes.
+    /// Reads the next message of a subscription (redis.io, "Redis Pub/Sub"). Waits without a deadline.
     ///
     /// # Errors
-    /// The name of what broke the connection.
+    /// The name of the error that broke the connection.
     pub(crate) async fn listen(&mut self) -> Result<Value, &'static str> {
         self.received.discard_parsed();
-        let heard = self.receive().await.and_then(|()| parse_redis_value(self.received.tokens().bytes()).map_err(|_| error::PROTOCOL));
-        if heard.is_err() {
+        let message = self.receive().await.and_then(|()| parse_redis_value(self.received.tokens().bytes()).map_err(|_| error::PROTOCOL));
+        if message.is_err() {
             self.state = State::Broken;
         }
-        heard
+        message
     }
 
-    fn broke(&mut self, cause: io::Error) -> &'static str {
+    /// Keeps `cause` for the log and returns the name of the error.
+    fn io_error(&mut self, cause: io::Error) -> &'static str {
         self.cause = Some(cause);
         error::IO
     }
 
-    /// Keeps the connection from being used again.
+    /// Forbids further use of the connection after the current exchange.
     pub(crate) fn give_up(&mut self) {
         self.is_given_up = true;
     }
 
-    /// Whether something went wrong with it.
+    /// Whether an exchange failed or was not waited for.
     pub(crate) fn is_broken(&self) -> bool {
         self.state != State::Ready
     }
 
-    /// Whether another exchange may use the connection: the last one ended, nothing failed, and nobody gave the connection up.
+    /// Whether another exchange may use the connection: the last one is complete, and [`Connection::give_up`] was not called.
     pub(crate) fn is_reusable(&self) -> bool {
         self.state == State::Ready && !self.is_given_up
     }
 
-    /// Whether it should be replaced when there is another one.
+    /// Whether its lifetime has passed: it should be replaced once another connection is ready.
     pub(crate) fn is_old(&self) -> bool {
         Instant::now() >= self.retire_at
     }
 
-    /// Whether the other side has closed the connection, or said something unasked, since it was last used. Asks nobody.
+    /// Whether the server has neither closed the connection nor sent anything since the last exchange. Sends nothing and does not wait.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.socket.is_quiet()
     }
 }
 
-fn strange(_: ProtocolError) -> &'static str {
+fn protocol_error(_: ProtocolError) -> &'static str {
     error::PROTOCOL
 }

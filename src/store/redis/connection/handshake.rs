@@ -1,7 +1,7 @@
-//! Makes a connection ready for use: connects, logs in, selects the database, and learns what it has to know about the server, in one round
-//! trip.
+//! The handshake of a connection: it connects, then logs in, selects the database and checks the server in one round trip.
 //!
-//! Says why a connection cannot be made. It never repeats a password, nor a text of the server.
+//! It exists so that every connection of a lane can count, and so that a failed attempt names its cause. It sends no HELLO: a connection
+//! without it speaks RESP2 (redis.io, command HELLO). An error never repeats a password or a text of the server, which may quote one.
 
 use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
@@ -14,23 +14,23 @@ use crate::store::redis::wire::values::time;
 use crate::time::Micros;
 use crate::verdict::StoreError;
 
-/// What a connection is for.
+/// What a connection is used for, which decides the commands of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Counting; the server has to know transactions.
+    /// To count. The server has to support transactions.
     Count,
-    /// The same, on a server that has to say that it is a primary.
+    /// To count, on a server that has to report the role of a primary.
     CountOnPrimary,
-    /// Asking a node of a cluster who the others are.
+    /// To ask a cluster node for the slots of all nodes.
     QueryCluster,
-    /// Asking a Sentinel, which has passwords of its own.
+    /// To ask a Sentinel for the primary, with the Sentinels' login.
     QuerySentinel,
-    /// Looking at a server that may not be able to count at all; logs in and no more.
+    /// To inspect a server that may not be able to count. The handshake logs in, selects the database, and checks nothing else.
     Inspect,
 }
 
 impl Purpose {
-    fn is_to_count(self) -> bool {
+    fn counts(self) -> bool {
         matches!(self, Self::Count | Self::CountOnPrimary)
     }
 
@@ -39,14 +39,18 @@ impl Purpose {
     }
 }
 
-/// A new connection, and the time that the server's clock showed; 0 when it was not asked.
+/// A new connection.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
+    /// Unix time of the server's clock, from TIME; 0 if the purpose is not to count.
     pub(crate) time: Micros,
 }
 
-/// Connects, logs in, and learns what it has to know about the server, in one round trip.
+/// Connects to `address` and performs the handshake, within `options.connect_timeout`.
+///
+/// # Errors
+/// The name of the error, and its cause if the log may show it. The server's text is not part of it.
 pub(crate) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
     let error = match timeout_at(deadline, handshake(address, options, purpose, deadline)).await {
@@ -54,20 +58,21 @@ pub(crate) async fn open(address: &Address, options: &Options, purpose: Purpose)
         Ok(Err(error)) => error,
         Err(_) => ConnectError { name: error::CONNECT_TIMEOUT, cause: None },
     };
-    // Certificates may have been replaced; the next attempt has the new ones.
+    // The certificate files may have been replaced. The next attempt uses the new ones.
     if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name) {
-        tls.read_again();
+        tls.reload();
     }
     Err(error)
 }
 
 async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, ConnectError> {
     let login = purpose.login(options);
-    let who = login.read().await.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
+    let credentials = login.read().await.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
     let mut connection = Connection::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
     let mut steps = Vec::new();
     let out = connection.outgoing();
-    if let Some((username, password)) = who {
+    // AUTH without a user name means the user `default` (redis.io, command AUTH).
+    if let Some((username, password)) = credentials {
         let command = out.command("AUTH");
         if let Some(username) = username {
             command.arg(username);
@@ -96,50 +101,50 @@ async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadl
         out.end();
         steps.push(error::UNSUPPORTED);
     }
-    // The timeout around all of this is shorter.
+    // `open` ends the handshake at `deadline`. This later one keeps the two timeouts from racing.
     if let Err(error) = connection.query(deadline + options.connect_timeout).await {
-        // Some say why, and hang up.
-        let said = steps.iter().zip(connection.replies()).find_map(|(&step, reply)| refused(step, reply));
-        return Err(
-            said.map_or_else(|| why_closed(&mut connection, error::name(error), options), |name| ConnectError { name, cause: None })
-        );
+        // A server that has too many clients sends an error reply and closes the connection.
+        return Err(match first_error(&steps, connection.replies()) {
+            Some(name) => ConnectError { name, cause: None },
+            None => explain_failure(&mut connection, error::name(error), options),
+        });
     }
-    if let Some(name) = steps.iter().zip(connection.replies()).find_map(|(&step, reply)| refused(step, reply)) {
-        let cause = (name == error::AUTH).then(|| sent(login).to_owned());
+    if let Some(name) = first_error(&steps, connection.replies()) {
+        let cause = (name == error::AUTH).then(|| credentials_sent(login).to_owned());
         return Err(ConnectError { name, cause });
     }
     let time = match connection.replies().last() {
         Some(Value::Array(values)) => values.first().and_then(time),
-        _ if !purpose.is_to_count() => Some(Micros::default()),
+        _ if !purpose.counts() => Some(Micros::default()),
         _ => None,
     };
     let time = time.ok_or(ConnectError { name: error::PROTOCOL, cause: None })?;
     Ok(Opened { connection, time })
 }
 
-/// What ended the login, with a hint where one side may speak TLS and the other one not.
-fn why_closed(connection: &mut Connection, name: &'static str, options: &Options) -> ConnectError {
+/// The error of a connection that failed during the handshake, with a hint if only one side may speak TLS.
+fn explain_failure(connection: &mut Connection, name: &'static str, options: &Options) -> ConnectError {
     match (name, connection.take_cause()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
             ConnectError { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
         }
         (error::IO, cause) => {
-            let told = cause.map_or(ConnectError { name, cause: None }, |cause| socket::connect_error(name, &cause));
+            let explained = cause.map_or(ConnectError { name, cause: None }, |cause| socket::connect_error(name, &cause));
             let hint = if options.tls.is_some() { socket::MAY_WANT_A_CERTIFICATE } else { socket::MAY_SPEAK_TLS };
-            match told {
+            match explained {
                 ConnectError { name: error::IO, cause } => {
-                    let cause = cause.unwrap_or_else(|| "closed by the other side".to_owned());
-                    ConnectError { name, cause: Some(format!("{cause}, during the login; {hint}")) }
+                    let cause = cause.unwrap_or_else(|| "Redis closed the connection".to_owned());
+                    ConnectError { name, cause: Some(format!("{cause}, during the handshake; {hint}")) }
                 }
-                about_tls => about_tls,
+                tls => tls,
             }
         }
         (name, cause) => ConnectError { name, cause: cause.map(|cause| cause.to_string()) },
     }
 }
 
-/// What a person should know about a refused login, and nothing more.
-fn sent(login: &Login) -> &'static str {
+/// The kinds of credentials that a refused login sent, without their values.
+fn credentials_sent(login: &Login) -> &'static str {
     match (&login.password, &login.username) {
         (None, _) => "no password was sent",
         (Some(Password::Text(_)), None) => "a password was sent, no user name",
@@ -149,19 +154,24 @@ fn sent(login: &Login) -> &'static str {
     }
 }
 
-/// The step of the handshake that asks for the server's role.
+/// The name of the handshake's step that asks for the server's role. It is no error name.
 const ROLE: &str = "role";
 
-/// The error of a reply to one step of the handshake.
-fn refused(step: &'static str, reply: &Value) -> Option<&'static str> {
+/// The name of the first error among the replies to the steps of the handshake.
+fn first_error(steps: &[&'static str], replies: &[Value]) -> Option<&'static str> {
+    steps.iter().zip(replies).find_map(|(&step, reply)| step_error(step, reply))
+}
+
+/// The name of the error in the reply to `step`, if it holds one. `step` is the name for errors that have none of their own.
+fn step_error(step: &'static str, reply: &Value) -> Option<&'static str> {
     if step == ROLE {
-        // Who may not ask cannot know; a replica refuses the first write.
+        // The first element of a reply to ROLE is the role: master, slave or sentinel (redis.io, command ROLE). A user without the right to ROLE
+        // gets an error reply, and the handshake goes on: a replica refuses the first write.
         let Value::Array(role) = reply else { return None };
         let is_primary = matches!(role.first(), Some(Value::BulkString(name)) if name == b"master");
         return (!is_primary).then_some(error::READONLY);
     }
     let Value::ServerError(error) = reply else { return None };
     let kind = error::classify(error);
-    // An error of no known kind is named by the step that it answers.
     Some(if matches!(kind.error(), StoreError::Unknown(_)) { step } else { kind.name })
 }

@@ -1,6 +1,7 @@
-//! Where Redis is and how it is used: the defaults with their reasons, and the forms in which people write it.
+//! The options of the Redis store: addresses, logins, TLS and sizes, with the reasons of their defaults.
 //!
-//! Nothing here repeats a secret, neither when printed nor in an error.
+//! [`RawOptions`] are the settings as text, and [`Options::parse`] makes [`Options`] of them, so that the store never meets an invalid address.
+//! The forms are those of envoyproxy/ratelimit. No output of this room, `Debug` and errors included, may hold a secret.
 
 mod address;
 mod error;
@@ -17,47 +18,48 @@ pub use self::error::OptionsError;
 pub use self::login::{Login, Password, PasswordFileError, Secret};
 pub use self::tls::{NameCheck, Tls, TlsError, TlsFiles};
 
-/// How the store is built.
+/// The options of the Redis store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which servers there are.
+    /// The servers.
     pub topology: Topology,
-    /// Who logs in to Redis.
+    /// The login to Redis.
     pub login: Login,
-    /// Who logs in to the sentinels, which have users of their own.
+    /// The login to the Sentinels, which have users and passwords of their own.
     pub sentinel_login: Login,
-    /// The number of the database; a cluster has only 0.
+    /// The number of the database (command SELECT). A cluster has only 0.
     pub database: u32,
-    /// `None`: nothing is encrypted.
+    /// The TLS configuration of all connections; `None`: connections are not encrypted.
     pub tls: Option<Tls>,
-    /// Connections per core at most. Each carries one batch at a time, so this is also how many batches of a core wait for Redis at once;
-    /// 10 as in envoyproxy/ratelimit.
+    /// The largest number of connections per worker thread and server. A connection carries one batch at a time, so this is also the largest
+    /// number of batches that a thread has in flight to a server. 10 as in envoyproxy/ratelimit.
     pub pool_size: NonZeroU32,
-    /// For the way from looking up the name to the first reply. 250 ms is far above a round trip within a region and still lets Weir try
-    /// again several times a second while something drops its packets.
+    /// The time from the lookup of the host name to the end of the handshake. 250 ms is far above a round trip within a region. It still allows
+    /// several attempts per second while packets are lost.
     pub connect_timeout: Duration,
-    /// Keys live for a random time of at most this many seconds (and at most one window) longer than their window needs, so that the keys
-    /// of one window do not all expire at the same instant. 300 as in envoyproxy/ratelimit.
+    /// The largest random time in seconds, but at most one window, that keys live beyond their window, so that the keys of one window do not
+    /// all expire at the same instant. 300 as in envoyproxy/ratelimit.
     pub expiry_jitter_secs: u32,
-    /// Goes in front of the keys of probes, as of all others.
+    /// The prefix of all keys, here for the keys of probes.
     pub key_prefix: String,
-    /// Fixed windows go by script too, which counts nothing when it comes too late. Costs Redis more, so it is off.
+    /// Whether fixed windows are counted by script instead of INCRBY. A script that reaches Redis after its deadline counts nothing, but costs
+    /// Redis more CPU. Off by default.
     pub fixed_windows_by_script: bool,
 }
 
-/// Which servers there are.
+/// The kind of a Redis deployment, and its servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// One.
+    /// One server.
     Single(Address),
-    /// One primary at a time; the sentinels know which.
+    /// One primary at a time, which the Sentinels name.
     Sentinel {
-        /// What they call it.
+        /// The name of the primary in the Sentinels' configuration (`sentinel monitor`).
         master: String,
-        /// Where they listen; at least one.
+        /// The addresses of the Sentinels; at least one.
         sentinels: Vec<Address>,
     },
-    /// Several that share the keys. Some of their addresses, at least one, lead to all of them.
+    /// The addresses of some nodes of a Redis Cluster, at least one. Weir asks them for all other nodes.
     Cluster(Vec<Address>),
 }
 
@@ -72,29 +74,29 @@ impl fmt::Display for Topology {
     }
 }
 
-/// Where Redis is, as settings write it; an empty text is a setting that is not set.
+/// The settings of one Redis deployment, as text. An empty text is a setting that is not set.
 #[derive(Clone, Copy, Default)]
 pub struct RawOptions<'a> {
     /// `single` (or nothing), `sentinel` or `cluster`.
     pub kind: &'a str,
-    /// `host:port`, a path, or `redis://` or `rediss://[[user][:password]@]host[:port][/database]`; for Sentinel the master's name and the
-    /// sentinels, for Cluster some nodes, with commas between them.
+    /// `host:port`, a path, or `redis://` or `rediss://[[user][:password]@]host[:port][/database]`. For Sentinel, the name of the master and the
+    /// addresses of Sentinels, separated by commas. For Cluster, the addresses of some nodes, separated by commas.
     pub url: &'a str,
-    /// `tcp` or `unix`; for a single server only.
+    /// `tcp` or `unix`; used for a single server only.
     pub socket_type: &'a str,
-    /// `password` or `user:password`; goes before what the address says.
+    /// `password` or `user:password`; takes precedence over the login in the address.
     pub auth: &'a str,
-    /// The path of a file with the password; the user is that of `auth` (`user:`) or of the address.
+    /// The path of a file with the password. The user is that of `auth` (`user:`), else that of the address.
     pub auth_file: &'a str,
-    /// As `auth`, for sentinels.
+    /// As `auth`, for the Sentinels.
     pub sentinel_auth: &'a str,
-    /// As `auth_file`, for sentinels.
+    /// As `auth_file`, for the Sentinels.
     pub sentinel_auth_file: &'a str,
-    /// TLS although the address does not ask for it.
+    /// Whether to use TLS although no address has the scheme `rediss`.
     pub tls: bool,
 }
 
-/// What addresses say together.
+/// The contents of all addresses of one deployment.
 struct ParsedTopology {
     topology: Topology,
     scheme: Scheme,
@@ -107,10 +109,10 @@ impl Options {
     /// Options for one server, with all defaults.
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self::of(Topology::Single(address))
+        Self::with_topology(Topology::Single(address))
     }
 
-    fn of(topology: Topology) -> Self {
+    fn with_topology(topology: Topology) -> Self {
         Self {
             topology,
             login: Login::default(),
@@ -125,97 +127,97 @@ impl Options {
         }
     }
 
-    /// The key of a probe. The number changes the slot of a cluster that it belongs to.
+    /// The key of a probe. `number` is part of its hash tag, so that a key can be found for any hash slot of a cluster.
     pub(crate) fn probe_key(&self, number: u32) -> Vec<u8> {
         format!("{}w1{{weir|probe={number}}}", self.key_prefix).into_bytes()
     }
 
-    /// Reads the settings in any form that envoyproxy/ratelimit takes, and the files that they name.
+    /// Parses settings in any form that envoyproxy/ratelimit accepts, and reads the files that they name.
     ///
     /// # Errors
-    /// What is wrong and how to write it, without repeating it.
-    pub fn parse(written: &RawOptions<'_>, files: &TlsFiles) -> Result<Self, OptionsError> {
-        let is_unix = match written.socket_type.trim() {
+    /// The first invalid setting, with the remedy and without its value.
+    pub fn parse(raw: &RawOptions<'_>, files: &TlsFiles) -> Result<Self, OptionsError> {
+        let is_unix = match raw.socket_type.trim() {
             "" => None,
             text if text.eq_ignore_ascii_case("unix") => Some(true),
             text if text.eq_ignore_ascii_case("tcp") => Some(false),
             _ => return Err(OptionsError::SocketType),
         };
-        let url = written.url.trim();
-        let found = match written.kind.trim().to_ascii_lowercase().as_str() {
+        let url = raw.url.trim();
+        let parsed = match raw.kind.trim().to_ascii_lowercase().as_str() {
             "" | "single" | "sentinel" | "cluster" if url.is_empty() => return Err(OptionsError::Empty),
-            "" | "single" => single(url, is_unix)?,
-            "sentinel" => sentinel(url)?,
-            "cluster" => cluster(url)?,
+            "" | "single" => parse_single(url, is_unix)?,
+            "sentinel" => parse_sentinel(url)?,
+            "cluster" => parse_cluster(url)?,
             _ => return Err(OptionsError::Type),
         };
-        let tls = if found.scheme == Scheme::Tls || written.tls {
-            if matches!(found.topology, Topology::Single(Address::Unix(_))) {
+        let tls = if parsed.scheme == Scheme::Tls || raw.tls {
+            if matches!(parsed.topology, Topology::Single(Address::Unix(_))) {
                 return Err(OptionsError::UnixTls);
             }
             Some(Tls::read(files.clone()).map_err(|error| OptionsError::Tls(error.to_string()))?)
         } else {
             None
         };
-        let ParsedTopology { topology, username, password, database, .. } = found;
-        let nobody = Login::default();
+        let ParsedTopology { topology, username, password, database, .. } = parsed;
         Ok(Self {
-            login: login(("AUTH_FILE", written.auth, written.auth_file), username, password)?,
+            login: parse_login(("AUTH_FILE", raw.auth, raw.auth_file), username, password)?,
             sentinel_login: match topology {
-                Topology::Sentinel { .. } => login(("SENTINEL_AUTH_FILE", written.sentinel_auth, written.sentinel_auth_file), None, None)?,
-                _ => nobody,
+                Topology::Sentinel { .. } => parse_login(("SENTINEL_AUTH_FILE", raw.sentinel_auth, raw.sentinel_auth_file), None, None)?,
+                _ => Login::default(),
             },
             database,
             tls,
-            ..Self::of(topology)
+            ..Self::with_topology(topology)
         })
     }
 }
 
-fn single(url: &str, is_unix: Option<bool>) -> Result<ParsedTopology, OptionsError> {
-    let ParsedAddress { address, scheme, username, password, database } = ParsedAddress::of_one(url, is_unix)?;
+fn parse_single(url: &str, is_unix: Option<bool>) -> Result<ParsedTopology, OptionsError> {
+    let ParsedAddress { address, scheme, username, password, database } = ParsedAddress::single(url, is_unix)?;
     Ok(ParsedTopology { topology: Topology::Single(address), scheme, username, password, database })
 }
 
-fn sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
+fn parse_sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
     let (master, rest) = url.split_once(',').ok_or(OptionsError::Sentinels)?;
     let master = master.trim();
-    // These are the characters that a sentinel takes in a name; others are a sign that the name was left out.
+    // Sentinel accepts these characters in a name. Others mean that the name is missing and that this is an address.
     let is_name = !master.is_empty() && master.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
     if !is_name || rest.trim().is_empty() {
         return Err(OptionsError::Sentinels);
     }
-    let found = several(rest)?;
-    if found.username.is_some() || found.password.is_some() {
+    let parsed = parse_list(rest)?;
+    if parsed.username.is_some() || parsed.password.is_some() {
         return Err(OptionsError::SentinelLogin);
     }
-    let Topology::Cluster(sentinels) = found.topology else { return Err(OptionsError::Sentinels) };
-    Ok(ParsedTopology { topology: Topology::Sentinel { master: master.to_owned(), sentinels }, ..found })
+    let Topology::Cluster(sentinels) = parsed.topology else { return Err(OptionsError::Sentinels) };
+    Ok(ParsedTopology { topology: Topology::Sentinel { master: master.to_owned(), sentinels }, ..parsed })
 }
 
-fn cluster(url: &str) -> Result<ParsedTopology, OptionsError> {
-    let found = several(url)?;
-    if found.database == 0 { Ok(found) } else { Err(OptionsError::ClusterDatabase) }
+fn parse_cluster(url: &str) -> Result<ParsedTopology, OptionsError> {
+    let parsed = parse_list(url)?;
+    if parsed.database == 0 { Ok(parsed) } else { Err(OptionsError::ClusterDatabase) }
 }
 
-/// A list of servers, of which some say more than where they listen.
-fn several(list: &str) -> Result<ParsedTopology, OptionsError> {
-    let places = list.split(',').map(|item| ParsedAddress::of_many(item.trim())).collect::<Result<Vec<_>, _>>()?;
-    let mut schemes = places.iter().filter(|place| place.scheme != Scheme::Unspecified);
-    let first = schemes.next();
+/// Parses addresses separated by commas. Those with a scheme have to agree in all but the address; the others follow them.
+fn parse_list(list: &str) -> Result<ParsedTopology, OptionsError> {
+    let servers = list.split(',').map(|item| ParsedAddress::list_item(item.trim())).collect::<Result<Vec<_>, _>>()?;
+    let mut with_scheme = servers.iter().filter(|server| server.scheme != Scheme::Unspecified);
+    let first = with_scheme.next();
     let agrees =
-        |place: &ParsedAddress| first.is_some_and(|first| *place == ParsedAddress { address: place.address.clone(), ..first.clone() });
-    if !schemes.all(agrees) {
-        return Err(OptionsError::Disagree);
+        |server: &ParsedAddress| first.is_some_and(|first| *server == ParsedAddress { address: server.address.clone(), ..first.clone() });
+    if !with_scheme.all(agrees) {
+        return Err(OptionsError::Inconsistent);
     }
-    let (username, password) = first.map(|place| (place.username.clone(), place.password.clone())).unwrap_or_default();
-    let (scheme, database) = first.map_or((Scheme::Unspecified, 0), |place| (place.scheme, place.database));
-    let nodes = places.into_iter().map(|place| place.address).collect();
+    let (username, password) = first.map(|server| (server.username.clone(), server.password.clone())).unwrap_or_default();
+    let (scheme, database) = first.map_or((Scheme::Unspecified, 0), |server| (server.scheme, server.database));
+    let nodes = servers.into_iter().map(|server| server.address).collect();
     Ok(ParsedTopology { topology: Topology::Cluster(nodes), scheme, username, password, database })
 }
 
-/// `auth` and `file` go before what the address says; `setting` is the name of the one for the file.
-fn login(
+/// The login from the settings `auth` and `file` and the login in the address, over which they take precedence. `setting` is the end of the name
+/// of the file's setting, for errors.
+fn parse_login(
     (setting, auth, file): (&'static str, &str, &str),
     username: Option<String>,
     password: Option<Secret>,
@@ -233,7 +235,7 @@ fn login(
         };
     }
     if !auth.is_empty() {
-        // The user of an address that has a password goes with that password.
+        // `auth` replaces the password in the address together with its user. A user alone in the address is kept.
         let username = user.or(if password.is_none() { username } else { None });
         return Ok(Login { username, password: Some(Password::Text(Secret::new(text))) });
     }

@@ -1,4 +1,7 @@
-//! What stands in for a socket in the simulation: a stream in memory, and who makes it.
+//! The simulation's socket: a stream in memory, and the function that opens one per connection.
+//!
+//! It lets the simulation run real connections against a Redis in the same process. It must not fail or delay by itself: the simulated server
+//! injects the faults.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -9,19 +12,19 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
 
-/// Makes a stream for each connection.
+/// Opens Weir's end of a new connection.
 pub(crate) type Connect = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<SimulatedStream>> + Send>>>;
 
 thread_local! {
     static CONNECT: RefCell<Option<Connect>> = const { RefCell::new(None) };
 }
 
-/// From now on all connections of this thread are made by `connect`; `None`: by the system.
+/// From now on, `connect` opens all connections of this thread. With `None` they are sockets again.
 pub(crate) fn connect_by(connect: Option<Connect>) {
     CONNECT.set(connect);
 }
 
-/// The connection that is being made, if this thread simulates them.
+/// Opens a simulated connection, if this thread simulates them.
 pub(super) fn connect() -> Option<impl Future<Output = io::Result<SimulatedStream>> + Send> {
     CONNECT.with_borrow(|connect| connect.as_ref().map(|connect| connect()))
 }
@@ -43,7 +46,10 @@ impl SimulatedStream {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes).await
     }
 
-    /// Reads if there is anything, without waiting.
+    /// Reads without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing to read.
     pub(super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut read = ReadBuf::new(bytes);

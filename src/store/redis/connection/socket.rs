@@ -1,4 +1,6 @@
-//! What carries the bytes to Redis and back: TCP, TLS over TCP, or a unix socket. Knows nothing of what they mean.
+//! The byte stream to Redis: TCP, TLS over TCP, or a unix socket.
+//!
+//! It opens the stream, sets the socket's options, and names the errors of TLS with their remedy. It knows no commands and no replies.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,27 +19,32 @@ use tokio_rustls::{TlsConnector, rustls};
 use super::options::{Address, Tls};
 use crate::store::redis::error::{self, ConnectError};
 
-/// A peer that is gone without a word is noticed after about this long on a connection that nobody uses.
+/// Idle time before the first TCP keepalive probe (RFC 9293, section 3.8.4). Probes find a peer that vanished without closing.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Time between two TCP keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Of a name with several addresses, one that has not answered after this long is left for the next one.
-const SILENT: Duration = Duration::from_millis(50);
+/// Time for one address of a host name before the next address is tried; the last one has the time that is left.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(50);
 
-/// And after this long on one where bytes wait to be acknowledged; no request waits as long.
+/// Time after which the kernel closes a connection whose bytes are not acknowledged (`TCP_USER_TIMEOUT` in tcp(7)). Far above the default
+/// `STORE_TIMEOUT`, so that requests fail by their own deadlines.
 #[cfg(target_os = "linux")]
-const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
+const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How an answer begins with which TLS refuses what is not TLS.
+/// The first bytes of a TLS record with an alert: the content type `alert`, and the first byte of the version (RFC 8446, section 5.1). A TLS
+/// port answers plaintext with such a record.
 pub(crate) const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
-/// Hints for the log.
+// Hints for the log.
 pub(crate) const SPEAKS_TLS: &str = "the port speaks TLS: set REDIS_TLS=true, or write rediss:// in REDIS_URL";
 pub(crate) const MAY_SPEAK_TLS: &str = "if the port speaks TLS, set REDIS_TLS=true, or write rediss:// in REDIS_URL";
 pub(crate) const MAY_WANT_A_CERTIFICATE: &str = "Redis may want another client certificate (REDIS_TLS_CLIENT_CERT)";
-const NO_HANDSHAKE: &str = "there is a connection, but nothing answers the TLS handshake: the server hangs, or the port does not speak TLS";
-const NOT_TLS: &str = "what comes back is not TLS: the port does not speak it; write another one, or switch TLS off";
+const NO_HANDSHAKE: &str = "Redis accepted the connection but does not answer the TLS handshake: it hangs, or the port does not speak TLS";
+const NOT_TLS: &str = "the reply is not TLS: write a port that speaks TLS, or switch TLS off";
 
+/// An open stream to Redis.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -48,8 +55,11 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects, and shakes hands if that is wanted. The caller ends what takes longer than `deadline`; it is needed here to say what took
-    /// so long.
+    /// Connects to `address`, and performs the TLS handshake if `tls` is given. The caller limits the whole to `deadline`; here it is needed to
+    /// tell a slow TLS handshake from a slow connect.
+    ///
+    /// # Errors
+    /// The name and the cause of the failure.
     pub(crate) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, ConnectError> {
         #[cfg(test)]
         if let Some(connecting) = super::simulated::connect() {
@@ -59,12 +69,14 @@ impl Socket {
             Address::Unix(path) => {
                 return UnixStream::connect(path).await.map(Self::Unix).map_err(|cause| connect_error(error::CONNECT, &cause));
             }
-            Address::Tcp { host, port } => (host, tcp(host, *port).await.map_err(|cause| connect_error(error::CONNECT, &cause))?),
+            Address::Tcp { host, port } => (host, connect_tcp(host, *port).await.map_err(|cause| connect_error(error::CONNECT, &cause))?),
         };
         let Some(tls) = tls else { return Ok(Self::Tcp(stream)) };
-        let no_name =
-            |_| ConnectError { name: error::TLS, cause: Some("the host of REDIS_URL is no name that a certificate can be for".to_owned()) };
-        let name = ServerName::try_from(host.clone()).map_err(no_name)?;
+        let invalid_name = |_| ConnectError {
+            name: error::TLS,
+            cause: Some("TLS needs a host name or IP address that a certificate can hold: correct the host in REDIS_URL".to_owned()),
+        };
+        let name = ServerName::try_from(host.clone()).map_err(invalid_name)?;
         match timeout_at(deadline, TlsConnector::from(tls.config()).connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Self::Tls(Box::new(stream))),
             Ok(Err(cause)) => Err(connect_error(error::CONNECT, &cause)),
@@ -76,15 +88,16 @@ impl Socket {
         matches!(self, Self::Tls(_))
     }
 
-    /// Sends some of it. What TLS takes may still be on its way until [`Socket::flush`].
+    /// Writes some of `bytes` and returns how many. TLS may buffer them until [`Socket::flush`].
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes).await,
             Self::Unix(stream) => stream.write(bytes).await,
-            // A server that refuses our certificate says so after the handshake and hangs up; what it said tells more than a broken pipe.
+            // With TLS 1.3 the client's handshake is complete before the server checks the client certificate. A server that refuses it sends an
+            // alert and closes. The alert names the reason, which a broken pipe does not.
             Self::Tls(stream) => match stream.write(bytes).await {
-                Err(error) => match read_now(stream) {
-                    Poll::Ready(Err(why)) if about_tls(&why).is_some() => Err(why),
+                Err(error) => match try_read_byte(stream) {
+                    Poll::Ready(Err(alert)) if tls_error(&alert).is_some() => Err(alert),
                     _ => Err(error),
                 },
                 written => written,
@@ -94,6 +107,7 @@ impl Socket {
         }
     }
 
+    /// Sends the bytes that TLS has buffered.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Tcp(_) | Self::Unix(_) => Ok(()),
@@ -103,6 +117,7 @@ impl Socket {
         }
     }
 
+    /// Reads into `bytes` and returns the count; 0 means that the server has closed the stream.
     pub(crate) async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(bytes).await,
@@ -113,99 +128,107 @@ impl Socket {
         }
     }
 
-    /// Whether the other side has neither hung up nor said anything since the last reply. What TLS says on its own account, such as a
-    /// ticket for the next session, is no reply.
+    /// Whether the server has neither closed the stream nor sent data since the last reply. Session tickets of TLS are not
+    /// data (RFC 8446, section 4.6.1).
     pub(crate) fn is_quiet(&mut self) -> bool {
         let is_empty = |read: io::Result<usize>| matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         let mut byte = [0];
         match self {
             Self::Tcp(stream) => is_empty(stream.try_read(&mut byte)),
             Self::Unix(stream) => is_empty(stream.try_read(&mut byte)),
-            Self::Tls(stream) => read_now(stream).is_pending(),
+            Self::Tls(stream) => try_read_byte(stream).is_pending(),
             #[cfg(test)]
             Self::Simulated(wire) => is_empty(wire.try_read(&mut byte)),
         }
     }
 }
 
-/// Connects to the first address of the name that answers; one that is silent is not waited for if there is another.
+/// Connects to the first address of `host` that accepts, in the resolver's order, one attempt at a time.
 async fn connect_to_any(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
-    let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     for (index, address) in addresses.iter().enumerate() {
         let connected = if index + 1 < addresses.len() {
-            timeout_at(Instant::now() + SILENT, TcpStream::connect(address)).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            timeout_at(Instant::now() + NEXT_ADDRESS_AFTER, TcpStream::connect(address))
+                .await
+                .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
         } else {
             TcpStream::connect(address).await
         };
         match connected {
             Ok(stream) => return Ok(stream),
-            Err(error) => refused = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
-async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = connect_to_any(host, port).await?;
-    // A batch is one write and waits for its reply: held-back packets would only cost time.
+    // A batch is one write, and then waits for its replies. Nagle's algorithm would only delay it.
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     Ok(stream)
 }
 
-/// Reads at most a byte if there is one, without waiting; 0 is the end.
-fn read_now(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
+/// Reads one byte without waiting. Pending means that there is none, and a count of 0 that the server has closed the stream.
+fn try_read_byte(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
     let mut byte = [0];
     let mut read = ReadBuf::new(&mut byte);
     let reading = poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut read));
-    // A task that has done much is told to wait although there are bytes; here that would hide them.
+    // Tokio makes a task that used up its budget wait although there are bytes, which would hide them here.
     let polled = pin!(tokio::task::unconstrained(reading)).poll(&mut Context::from_waker(Waker::noop()));
     polled.map_ok(|()| read.filled().len())
 }
 
-fn about_tls(error: &io::Error) -> Option<&rustls::Error> {
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What an error on the way to a connection means; `name` is for those that are not about TLS.
+/// The name and the cause of an I/O error of a connection; an error that is not from TLS gets `name`.
 pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> ConnectError {
-    let Some(tls) = about_tls(error) else { return ConnectError { name, cause: Some(error.to_string()) } };
+    let Some(tls) = tls_error(error) else { return ConnectError { name, cause: Some(error.to_string()) } };
     let (name, cause) = match tls {
-        rustls::Error::InvalidCertificate(certificate) => (error::TLS_CERTIFICATE, distrusted(certificate)),
-        rustls::Error::AlertReceived(alert) => refused(*alert),
+        rustls::Error::InvalidCertificate(certificate) => (error::TLS_CERTIFICATE, server_certificate_error(certificate)),
+        rustls::Error::AlertReceived(alert) => alert_error(*alert),
         rustls::Error::InvalidMessage(_) => (error::TLS, NOT_TLS.to_owned()),
         other => (error::TLS, other.to_string()),
     };
     ConnectError { name, cause: Some(cause) }
 }
 
-/// Why we do not trust Redis.
-fn distrusted(error: &CertificateError) -> String {
+/// Why Weir refuses the server's certificate, and the remedy.
+fn server_certificate_error(error: &CertificateError) -> String {
     match error {
         CertificateError::UnknownIssuer => {
-            "the authority that signed Redis's certificate is unknown here: set REDIS_TLS_CACERT to its certificate".to_owned()
+            "Weir does not know the authority that signed Redis's certificate: set REDIS_TLS_CACERT to its certificate".to_owned()
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!("Redis's certificate has expired: {error}"),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("Redis's certificate has expired ({error}): renew it")
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("Redis's certificate is for another name than REDIS_URL: {error}")
+            format!(
+                "Redis's certificate is for another name than REDIS_URL ({error}): connect by a name that it holds, or issue one for this name"
+            )
         }
         _ => format!("Redis's certificate cannot be used: {error}"),
     }
 }
 
-/// Why Redis does not trust us.
-fn refused(alert: AlertDescription) -> (&'static str, String) {
+/// What an alert of the server means (RFC 8446, section 6.2), and the remedy.
+fn alert_error(alert: AlertDescription) -> (&'static str, String) {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked, CertificateUnknown, UnknownCA,
         UnsupportedCertificate,
     };
     match alert {
-        CertificateRequired => (error::TLS_CERTIFICATE, "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT".to_owned()),
+        CertificateRequired => {
+            (error::TLS_CERTIFICATE, "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY".to_owned())
+        }
         AccessDenied
         | BadCertificate
         | CertificateExpired
@@ -224,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_tls_have_names_and_the_others_keep_theirs() {
+    fn tls_errors_have_their_own_names_and_other_errors_keep_theirs() {
         use rustls::Error;
         let name = |tls: Error| connect_error(error::CONNECT, &io::Error::new(io::ErrorKind::InvalidData, tls)).name;
         let certificates = [

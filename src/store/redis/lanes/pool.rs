@@ -3,7 +3,8 @@
 //! bb8's own reconnect has no jitter and makes callers wait, and its `max_lifetime` closes connections before others are open. Both are switched off:
 //! the circuit breaker decides when to try again, and an old connection is used until its replacement is ready.
 //!
-//! The pool never retries a command, and never hands out a connection that is broken or leads to where the server no longer is.
+//! The pool never retries a command, and never hands out a connection that is broken or leads to a former location of the server. Source of bb8's
+//! options: docs.rs/bb8, `Builder`.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +41,7 @@ pub(super) struct Pool {
 /// The connection that replaces the next old one.
 #[derive(Debug)]
 enum Replacement {
-    /// None is needed yet, or the last attempt failed and the next one is not due.
+    /// No connection. The next attempt to connect may begin at this instant, once a connection is old.
     NotBefore(Instant),
     /// A task is connecting.
     Connecting,
@@ -51,7 +52,8 @@ enum Replacement {
 /// The name of the last failed attempt's error. It wakes all lanes that wait for a connection, which bb8 would keep waiting.
 #[derive(Debug, Default)]
 struct LastFailure {
-    failure: Mutex<&'static str>,
+    /// The name of the error.
+    name: Mutex<&'static str>,
     failed: Notify,
 }
 
@@ -62,7 +64,7 @@ impl Pool {
     /// An empty pool, which opens its first connection when one is asked for. Must be used in the runtime that it was created in.
     pub(super) fn new(node: &Arc<Node>) -> Self {
         let last_failure = Arc::new(LastFailure::default());
-        let manager = Connector { node: Arc::clone(node), last_failure: Arc::clone(&last_failure) };
+        let connector = Connector { node: Arc::clone(node), last_failure: Arc::clone(&last_failure) };
         let connections = bb8::Pool::builder()
             .max_size(node.options().pool_size.get())
             .min_idle(None)
@@ -77,8 +79,8 @@ impl Pool {
             .reaper_rate(REAPER_RATE)
             // The connection that was used last is used next, so that connections beyond the need become idle and are closed.
             .queue_strategy(bb8::QueueStrategy::Lifo)
-            .error_sink(Box::new(Sink(Arc::clone(node))))
-            .build_unchecked(manager);
+            .error_sink(Box::new(ErrorSink(Arc::clone(node))))
+            .build_unchecked(connector);
         let replacement = Arc::new(Mutex::new(Replacement::NotBefore(Instant::now())));
         Self { connections, last_failure, node: Arc::clone(node), replacement }
     }
@@ -93,8 +95,8 @@ impl Pool {
         let mut replacement = lock(&self.replacement);
         match &*replacement {
             Replacement::Ready(..) => {
-                let now = Replacement::NotBefore(Instant::now());
-                if let Replacement::Ready(mut connection, location) = std::mem::replace(&mut *replacement, now)
+                let taken = std::mem::replace(&mut *replacement, Replacement::NotBefore(Instant::now()));
+                if let Replacement::Ready(mut connection, location) = taken
                     && connection.is_quiet()
                     && self.node.is_at(&location)
                 {
@@ -106,8 +108,8 @@ impl Pool {
                 *replacement = Replacement::Connecting;
                 let (node, replacement) = (Arc::clone(&self.node), Arc::clone(&self.replacement));
                 tokio::spawn(async move {
-                    let opened = node.connect().await;
-                    *lock(&replacement) = match opened {
+                    let connected = node.connect().await;
+                    *lock(&replacement) = match connected {
                         Ok((connection, location)) => Replacement::Ready(Box::new(connection), location),
                         Err(error) => {
                             node.error_counters().record_failed_connect(&error);
@@ -130,7 +132,7 @@ impl Pool {
         tokio::select! {
             biased;
             connection = &mut connection => connection.map_err(|_| error::CONNECT_TIMEOUT),
-            () = failed => Err(*self.last_failure.failure()),
+            () = failed => Err(*self.last_failure.name()),
         }
     }
 }
@@ -141,8 +143,8 @@ fn lock(replacement: &Mutex<Replacement>) -> std::sync::MutexGuard<'_, Replaceme
 }
 
 impl LastFailure {
-    fn failure(&self) -> std::sync::MutexGuard<'_, &'static str> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    fn name(&self) -> std::sync::MutexGuard<'_, &'static str> {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,7 +219,7 @@ impl bb8::ManageConnection for Connector {
                 Ok(TrackedConnection { connection, location, node: Arc::clone(&self.node) })
             }
             Err(error) => {
-                *self.last_failure.failure() = error.name;
+                *self.last_failure.name() = error.name;
                 self.last_failure.failed.notify_waiters();
                 Err(PoolError::ConnectFailed(error))
             }
@@ -242,9 +244,9 @@ impl bb8::ManageConnection for Connector {
 
 /// Receives from bb8 the errors that it reports to no caller.
 #[derive(Clone, Debug)]
-struct Sink(Arc<Node>);
+struct ErrorSink(Arc<Node>);
 
-impl bb8::ErrorSink<PoolError> for Sink {
+impl bb8::ErrorSink<PoolError> for ErrorSink {
     fn sink(&self, error: PoolError) {
         match error {
             PoolError::ConnectFailed(error) => self.0.error_counters().record_failed_connect(&error),

@@ -1,6 +1,6 @@
-//! Where one server listens, and the forms in which people write that.
+//! The address of one server, and the forms in which settings write it.
 //!
-//! Nothing here repeats what was written: it may hold a password.
+//! The forms are those of envoyproxy/ratelimit. An error never repeats the text of a setting, which may hold a password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use bb8_redis::redis::{ConnectionAddr, IntoConnectionInfo};
 use super::error::OptionsError;
 use super::login::Secret;
 
-/// The port of a `redis://` address that names none.
-const PORT: u16 = 6379;
+/// The port of an address with a scheme and without a port.
+const DEFAULT_PORT: u16 = 6379;
 
-/// Where Redis listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host name or IP address, and a port.
     Tcp {
-        /// Without the brackets of an IPv6 address.
+        /// The host, without the brackets of an IPv6 address.
         host: String,
-        /// Its port.
+        /// The port.
         port: u16,
     },
     /// The path of a unix socket.
@@ -37,18 +37,18 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whether an address asks for TLS.
+/// The scheme of an address, which selects TLS or plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
-    /// `rediss://`.
+    /// `rediss://` or `valkeys://`.
     Tls,
-    /// `redis://`.
+    /// `redis://` or `valkey://`.
     Plaintext,
-    /// No scheme.
+    /// No scheme, or a unix socket.
     Unspecified,
 }
 
-/// All that one address says.
+/// An address, and what else its text holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ParsedAddress {
     pub(super) address: Address,
@@ -63,8 +63,8 @@ impl ParsedAddress {
         Self { address, scheme: Scheme::Unspecified, username: None, password: None, database: 0 }
     }
 
-    /// One server: `host:port`, a path (it begins with `/`, or the socket type says so), or an address with a scheme.
-    pub(super) fn of_one(url: &str, is_unix: Option<bool>) -> Result<Self, OptionsError> {
+    /// Parses the address of a single server: `host:port`, a path (it begins with `/`, or `is_unix` is true), or a URL.
+    pub(super) fn single(url: &str, is_unix: Option<bool>) -> Result<Self, OptionsError> {
         match (url.split_once("://"), is_unix) {
             (Some((scheme, rest)), _) => with_scheme(scheme, rest),
             (None, Some(true)) => Ok(Self::new(Address::Unix(url.into()))),
@@ -74,14 +74,14 @@ impl ParsedAddress {
         }
     }
 
-    /// One server of several: `host:port`, or an address with a scheme that names its port.
-    pub(super) fn of_many(item: &str) -> Result<Self, OptionsError> {
-        let place = match item.split_once("://") {
+    /// Parses one address of a list: `host:port`, or a URL with a port.
+    pub(super) fn list_item(item: &str) -> Result<Self, OptionsError> {
+        let parsed = match item.split_once("://") {
             Some((_, rest)) if !names_port(authority(rest)) => return Err(OptionsError::NoPort),
             Some((scheme, rest)) => with_scheme(scheme, rest)?,
             None => Self::new(host_and_port(item)?),
         };
-        if matches!(place.address, Address::Unix(_)) { Err(OptionsError::Form) } else { Ok(place) }
+        if matches!(parsed.address, Address::Unix(_)) { Err(OptionsError::Syntax) } else { Ok(parsed) }
     }
 }
 
@@ -90,14 +90,14 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> 
         "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => return Ok(ParsedAddress::new(Address::Unix(rest.into()))),
         "redis" | "valkey" => Scheme::Plaintext,
         "rediss" | "valkeys" => Scheme::Tls,
-        _ => return Err(OptionsError::Form),
+        _ => return Err(OptionsError::Syntax),
     };
     if authority(rest).contains(',') {
-        return Err(OptionsError::Several);
+        return Err(OptionsError::UnexpectedList);
     }
-    // The redis crate undoes the escapes of user, password and path; the error it gives does not say which part is wrong.
-    let info = format!("redis://{rest}").into_connection_info().map_err(|_| what_is_wrong(rest))?;
-    let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(OptionsError::Form) };
+    // The redis crate decodes the escapes of user, password and path. Its error does not name the invalid part.
+    let info = format!("redis://{rest}").into_connection_info().map_err(|_| invalid_part(rest))?;
+    let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(OptionsError::Syntax) };
     let login = info.redis_settings();
     Ok(ParsedAddress {
         address: Address::Tcp { host: host.clone(), port: *port },
@@ -108,32 +108,33 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> 
     })
 }
 
-/// `host:port` out of what follows the scheme.
+/// `host:port` of `rest`, the text after the scheme.
 fn authority(rest: &str) -> &str {
-    let place = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    place.rsplit_once('@').map_or(place, |(_, place)| place)
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit_once('@').map_or(authority, |(_, host_and_port)| host_and_port)
 }
 
-/// Also where that is no number, so that what is wrong is said about the port.
+/// Whether `authority` has a port. An invalid port counts, so that the error is about the port.
 fn names_port(authority: &str) -> bool {
     !authority.ends_with(']') && authority.contains(':')
 }
 
-fn what_is_wrong(rest: &str) -> OptionsError {
-    let place = authority(rest);
-    if place.is_empty() {
-        return OptionsError::Form;
+/// The error of an address with a scheme that the redis crate refuses.
+fn invalid_part(rest: &str) -> OptionsError {
+    let authority = authority(rest);
+    if authority.is_empty() {
+        return OptionsError::Syntax;
     }
-    let with_port = if names_port(place) { place.to_owned() } else { format!("{place}:{PORT}") };
+    let with_port = if names_port(authority) { authority.to_owned() } else { format!("{authority}:{DEFAULT_PORT}") };
     host_and_port(&with_port).err().unwrap_or(OptionsError::Database)
 }
 
 fn host_and_port(text: &str) -> Result<Address, OptionsError> {
     if text.contains(',') {
-        return Err(OptionsError::Several);
+        return Err(OptionsError::UnexpectedList);
     }
     if text.contains(['/', '@', '?', '#']) || text.contains(char::is_whitespace) {
-        return Err(OptionsError::Form);
+        return Err(OptionsError::Syntax);
     }
     let (host, port) = text.rsplit_once(':').ok_or(OptionsError::NoPort)?;
     let host = match host.strip_prefix('[').map(|host| host.strip_suffix(']')) {
@@ -149,7 +150,7 @@ fn host_and_port(text: &str) -> Result<Address, OptionsError> {
         Err(_) => return Err(OptionsError::Port),
     };
     if host.is_empty() {
-        return Err(OptionsError::Form);
+        return Err(OptionsError::Syntax);
     }
     Ok(Address::Tcp { host: host.to_owned(), port })
 }

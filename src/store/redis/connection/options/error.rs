@@ -1,69 +1,75 @@
-//! What can be wrong with the settings of Redis, and how to write them.
+//! Errors of the settings of Redis: what is wrong, and how to write it.
 
-/// What is wrong with the settings and how to write them. Never repeats what was written: it may hold a password.
+/// An invalid setting of Redis, with the remedy. The text never repeats the value of the setting, which may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// None of the three topologies.
-    #[error("Redis is `single`, `sentinel` or `cluster`")]
+    /// The type is none of the three.
+    #[error("unknown type of Redis: write single, sentinel or cluster")]
     Type,
-    /// Nothing was written.
+    /// The address is empty.
     #[error("the address of Redis is empty: write host:port, redis://[user:password@]host[:port][/database] or the path of a unix socket")]
     Empty,
-    /// None of the known forms.
-    #[error("this is no address of Redis: write host:port, redis://[user:password@]host[:port][/database] or the path of a unix socket")]
-    Form,
-    /// `host` or `host:` alone.
-    #[error("the address of Redis has no port: write host:port, as in redis:6379, and an IPv6 address in brackets, as in [::1]:6379")]
+    /// The address has none of the known forms.
+    #[error("invalid address of Redis: write host:port, redis://[user:password@]host[:port][/database] or the path of a unix socket")]
+    Syntax,
+    /// The address is `host` or `host:`.
+    #[error(
+        "the address of Redis has no port: write host:port, for example redis:6379, and an IPv6 address in brackets, for example [::1]:6379"
+    )]
     NoPort,
-    /// The port is no number of a port.
-    #[error("the port of Redis is no number from 1 to 65535: write host:port, as in redis:6379")]
+    /// The port is not a number, or out of range.
+    #[error("the port of Redis is not a number from 1 to 65535: write host:port, for example redis:6379")]
     Port,
-    /// An IPv6 address without brackets.
-    #[error("write an IPv6 address in brackets, as in [::1]:6379")]
+    /// An IPv6 address stands without brackets.
+    #[error("the IPv6 address has no brackets: write it in brackets, for example [::1]:6379")]
     Brackets,
-    /// The database is no number.
-    #[error("the database of Redis is no number: write redis://host:port/0")]
+    /// The database is not a number, or negative.
+    #[error("the database of Redis is not a number from 0: write redis://host:port/0")]
     Database,
-    /// A user without a password.
-    #[error("the address of Redis names a user but no password: write redis://user:password@host:port, or set a password beside it")]
+    /// The address has a user but no password.
+    #[error(
+        "the address of Redis has a user but no password: write redis://user:password@host:port, or set the password in a setting of its own"
+    )]
     NoPassword,
-    /// A list of addresses for one server.
-    #[error("several addresses are several servers: write one host:port, or set the type to sentinel or cluster")]
-    Several,
-    /// A socket type other than the two.
-    #[error("the socket type of Redis is tcp or unix")]
+    /// A list of addresses is given for a single server.
+    #[error("the address of a single Redis is a list: write one host:port, or set the type to sentinel or cluster")]
+    UnexpectedList,
+    /// The socket type is neither of the two.
+    #[error("unknown socket type: write tcp or unix")]
     SocketType,
-    /// The socket type says tcp, the address is a path.
+    /// The socket type is `tcp`, but the address is a path.
     #[error("the address of Redis is a path but the socket type is tcp: set the socket type to unix, or write host:port")]
     PathForTcp,
-    /// No master, or no sentinel.
-    #[error("write the name of the master, then the sentinels: mymaster,sentinel-1:26379,sentinel-2:26379")]
+    /// The name of the master or the addresses of the Sentinels are missing.
+    #[error("the master or its Sentinels are missing: write both, for example mymaster,sentinel-1:26379,sentinel-2:26379")]
     Sentinels,
-    /// A login where it is not clear for whom.
-    #[error("sentinels and Redis have logins of their own: leave them out of the addresses and set the two passwords beside them")]
+    /// The address of a Sentinel has a login, which could be meant for the Sentinels or for Redis.
+    #[error(
+        "the address of a Sentinel holds a login: remove it, and set the password for Redis and the one for the Sentinels in their own settings"
+    )]
     SentinelLogin,
-    /// Addresses of one Redis that say different things.
-    #[error("the addresses of one Redis have to agree: the same user, password, database and scheme in all that name one")]
-    Disagree,
-    /// A cluster and a database.
-    #[error("a Redis Cluster has no databases but 0: leave the number out")]
+    /// The addresses of one deployment contradict each other.
+    #[error("the addresses of one Redis differ: write the same scheme, user, password and database in every address that has a scheme")]
+    Inconsistent,
+    /// A database is given for a cluster.
+    #[error("a Redis Cluster has only database 0: remove the database from the address")]
     ClusterDatabase,
-    /// TLS over a unix socket.
-    #[error("a unix socket does not speak TLS: write host:port, or switch TLS off")]
+    /// TLS is on for a unix socket.
+    #[error("TLS does not work over a unix socket: write host:port, or switch TLS off")]
     UnixTls,
-    /// A password and a file with a password; the end of the setting's name.
-    #[error("there is a password beside the one in the file: set only one of the two")]
+    /// Both a password and a password file are set. Holds the end of the name of the file's setting.
+    #[error("a password is set besides this password file: set only one of the two")]
     TwoPasswords(&'static str),
-    /// The end of the setting's name, and why the file gives no password.
+    /// The password file cannot be used. Holds the end of the setting's name, and the reason.
     #[error("{1}; write the path of a file that holds only the password")]
     PasswordFile(&'static str, String),
-    /// A whole sentence about a file of certificates.
+    /// A file of certificates or keys cannot be used. Holds the whole message, which names the setting.
     #[error("{0}")]
     Tls(String),
 }
 
 impl OptionsError {
-    /// The end of the name of the setting that is wrong, behind `REDIS_` or `REDIS_PERSECOND_`; `None`: the text names it.
+    /// The end of the name of the invalid setting, after `REDIS_` or `REDIS_PERSECOND_`; `None` if the message names the setting.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         match self {

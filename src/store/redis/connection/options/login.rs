@@ -1,20 +1,22 @@
-//! Who logs in to Redis, and with what. A secret is never printed, and one that is in a file is read anew for every connection, so that a
-//! rotated password needs no restart.
+//! The login to Redis: a user name, and a password from a setting or a file.
+//!
+//! Weir reads the password file again for every connection, so that a rotated password needs no restart. A secret must not appear in logs, errors
+//! or `Debug` output. Source: redis.io, command AUTH, and "ACL".
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// A password is shorter; this keeps a wrong path (a log, a device) from filling the memory.
-const MOST_BYTES: u64 = 64 << 10;
+/// The largest password file. A wrong path, such as a log or a device, must not fill the memory.
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// A text that is never printed.
+/// A text that `Debug` shows as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps `text` from being printed.
+    /// Makes a secret of `text`.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -31,68 +33,71 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a password is.
+/// A password, or the file that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Password {
-    /// Here.
+    /// The password.
     Text(Secret),
-    /// In a file that holds nothing else; one newline at its end does not belong to it.
+    /// The path of a file that holds only the password. One newline at the end of the file is not part of it.
     File(PathBuf),
 }
 
-/// Who logs in; by default nobody does.
+/// The credentials of a connection. The default has none: Weir sends no AUTH.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user of Redis's access lists; `None` is its default user.
+    /// The name of an ACL user; `None` is the user `default`.
     pub username: Option<String>,
-    /// The user's password; `None` when Redis asks for none.
+    /// The user's password; `None` if Redis needs none.
     pub password: Option<Password>,
 }
 
-/// Why a file gives no password.
+/// Why a password file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileError {
-    /// The operating system's reason.
+    /// The file cannot be opened or read, or is not UTF-8.
     #[error("the password file {} cannot be read ({error})", .path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("the password file {} is empty", .0.display())]
     Empty(PathBuf),
-    /// No password is so long.
+    /// The file is larger than 64 KiB.
     #[error("the password file {} is too large for a password", .0.display())]
     TooLarge(PathBuf),
 }
 
 impl Login {
-    /// With a password that is known.
+    /// A login with this password.
     #[must_use]
     pub fn new(username: Option<&str>, password: &str) -> Self {
         Self { username: username.map(str::to_owned), password: Some(Password::Text(Secret::new(password))) }
     }
 
-    /// The user and the password as they are now, or `None` when nobody logs in. A file is read on a thread beside the runtime.
+    /// The current user name and password; `None` if there is no password. Reads a password file on Tokio's pool of blocking threads.
     ///
     /// # Errors
-    /// The password is in a file and the file is of no use.
+    /// The password file cannot be used.
     pub async fn read(&self) -> Result<Option<(Option<String>, Secret)>, PasswordFileError> {
         let secret = match &self.password {
             None => return Ok(None),
             Some(Password::Text(secret)) => secret.clone(),
             Some(Password::File(path)) => {
-                let (path, lost) = (path.clone(), path.clone());
+                let (path, failed_path) = (path.clone(), path.clone());
                 let reading = tokio::task::spawn_blocking(move || read_file(&path)).await;
-                reading.map_err(|error| PasswordFileError::Unreadable { path: lost, error: io::Error::other(error) })??
+                reading.map_err(|error| PasswordFileError::Unreadable { path: failed_path, error: io::Error::other(error) })??
             }
         };
         Ok(Some((self.username.clone(), secret)))
     }
 
-    /// As [`Login::read`], for the start: waits, and gives nothing away.
+    /// Checks at startup that a password file can be used. Blocks while it reads the file.
+    ///
+    /// # Errors
+    /// Those of [`Login::read`].
     pub(super) fn check(&self) -> Result<(), PasswordFileError> {
         match &self.password {
             Some(Password::File(path)) => read_file(path).map(|_| ()),
@@ -103,9 +108,9 @@ impl Login {
 
 fn read_file(path: &Path) -> Result<Secret, PasswordFileError> {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
     let count = read.map_err(|error| PasswordFileError::Unreadable { path: path.to_owned(), error })?;
-    if count as u64 > MOST_BYTES {
+    if count as u64 > MAX_FILE_BYTES {
         return Err(PasswordFileError::TooLarge(path.to_owned()));
     }
     let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
@@ -117,7 +122,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_is_read_anew_and_loses_one_newline() {
+    async fn a_password_file_is_read_again_each_time_and_loses_one_newline() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("password");
         let login = Login { username: Some("weir".to_owned()), password: Some(Password::File(path.clone())) };

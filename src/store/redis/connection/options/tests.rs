@@ -1,4 +1,4 @@
-//! Tables of what can be written, and of what cannot.
+//! Tables of valid settings with the options that they mean, and of invalid ones with their errors.
 
 use super::*;
 
@@ -6,11 +6,11 @@ fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp { host: host.to_owned(), port }
 }
 
-fn parse(written: RawOptions<'_>) -> Result<Options, OptionsError> {
-    Options::parse(&written, &TlsFiles::default())
+fn parse(raw: RawOptions<'_>) -> Result<Options, OptionsError> {
+    Options::parse(&raw, &TlsFiles::default())
 }
 
-fn text(login: &Login) -> Option<&str> {
+fn password_text(login: &Login) -> Option<&str> {
     match &login.password {
         Some(Password::Text(secret)) => Some(secret.expose()),
         _ => None,
@@ -18,7 +18,7 @@ fn text(login: &Login) -> Option<&str> {
 }
 
 #[test]
-fn the_forms_of_the_reference_are_read() {
+fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
     let unix = |path: &str| Address::Unix(path.into());
     let table = [
         ("redis:6379", "", tcp("redis", 6379)),
@@ -46,7 +46,7 @@ fn the_forms_of_the_reference_are_read() {
 }
 
 #[test]
-fn several_servers_are_a_list() {
+fn lists_of_servers_are_parsed() {
     let sentinel = |sentinels: &[Address]| Topology::Sentinel { master: "my-master.1".to_owned(), sentinels: sentinels.to_vec() };
     let (a, b) = (tcp("a", 1), tcp("::1", 2));
     let both = [a.clone(), b.clone()];
@@ -60,14 +60,14 @@ fn several_servers_are_a_list() {
         ("cluster", "rediss://a:1/0,[::1]:2", Topology::Cluster(both.to_vec()), 0, true),
     ];
     for (kind, url, topology, database, is_tls) in table {
-        // The type of the socket is for a single server; the reference's default must not get in the way.
+        // The socket type is used for a single server only. envoyproxy/ratelimit's default, `unix`, must not matter here.
         let options = parse(RawOptions { kind, url, socket_type: "unix", ..RawOptions::default() });
         let options = options.unwrap_or_else(|error| panic!("{url}: {error}"));
         assert_eq!((options.topology, options.database, options.tls.is_some()), (topology, database, is_tls), "{url}");
     }
     let url = "redis://u:p%2C1@a:1,b:2,redis://u:p%2C1@c:3";
     let login = parse(RawOptions { kind: "cluster", url, ..RawOptions::default() }).expect("one login").login;
-    assert_eq!((login.username.as_deref(), text(&login)), (Some("u"), Some("p,1")));
+    assert_eq!((login.username.as_deref(), password_text(&login)), (Some("u"), Some("p,1")));
 }
 
 #[test]
@@ -92,13 +92,13 @@ fn logins_are_read_and_never_printed() {
     for (url, auth, (username, password, database)) in table {
         let options = parse(RawOptions { url, auth, ..RawOptions::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
         assert_eq!(options.login.username.as_deref(), username, "{url}");
-        assert_eq!(text(&options.login), Some(password), "{url}");
+        assert_eq!(password_text(&options.login), Some(password), "{url}");
         assert_eq!((options.database, options.tls.is_some()), (database, url.starts_with("rediss")), "{url}");
         assert!(!format!("{options:?}").contains(password), "{options:?}");
     }
-    let written = RawOptions { kind: "sentinel", url: "m,a:1", auth: "s3cret", sentinel_auth: "u:0ther", ..RawOptions::default() };
-    let options = parse(written).expect("two logins");
-    assert_eq!((text(&options.login), text(&options.sentinel_login)), (Some("s3cret"), Some("0ther")));
+    let raw = RawOptions { kind: "sentinel", url: "m,a:1", auth: "s3cret", sentinel_auth: "u:0ther", ..RawOptions::default() };
+    let options = parse(raw).expect("two logins");
+    assert_eq!((password_text(&options.login), password_text(&options.sentinel_login)), (Some("s3cret"), Some("0ther")));
     assert_eq!(options.sentinel_login.username.as_deref(), Some("u"));
     assert!(!format!("{options:?}").contains("s3cret") && !format!("{options:?}").contains("0ther"));
 }
@@ -128,7 +128,7 @@ fn a_password_may_be_in_a_file() {
 }
 
 #[test]
-fn mistakes_say_how_to_write_it_and_repeat_nothing() {
+fn invalid_settings_have_their_errors_without_their_values() {
     use OptionsError::*;
     let table = [
         ("", "", Empty),
@@ -138,17 +138,17 @@ fn mistakes_say_how_to_write_it_and_repeat_nothing() {
         ("", "redis:0", Port),
         ("", "redis:65536", Port),
         ("", "redis:s3cret", Port),
-        ("", ":6379", Form),
+        ("", ":6379", Syntax),
         ("", "::1:6379", Brackets),
-        ("", "a:1,b:2", Several),
-        ("", "redis://a:1,b:2", Several),
+        ("", "a:1,b:2", UnexpectedList),
+        ("", "redis://a:1,b:2", UnexpectedList),
         ("", "redis://u:s3cret@h:port", Port),
         ("", "redis://u:s3cret@h/db", Database),
         ("", "rediss://u:s3cret@h/-1", Database),
         ("", "redis://u@h", NoPassword),
-        ("", "redis://", Form),
-        ("", "http://u:s3cret@h", Form),
-        ("", "u:s3cret@h:1", Form),
+        ("", "redis://", Syntax),
+        ("", "http://u:s3cret@h", Syntax),
+        ("", "u:s3cret@h:1", Syntax),
         ("s3cret", "h:1", Type),
         ("sentinel", "", Empty),
         ("sentinel", "mymaster", Sentinels),
@@ -158,15 +158,15 @@ fn mistakes_say_how_to_write_it_and_repeat_nothing() {
         ("sentinel", "redis://:s3cret@a:1,b:2", Sentinels),
         ("sentinel", "m,a", NoPort),
         ("sentinel", "m,redis://a", NoPort),
-        ("sentinel", "m,a:1,/run/redis.sock", Form),
+        ("sentinel", "m,a:1,/run/redis.sock", Syntax),
         ("sentinel", "m,redis://:s3cret@a:1", SentinelLogin),
-        ("sentinel", "m,redis://a:1/1,redis://b:1/2", Disagree),
+        ("sentinel", "m,redis://a:1/1,redis://b:1/2", Inconsistent),
         ("cluster", "a:1,", NoPort),
         ("cluster", "a:1,unix:///run/redis.sock", NoPort),
         ("cluster", "redis://a", NoPort),
         ("cluster", "redis://a:1/1", ClusterDatabase),
-        ("cluster", "redis://:s3cret@a:1,redis://:0ther@b:1", Disagree),
-        ("cluster", "redis://a:1,rediss://b:1", Disagree),
+        ("cluster", "redis://:s3cret@a:1,redis://:0ther@b:1", Inconsistent),
+        ("cluster", "redis://a:1,rediss://b:1", Inconsistent),
         ("cluster", "redis://u@a:1", NoPassword),
     ];
     for (kind, url, expected) in table {

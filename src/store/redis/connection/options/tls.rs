@@ -1,6 +1,7 @@
-//! Whom Weir trusts on the way to Redis, and who it says it is: certificates out of files, which are read again after a failed connection.
+//! TLS to Redis: the authorities that Weir trusts, and its client certificate, from files.
 //!
-//! A certificate is always checked up to a trusted authority. Only the check of its name can be left out, and nothing else.
+//! Weir reads the files again after a failed connection, so that rotated certificates need no restart. It always verifies that a trusted
+//! authority signed the server's certificate. Only the check of the host name can be switched off.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,78 +17,78 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use tokio::time::{Duration, Instant};
 use tokio_rustls::rustls;
 
-/// Between two readings of the files.
-const READ_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// The shortest time between two reads of the files.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The settings that name the files, which all connections to Redis share.
+// The settings that name the files. The main Redis and the one of per-second limits share them.
 const CA_CERT: &str = "REDIS_TLS_CACERT";
 const CLIENT_CERT: &str = "REDIS_TLS_CLIENT_CERT";
 const CLIENT_KEY: &str = "REDIS_TLS_CLIENT_KEY";
 
-/// What TLS is made of.
+/// The files of certificates and keys, and what Weir verifies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authorities to trust, in PEM; `None`: those of the system, or Mozilla's when it has none.
+    /// The certificates of the trusted authorities, in PEM; `None`: those of the system, or Mozilla's if the system has none.
     pub ca_cert: Option<PathBuf>,
-    /// Weir's own certificate and those between it and the authority, in PEM; only together with the key.
+    /// The client certificate, followed by the intermediate certificates, in PEM. Needs `client_key`.
     pub client_cert: Option<PathBuf>,
-    /// Its private key, in PEM and not encrypted.
+    /// The private key of the client certificate, in PEM and not encrypted.
     pub client_key: Option<PathBuf>,
-    /// Which part of the server's certificate is checked.
+    /// Whether the host name is verified.
     pub name_check: NameCheck,
 }
 
-/// Whether the server's certificate has to be for the name that Weir connects to.
+/// Whether the server's certificate has to be valid for the host that Weir connects to (RFC 6125).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameCheck {
-    /// It has to.
+    /// It has to be valid for the host.
     #[default]
     Strict,
-    /// It may be for any name, as long as it comes from a trusted authority.
+    /// It may be for any name. A trusted authority still has to have signed it.
     Skipped,
 }
 
-/// Why the files are of no use: the setting, the file, and what to do.
+/// Why a file of certificates or keys cannot be used: the setting, the file, the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The operating system's reason.
+    /// The file cannot be read.
     #[error("{setting}: {} cannot be read ({error}); write the path of a PEM file that Weir may read", .path.display())]
     Unreadable {
-        /// Its name.
+        /// The name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The path of the file.
         path: PathBuf,
-        /// The operating system's reason.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// Nothing in it is what it should be.
+    /// The file holds no PEM section of the needed kind.
     #[error("{setting}: {} holds no {what}; write the path of a PEM file with one", .path.display())]
     NotPem {
-        /// Its name.
+        /// The name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The path of the file.
         path: PathBuf,
-        /// What it should hold.
+        /// The needed content.
         what: &'static str,
     },
-    /// It is PEM, but nothing that TLS can use.
+    /// The file is PEM, but TLS cannot use its content.
     #[error("{setting}: {} cannot be used ({error}); {remedy}", .path.display())]
     Unusable {
-        /// Its name.
+        /// The name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: Error,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A certificate without its key, or a key without its certificate.
-    #[error("{0} needs {1}: set both, or none")]
-    Alone(&'static str, &'static str),
+    /// A client certificate is set without its key, or a key without its certificate. Holds the names of the set and of the missing setting.
+    #[error("{0} needs {1}: set both or neither")]
+    Unpaired(&'static str, &'static str),
 }
 
-/// TLS, ready to be used; clones share it.
+/// The TLS configuration for connections to Redis. Clones share it.
 #[derive(Clone)]
 pub struct Tls(Arc<TlsState>);
 
@@ -104,38 +105,38 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files. Blocks.
     ///
     /// # Errors
-    /// The first file that is of no use.
+    /// The first file that cannot be used.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let config = Mutex::new(Arc::new(config(&files)?));
         Ok(Self(Arc::new(TlsState { files, config, read_at: Mutex::new(Instant::now()) })))
     }
 
-    /// For a new connection.
+    /// The current configuration, for a new connection.
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.0.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// After a connection failed: has the files read again on a thread beside the runtime, because they may have been replaced; not more
-    /// than once in two seconds. Files that are of no use now change nothing: one may be replaced before the other.
-    pub(crate) fn read_again(&self) {
-        let shared = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || shared.read_again());
+    /// Reads the files again on Tokio's pool of blocking threads, at most once in two seconds. Files that cannot be used change nothing: the
+    /// certificate may have been replaced before the key.
+    pub(crate) fn reload(&self) {
+        let state = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || state.reload());
     }
 }
 
 impl TlsState {
-    fn read_again(&self) {
-        // Whoever comes while another one reads need not read too.
+    fn reload(&self) {
+        // Another thread that holds the lock is reading the files.
         let Ok(mut read_at) = self.read_at.try_lock() else { return };
-        if read_at.elapsed() < READ_AGAIN_AFTER {
+        if read_at.elapsed() < RELOAD_INTERVAL {
             return;
         }
         match config(&self.files) {
             Ok(config) => *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config),
-            Err(error) => tracing::warn!("TLS to Redis goes on with the certificates that it has: {error}"),
+            Err(error) => tracing::warn!("Weir keeps the current certificates for TLS to Redis: {error}"),
         }
         *read_at = Instant::now();
     }
@@ -143,8 +144,8 @@ impl TlsState {
 
 fn config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
     let roots = match &files.ca_cert {
-        Some(path) => trusted(path)?,
-        None => trusted_by_the_system(),
+        Some(path) => roots_from(path)?,
+        None => system_roots(),
     };
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -152,19 +153,21 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
         .expect("ring has the ciphers of TLS 1.2 and 1.3");
     let builder = match files.name_check {
         NameCheck::Strict => builder.with_root_certificates(roots),
-        NameCheck::Skipped => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName { roots: Arc::new(roots), provider })),
+        NameCheck::Skipped => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyNameVerifier { roots: Arc::new(roots), provider }))
+        }
     };
     match (&files.client_cert, &files.client_key) {
         (None, None) => Ok(builder.with_no_client_auth()),
-        (Some(_), None) => Err(TlsError::Alone(CLIENT_CERT, CLIENT_KEY)),
-        (None, Some(_)) => Err(TlsError::Alone(CLIENT_KEY, CLIENT_CERT)),
+        (Some(_), None) => Err(TlsError::Unpaired(CLIENT_CERT, CLIENT_KEY)),
+        (None, Some(_)) => Err(TlsError::Unpaired(CLIENT_KEY, CLIENT_CERT)),
         (Some(cert), Some(path)) => {
             let chain = certificates(CLIENT_CERT, cert)?;
             let bytes = bytes(CLIENT_KEY, path)?;
             let what = "private key that is not encrypted";
             let no_key = |_| TlsError::NotPem { setting: CLIENT_KEY, path: path.clone(), what };
             let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(no_key)?;
-            let remedy = "it has to be the key of the first certificate in REDIS_TLS_CLIENT_CERT";
+            let remedy = "write the key of the first certificate in REDIS_TLS_CLIENT_CERT";
             let unusable = |error| TlsError::Unusable { setting: CLIENT_KEY, path: path.clone(), error, remedy };
             builder.with_client_auth_cert(chain, key).map_err(unusable)
         }
@@ -183,18 +186,19 @@ fn certificates(setting: &'static str, path: &Path) -> Result<Vec<CertificateDer
     }
 }
 
-fn trusted(path: &Path) -> Result<RootCertStore, TlsError> {
+fn roots_from(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(CA_CERT, path)? {
-        let remedy = "write the certificates of the authorities that signed those of Redis";
+        let remedy = "write the certificates of the authorities that signed Redis's certificate";
         roots.add(certificate).map_err(|error| TlsError::Unusable { setting: CA_CERT, path: path.to_owned(), error, remedy })?;
     }
     Ok(roots)
 }
 
-fn trusted_by_the_system() -> RootCertStore {
+/// The authorities of the system, or Mozilla's if the system has none.
+fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    // Some systems have certificates that no TLS library can read; the others count.
+    // Some systems hold certificates that rustls cannot parse. They are left out.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -202,14 +206,14 @@ fn trusted_by_the_system() -> RootCertStore {
     roots
 }
 
-/// Checks a certificate in every way but for its name.
+/// Verifies a certificate in every respect except its host name.
 #[derive(Debug)]
-struct AnyName {
+struct AnyNameVerifier {
     roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for AnyNameVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -252,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_names_the_setting_and_the_file() {
+    fn errors_name_the_setting_and_the_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -284,7 +288,7 @@ mod tests {
             (files(&None, &cert, &other_key), ["REDIS_TLS_CLIENT_KEY: ", "other.pem", "REDIS_TLS_CLIENT_CERT"]),
         ];
         for (files, parts) in table {
-            let error = Tls::read(files).expect_err("wrong").to_string();
+            let error = Tls::read(files).expect_err("unusable files").to_string();
             for part in parts {
                 assert!(error.contains(part), "{part} is not in: {error}");
             }
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_somebody_to_trust() {
-        assert!(!trusted_by_the_system().is_empty());
+    fn there_are_always_trusted_authorities() {
+        assert!(!system_roots().is_empty());
     }
 }
