@@ -81,7 +81,7 @@ impl Plan {
 fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Checks) -> SmallVec<[Slot; 4]> {
     let found: SmallVec<[Option<&Limit>; 4]> =
         ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
-    checks.checks.reserve(ask.len());
+    checks.list.reserve(ask.len());
     checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
@@ -117,7 +117,7 @@ fn add_check(
     let (shadow, quota) = limit.map_or((false, false), |limit| (limit.shadow_mode, limit.quota_mode));
     let on_store_failure = limit.map_or_else(|| rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
     let check = CheckIndex(checks.len());
-    checks.checks.push(Check {
+    checks.list.push(Check {
         key: start..checks.keys.len(),
         algorithm,
         hits: ask.hits(descriptor),

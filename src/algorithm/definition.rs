@@ -75,13 +75,13 @@ pub(super) trait Definition: Copy {
         None
     }
 
-    /// See [`Algorithm::to_words`].
-    fn to_words(&self, _state: &State) -> Option<(u64, u64)> {
+    /// See [`Algorithm::pack`].
+    fn pack(&self, _state: &State) -> Option<(u64, u64)> {
         None
     }
 
-    /// See [`Algorithm::from_words`].
-    fn from_words(&self, _micros: u64, _number: u64) -> Option<State> {
+    /// See [`Algorithm::unpack`].
+    fn unpack(&self, _micros: u64, _number: u64) -> Option<State> {
         None
     }
 }
@@ -189,13 +189,13 @@ impl Algorithm {
 
     /// The state as a time in microseconds since the epoch and a number, for a store that keeps two words per key. `None`: it does not fit.
     #[must_use]
-    pub fn to_words(&self, state: &State) -> Option<(u64, u64)> {
-        dispatch!(self, it => it.to_words(state))
+    pub fn pack(&self, state: &State) -> Option<(u64, u64)> {
+        dispatch!(self, it => it.pack(state))
     }
 
-    /// The state that [`Algorithm::to_words`] turned into these words.
+    /// The state that [`Algorithm::pack`] turned into these words.
     #[must_use]
-    pub fn from_words(&self, micros: u64, number: u64) -> Option<State> {
-        dispatch!(self, it => it.from_words(micros, number))
+    pub fn unpack(&self, micros: u64, number: u64) -> Option<State> {
+        dispatch!(self, it => it.unpack(micros, number))
     }
 }

@@ -111,12 +111,12 @@ impl Definition for FixedWindow {
     }
 
     /// The window's end and its count.
-    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
         let &State::FixedWindow { window, count } = state else { return None };
         Some((window.checked_add(1)?.checked_mul(self.window.micros())?, count))
     }
 
-    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         Some(State::FixedWindow { window: (micros / self.window.micros()).saturating_sub(1), count: number })
     }
 }

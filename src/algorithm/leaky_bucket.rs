@@ -185,12 +185,12 @@ impl Definition for LeakyBucket {
     }
 
     /// The last tick and the backlog.
-    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
         let &State::Queue { last, backlog } = state else { return None };
         Some((last.checked_mul(self.tick.micros())?, backlog))
     }
 
-    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         Some(State::Queue { last: micros / self.tick.micros(), backlog: number })
     }
 }

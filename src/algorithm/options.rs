@@ -45,16 +45,21 @@ impl Options {
     }
 
     /// Removes the options that have no meaning for the algorithm, and returns an error for each.
-    pub fn remove_foreign(&mut self) -> impl Iterator<Item = OptionError> {
+    pub fn remove_foreign(&mut self) -> Vec<OptionError> {
         let own = self.kind.spec();
-        let foreign = OPTIONS.iter().filter(|(name, _)| !own.options.contains(name));
-        foreign.filter_map(|&(option, field)| {
-            field.take(self).then(|| {
+        let mut errors = Vec::new();
+        for &(option, field) in OPTIONS.iter().filter(|(name, _)| !own.options.contains(name)) {
+            if field.take(self) {
                 let owners: Vec<_> = TABLE.iter().filter(|spec| spec.options.contains(&option)).map(|spec| spec.name).collect();
                 let what = format!("'{option}' has no meaning for a {}", own.name);
-                OptionError::new(option, what, format!("remove it, or write 'algorithm: {}'", owners.join("' or 'algorithm: ")))
-            })
-        })
+                errors.push(OptionError::new(
+                    option,
+                    what,
+                    format!("remove it, or write 'algorithm: {}'", owners.join("' or 'algorithm: ")),
+                ));
+            }
+        }
+        errors
     }
 }
 
@@ -86,7 +91,7 @@ impl Algorithm {
             OptionError::new("unit_multiplier", what, "write a unit_multiplier from 1 on that makes the window shorter")
         })?;
         let mut options = *options;
-        if let Some(error) = options.remove_foreign().next() {
+        if let Some(error) = options.remove_foreign().into_iter().next() {
             return Err(error);
         }
         let count_denied = options.count_denied.unwrap_or(options.kind.spec().counts_denied);

@@ -161,14 +161,14 @@ impl Definition for SlidingWindowCounter {
     }
 
     /// The start of the current window, and both counts in 32 bits each.
-    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
         let &State::Counter { window, current, previous } = state else { return None };
         let (current, previous) = (u32::try_from(current).ok()?, u32::try_from(previous).ok()?);
         let counts = (u64::from(current) << u32::BITS) | u64::from(previous);
         Some((window.checked_mul(self.window().micros())?, counts))
     }
 
-    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         let window = micros / self.window().micros();
         Some(State::Counter { window, current: number >> u32::BITS, previous: u64::from(number as u32) })
     }

@@ -138,12 +138,12 @@ impl Definition for TokenBucket {
     }
 
     /// The last tick and the level.
-    fn to_words(&self, state: &State) -> Option<(u64, u64)> {
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
         let &State::Tokens { last, level } = state else { return None };
         Some((last.checked_mul(self.tick.micros())?, level.cast_unsigned()))
     }
 
-    fn from_words(&self, micros: u64, number: u64) -> Option<State> {
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         Some(State::Tokens { last: micros / self.tick.micros(), level: number.cast_signed() })
     }
 }

@@ -19,7 +19,8 @@ pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
 /// All checks of one request, in the order of its descriptors, and their keys.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
-    pub(super) checks: SmallVec<[Check; 4]>,
+    /// Indexed by [`CheckIndex`].
+    pub(super) list: SmallVec<[Check; 4]>,
     /// The keys of all checks, concatenated.
     pub(super) keys: Vec<u8>,
     /// Whether a check that is over its limit keeps the others from being counted.
@@ -68,7 +69,7 @@ impl Checks {
         for (key, check) in checks {
             let start = all.keys.len();
             all.keys.extend_from_slice(key);
-            all.checks.push(Check { key: start..all.keys.len(), ..check });
+            all.list.push(Check { key: start..all.keys.len(), ..check });
         }
         all
     }
@@ -76,23 +77,23 @@ impl Checks {
     /// The number of checks.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.checks.len()
+        self.list.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.checks.is_empty()
+        self.list.is_empty()
     }
 
     /// All checks, in the order of their indices.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Check> {
-        self.checks.iter()
+        self.list.iter()
     }
 
     /// All checks, each with its index.
     pub fn indexed(&self) -> impl ExactSizeIterator<Item = (CheckIndex, &Check)> {
-        self.checks.iter().enumerate().map(|(index, check)| (CheckIndex(index), check))
+        self.list.iter().enumerate().map(|(index, check)| (CheckIndex(index), check))
     }
 
     /// The indices of all checks.
@@ -118,7 +119,7 @@ impl Checks {
     #[must_use]
     pub fn is_over_limit(&self, allowed: impl Iterator<Item = bool>) -> bool {
         let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, false);
-        for (check, allowed) in self.checks.iter().zip(allowed) {
+        for (check, allowed) in self.list.iter().zip(allowed) {
             let is_over = !allowed && !check.modes.shadow;
             quotas += usize::from(check.modes.quota);
             quotas_over += usize::from(check.modes.quota && is_over);
@@ -137,7 +138,7 @@ impl Checks {
         let passing_quotas = rest.filter(|&(index, check)| check.modes.quota && passes(index)).count();
         let check = |&index: &CheckIndex| Check { algorithm: change(self[index].algorithm), ..self[index].clone() };
         Self {
-            checks: picked.iter().map(check).collect(),
+            list: picked.iter().map(check).collect(),
             keys: self.keys.clone(),
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
@@ -149,6 +150,6 @@ impl Index<CheckIndex> for Checks {
     type Output = Check;
 
     fn index(&self, index: CheckIndex) -> &Check {
-        &self.checks[index.0]
+        &self.list[index.0]
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
         }
         Ok((metadata, real)) if metadata.is_file() => walk.file(Path::new(path.file_name().unwrap_or_default()).into(), real, &metadata),
         Ok(_) => {
-            walk.problem(path, "neither a folder nor a file".into(), "set the path to the folder that holds the limits, or to one file")
+            walk.problem(path, "neither a folder nor a file".into(), "set the path to the folder that holds the limits, or to one file");
         }
         Err(error) => walk.unreadable(path, &error),
     }

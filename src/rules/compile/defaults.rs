@@ -115,7 +115,7 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
         None => pending.fields.apply_defaults(&AlgorithmFields::default()),
     };
     // Without the options of other algorithms, the next error shows too.
-    let foreign: Vec<_> = options.remove_foreign().collect();
+    let foreign = options.remove_foreign();
     let algorithm = Algorithm::try_new(&pending.rate, &options);
     let is_valid = foreign.is_empty();
     for error in foreign.iter().chain(algorithm.as_ref().err()) {

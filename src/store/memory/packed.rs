@@ -15,7 +15,7 @@ use crate::time::{Micros, Span};
 /// A state in two words.
 ///
 /// `when` holds, from the highest bit down, a time in microseconds (52 bits), how much later than that the state has recovered
-/// ([`LATER_BITS`]), and a mark ([`MARK_BITS`]) of the algorithm whose [`Algorithm::to_words`] gave the time and `number`.
+/// ([`LATER_BITS`]), and a mark ([`MARK_BITS`]) of the algorithm whose [`Algorithm::pack`] gave the time and `number`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     when: u64,
@@ -46,7 +46,7 @@ impl Packed {
 
     /// Packs a state that has recovered at `recovers`. `None` if it does not fit.
     pub(super) fn new(state: &State, algorithm: &Algorithm, recovers: Micros) -> Option<Self> {
-        let (time, number) = algorithm.to_words(state)?;
+        let (time, number) = algorithm.pack(state)?;
         (time <= LATEST).then(|| Self::assemble(mark_of(algorithm), time, recovers, number))
     }
 
@@ -67,7 +67,7 @@ impl Packed {
 
     /// The packed state; `None` if another algorithm wrote it.
     pub(super) fn state(self, algorithm: &Algorithm) -> Option<State> {
-        if self.mark() == mark_of(algorithm) { algorithm.from_words(self.time(), self.number) } else { None }
+        if self.mark() == mark_of(algorithm) { algorithm.unpack(self.time(), self.number) } else { None }
     }
 
     /// When the state means the same as a missing one, rounded up.

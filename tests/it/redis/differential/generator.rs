@@ -68,7 +68,7 @@ impl Generator {
                 }
                 AlgorithmKind::LeakyBucket => options.max_delay = some(2 * window),
                 AlgorithmKind::TokenBucket => {
-                    options.burst = some(2 * u64::from(requests)).and_then(|span| u32::try_from(span.micros()).ok())
+                    options.burst = some(2 * u64::from(requests)).and_then(|span| u32::try_from(span.micros()).ok());
                 }
                 _ => {}
             }
