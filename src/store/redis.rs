@@ -1,9 +1,11 @@
 //! The Redis store: counters that all replicas share.
 //!
-//! A request's checks go to the servers that own their keys (`topology`), through a queue per server in which the requests of one worker gather
-//! (`lanes`), as commands on a pooled connection (`wire`, `connection`). `monitor` runs beside the requests: it finds the servers, probes those
-//! that stopped answering, and inspects all of them. `rtt` estimates how long a server takes to answer, and `error` names what goes wrong and
-//! says whether a command ran. A check is sent a second time only if it certainly did not run the first time.
+//! The checks of a request go to the servers that own their keys (`topology`). Each worker has one queue per server, whose requests it sends
+//! together (`lanes`), as commands on a pooled connection (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers,
+//! probes those that stopped answering, and inspects all of them. `rtt` estimates how long a server takes to answer. `error` names each error
+//! and says whether the command ran.
+//!
+//! No hit may count twice: a check is sent a second time only if it certainly did not run the first time.
 
 mod connection;
 mod error;
@@ -40,50 +42,49 @@ use crate::plan::{CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
 use crate::verdict::{Answers, StoreError};
 
-/// A slot that is on its way has arrived after this long, if it holds few keys.
-const ON_ITS_WAY: Duration = Duration::from_millis(5);
+/// The wait before a check is sent again after TRYAGAIN. A slot of few keys has migrated by then.
+const MIGRATION_WAIT: Duration = Duration::from_millis(5);
 
-/// The store as one runtime uses it; clones share its connections.
+/// The Redis store of one runtime. Clones share its connections.
 #[derive(Clone)]
 pub struct Redis {
     main: Arc<WorkerLanes>,
-    /// Counts the limits per second, where they have a Redis of their own.
+    /// The deployment that counts the limits per second, if they have a Redis of their own.
     per_second: Option<Arc<WorkerLanes>>,
 }
 
 /// The lanes of one runtime to the servers of one deployment.
 struct WorkerLanes {
     deployment: Arc<Deployment>,
-    /// One per server that was asked. Made when first needed, because connections belong to the runtime that they are made in.
+    /// One per server in use. They are made by the first request, because a connection belongs to the runtime that opened it.
     lanes: Mutex<SmallVec<[Lanes; 1]>>,
     supervisor: Option<JoinHandle<()>>,
 }
 
-/// Part of a request that is under way.
+/// The checks of a request that were sent to one server, until its reply comes.
 struct PendingReply {
     node: Arc<Node>,
-    began: Instant,
-    /// The checks that it is for.
+    sent_at: Instant,
     picked: CheckIndices,
     receiver: oneshot::Receiver<WorkReply>,
 }
 
-/// The picked checks that go to the same server in the same way: whether it has to be told that we know that it gets the slot.
+/// The picked checks for one server, and whether ASKING precedes their commands.
 type NodeGroup = (Arc<Node>, bool, CheckIndices);
 
-/// Where a check has to go.
+/// How the server of a check is found. Source: Redis Cluster specification, "MOVED Redirection" and "ASK redirection".
 #[derive(Clone, Debug)]
 enum Route {
-    /// To the owner of its key, by the map.
+    /// The slot map names the owner of the key.
     ByKey,
-    /// The slot has moved to this address.
+    /// The slot now belongs to the server at this address.
     Moved { slot: Slot, to: Address },
-    /// The slot is on its way to this address, which takes the key only behind ASKING.
+    /// The slot is migrating to the server at this address, which accepts a command for the key only after ASKING.
     Ask { to: Address },
 }
 
 impl Route {
-    /// Where a node sends a check. An empty host means the host of that node.
+    /// The route that a redirect of the server at `node` gives. An empty host in the redirect means the host of that server.
     fn new(redirect: &Redirect, node: Option<&Address>) -> Self {
         let host = match node {
             Some(Address::Tcp { host, .. }) if redirect.host.is_empty() => host,
@@ -95,8 +96,8 @@ impl Route {
 }
 
 impl Redis {
-    /// A store of its own, which looks after its servers by itself, in the runtime that this is called in. Never fails and never waits: it
-    /// connects when it is first asked, and again whenever it has to.
+    /// A store with its own deployment and its own supervisor, which is a task of the calling runtime. The call never fails and never
+    /// waits: the store connects with the first request, and again after a connection has closed.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the supervisor ends with the store")]
     pub fn connect_lazily(options: Options) -> Self {
@@ -105,27 +106,27 @@ impl Redis {
         Self { main: Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor }), per_second: None }
     }
 
-    /// The store for one runtime; all that are made of the same deployments count as one. The first [`Store::decide`] binds it, and its
-    /// clones, to the runtime that it runs in. The caller has to run [`supervise`] for each deployment.
+    /// The store for one runtime. All stores of the same deployments use the same counters. The first [`Store::decide`] binds the store and
+    /// its clones to the runtime that it runs in. The caller has to run [`supervise`] for each deployment.
     #[must_use]
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
         let worker_lanes = |deployment| Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor: None });
         Self { main: worker_lanes(main), per_second: per_second.map(worker_lanes) }
     }
 
-    /// What it shows of itself, of the main deployment.
+    /// The main deployment, which counts all limits or all but those per second.
     #[must_use]
     pub fn deployment(&self) -> &Arc<Deployment> {
         &self.main.deployment
     }
 
-    /// See [`Deployment::error_counts`].
+    /// The [`Deployment::error_counts`] of the main deployment.
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
         self.deployment().error_counts()
     }
 
-    /// See [`Deployment::connections`].
+    /// The [`Deployment::connections`] of the main deployment.
     #[must_use]
     pub fn connections(&self) -> ConnectionCounts {
         self.deployment().connections()
@@ -133,7 +134,7 @@ impl Redis {
 
     fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
         match &self.per_second {
-            // A request that counts as a whole is counted in one place.
+            // Checks that commit all or none have to be decided by one server.
             Some(worker_lanes) if checks[index].per_second && checks.commit == Commit::Each => worker_lanes,
             _ => &self.main,
         }
@@ -141,20 +142,20 @@ impl Redis {
 }
 
 impl WorkerLanes {
-    /// The ways to a server.
+    /// The lanes to a server.
     fn lanes(&self, node: &Arc<Node>) -> Lanes {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lanes.iter().find(|lanes| lanes.node().id == node.id) {
             return known.clone();
         }
-        // Servers that the cluster has no more are forgotten, with their connections.
+        // Servers that left the cluster are dropped, with their connections.
         let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
         lanes.push(Lanes::new(node, self.deployment.batch_options()));
         lanes[lanes.len() - 1].clone()
     }
 
-    /// Sends some of the picked checks on their way. What cannot go is answered at once.
+    /// Queues checks for their servers. Writes an error to `answers` for each check that cannot be sent.
     async fn send(&self, request: &PickedChecks<'_>, picked: &[(CheckIndex, Route)], answers: &mut Answers) -> SmallVec<[PendingReply; 1]> {
         let map = self.deployment.map_by(request.budget.deadline).await;
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
@@ -180,7 +181,7 @@ impl WorkerLanes {
             let work = Work { checks: Arc::clone(request.checks), picked: picked.clone(), budget: request.budget, is_asking };
             let sent = node.admit(request.budget).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
             match sent {
-                Ok(receiver) => pending.push(PendingReply { node, began: Instant::now(), picked, receiver }),
+                Ok(receiver) => pending.push(PendingReply { node, sent_at: Instant::now(), picked, receiver }),
                 Err(error) => picked.iter().for_each(|index| answers.checks[index.0] = Err(error)),
             }
         }
@@ -196,7 +197,7 @@ impl Drop for WorkerLanes {
     }
 }
 
-/// What a request asks.
+/// The checks of a request that the store has to decide, and its time budget.
 struct PickedChecks<'a> {
     checks: &'a Arc<Checks>,
     picked: &'a [CheckIndex],
@@ -204,21 +205,21 @@ struct PickedChecks<'a> {
 }
 
 impl PickedChecks<'_> {
-    /// The key of a picked check. A request that counts as a whole goes where its first check goes: all its keys share a slot.
+    /// The key of a check, which determines its server. All keys of a request that commits all or none share a slot.
     fn key(&self, index: CheckIndex) -> &[u8] {
         self.checks.key(&self.checks[index])
     }
 }
 
 impl PendingReply {
-    /// Waits for the answers. Returns what may be asked once more.
+    /// Waits for the reply and writes its answers to `answers`. Returns the checks that may be sent again, each with its route.
     async fn wait(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(CheckIndex, Route); 4]> {
-        let Self { node, began, picked, receiver } = self;
+        let Self { node, sent_at, picked, receiver } = self;
         let reply = match timeout_at(request.budget.deadline, receiver).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => WorkReply::failed(picked.len(), StoreError::Unknown(error::IO)),
             Err(_) => {
-                node.record_timeout(began, request.budget);
+                node.record_timeout(sent_at, request.budget);
                 WorkReply::failed(picked.len(), StoreError::Unknown(error::TIMEOUT))
             }
         };
@@ -228,8 +229,8 @@ impl PendingReply {
             answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_retryable) {
                 let redirect = reply.redirects.iter().find(|(redirected, _)| *redirected == index).map(|(_, redirect)| redirect);
-                let here = node.location().map(|location| location.address.clone());
-                again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::new(redirect, here.as_ref()))));
+                let address = node.location().map(|location| location.address.clone());
+                again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::new(redirect, address.as_ref()))));
             }
         }
         again
@@ -237,7 +238,8 @@ impl PendingReply {
 }
 
 impl Redis {
-    async fn ask(&self, request: &PickedChecks<'_>, answers: &mut Answers) {
+    /// Sends the checks, and those that certainly did not run once more.
+    async fn send_with_retry(&self, request: &PickedChecks<'_>, answers: &mut Answers) {
         let mut picked: SmallVec<[(CheckIndex, Route); 4]> = request.picked.iter().map(|&index| (index, Route::ByKey)).collect();
         for attempt in 0..2 {
             let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
@@ -256,14 +258,14 @@ impl Redis {
                 return;
             }
             self.worker_lanes(request.checks, picked[0].0).deployment.record_retry();
-            let is_on_its_way =
+            let is_migrating =
                 |&(index, _): &(CheckIndex, Route)| answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
-            if picked.iter().any(is_on_its_way) {
-                if Instant::now() + ON_ITS_WAY < request.budget.deadline {
-                    sleep(ON_ITS_WAY).await;
+            if picked.iter().any(is_migrating) {
+                if Instant::now() + MIGRATION_WAIT < request.budget.deadline {
+                    sleep(MIGRATION_WAIT).await;
                 } else {
-                    // There is no time to wait, and what is known already says more than that it was too late.
-                    picked.retain(|one| !is_on_its_way(one));
+                    // A retry would time out, and TRYAGAIN names the cause better than a timeout does.
+                    picked.retain(|check| !is_migrating(check));
                 }
             }
         }
@@ -276,7 +278,8 @@ impl Store for Redis {
         if picked.is_empty() {
             return answers;
         }
-        self.ask(&PickedChecks { checks, picked, budget }, &mut answers).await;
+        self.send_with_retry(&PickedChecks { checks, picked, budget }, &mut answers).await;
+        // Consecutive checks with the same error count as one.
         let mut last = None;
         for (index, error) in picked.iter().filter_map(|&index| Some((index, answers.checks[index.0].err()?))) {
             if last != Some(error) {

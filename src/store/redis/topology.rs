@@ -1,6 +1,7 @@
-//! Which Redis servers there are, which of them owns a key, and what is known of each: its address, clock, circuit breaker and counters.
+//! The servers of a Redis deployment: which server owns a key, and the address, clock, circuit breaker, counters and status of each.
 //!
-//! Nothing here sends a check or inspects a server. Only `cluster` and `sentinel` ask servers anything: where the others are.
+//! All threads share this state, so that every worker routes by the same map and one worker's failures warn the others. Nothing here sends a
+//! check or inspects a server. Only `cluster` and `sentinel` query servers, for the addresses of the others.
 
 mod clock;
 pub(crate) mod cluster;

@@ -83,7 +83,7 @@ async fn metrics_show_the_server_and_advice_follows_its_settings() {
 
     redis.run::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     wait_for(&weir, &advice(&url, "eviction_policy"), |value| value.is_none()).await;
-    weir.wait_for_log("this advice has been followed").await;
+    weir.wait_for_log("this condition has ended").await;
     assert_eq!(metric("weir_redis_keys"), Some(1.0));
     let reports = weir.logs().iter().filter(|line| line.contains("allkeys-lru")).count();
     assert_eq!(reports, 1, "it is reported once");

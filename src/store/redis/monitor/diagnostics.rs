@@ -1,92 +1,97 @@
-//! What about a Redis server could be better, judged from what it says of itself.
+//! The diagnostics of a Redis server: conditions that an operator should know of, found in what the server reports.
 //!
-//! Pure: it is told facts and gives advice, each piece with a name that stays as it is, because alerts are built on it. Advice is never a
-//! reason not to serve. Of what a server says only plain words and numbers are passed on.
+//! A server with the wrong settings works well until its memory is full or it fails, and then loses counters or answers. `diagnose` is a pure
+//! function from facts to diagnostics. The name of a diagnostic never changes, because alerts match it. A diagnostic never decides whether Weir
+//! serves, and its text never repeats a server's text, except its version and its eviction policy. Sources: redis.io, "Key eviction", "Redis
+//! persistence", "Redis replication" and "Scale with Redis Cluster".
 
 use std::borrow::Cow;
 
 use crate::store::redis::topology::status::{Diagnostic, Report, Urgency};
 
-/// The oldest version that Weir is made for.
-const OLDEST: (u32, u32) = (6, 2);
+/// The oldest version that Weir supports.
+const OLDEST_VERSION: (u32, u32) = (6, 2);
 
-/// From this share of its memory on Redis is nearly full, until it is below the second.
-const NEARLY_FULL_PERCENT: u64 = 80;
-const ROOM_AGAIN_PERCENT: u64 = 75;
+/// The diagnostic `memory` begins when this share of `maxmemory` is in use, and ends below the second.
+const MEMORY_BEGIN_PERCENT: u64 = 80;
+const MEMORY_END_PERCENT: u64 = 75;
 
-/// Clocks that differ by more are worth a word.
-const CLOCK_OFFSET_MICROS: u64 = 1_000_000;
+/// The diagnostic `clock_offset` begins above this difference of two clocks.
+const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
 
-/// What CONFIG GET says; `None` where it may not be asked.
+/// The settings of a server, as CONFIG GET reports them; `None` for one that the server does not report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
+    /// Whether `save` has a schedule.
     pub(crate) takes_snapshots: Option<bool>,
+    /// `stop-writes-on-bgsave-error`.
     pub(crate) stops_writes: Option<bool>,
-    pub(crate) needs_full_coverage: Option<bool>,
+    /// `cluster-require-full-coverage`.
+    pub(crate) requires_full_coverage: Option<bool>,
 }
 
-/// Commands that requests need and the server refuses.
+/// The commands and keys that requests need and that the server refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MissingAccess {
-    /// The user may not use them.
+    /// Commands that the user has no right to.
     pub(crate) denied: Vec<&'static str>,
-    /// The user may not use the keys of Weir.
+    /// Whether the user has no right to Weir's keys.
     pub(crate) keys: bool,
-    /// The server does not know them.
-    pub(crate) commands: Vec<&'static str>,
+    /// Commands that the server does not know.
+    pub(crate) unknown: Vec<&'static str>,
 }
 
 impl MissingAccess {
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.denied.is_empty() && self.commands.is_empty() && !self.keys
+    pub(crate) fn is_empty(&self) -> bool {
+        self.denied.is_empty() && self.unknown.is_empty() && !self.keys
     }
 
-    pub(crate) fn add(&mut self, other: Self) {
+    pub(crate) fn extend(&mut self, other: Self) {
         self.denied.extend(other.denied);
-        self.commands.extend(other.commands);
+        self.unknown.extend(other.unknown);
         self.keys |= other.keys;
     }
 }
 
-/// All that is known of a server.
+/// What the inspections of a server found out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) report: Report,
     pub(crate) config: Config,
     pub(crate) missing: MissingAccess,
-    /// Beside the clock of this machine, in microseconds.
-    pub(crate) clock_ahead: Option<i64>,
+    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds.
+    pub(crate) clock_ahead_micros: Option<i64>,
 }
 
-/// What could be better. `before` is the advice of the last time: what is on the border stays as it was.
-pub(crate) fn judge(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
-    let was_full = before.iter().any(|advice| advice.name == "memory");
-    let full_percent = if was_full { ROOM_AGAIN_PERCENT } else { NEARLY_FULL_PERCENT };
-    let Facts { report, config, missing, clock_ahead } = facts;
+/// The diagnostics of a server. `before` has those of the inspection before, so that `memory` does not begin and end with every small change.
+pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
+    let was_full = before.iter().any(|diagnostic| diagnostic.name == "memory");
+    let full_percent = if was_full { MEMORY_END_PERCENT } else { MEMORY_BEGIN_PERCENT };
+    let Facts { report, config, missing, clock_ahead_micros } = facts;
     [
         memory(report, full_percent),
         persistence(report, config),
         version(report),
         rights(missing),
         commands(missing),
-        (report.replicas.is_some_and(|count| count > 0) && !report.needs_replicas).then(|| {
+        (report.connected_replicas.is_some_and(|count| count > 0) && !report.requires_replicas).then(|| {
             information(
                 "replicas",
-                "min-replicas-to-write is 0: a primary that was cut off from its replicas goes on counting, and what it counted is lost \
-                 when it is found again; set it to 1",
+                "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps counting, and those hits are lost when it \
+                 becomes a replica; set min-replicas-to-write to 1",
             )
         }),
-        (report.is_of_a_cluster && config.needs_full_coverage == Some(true)).then(|| {
+        (report.cluster_enabled && config.requires_full_coverage == Some(true)).then(|| {
             information(
                 "full_coverage",
-                "cluster-require-full-coverage is yes: when one shard is lost, all others refuse too; set it to no",
+                "cluster-require-full-coverage is yes: when one shard is lost, all other shards refuse commands too; set it to no",
             )
         }),
-        clock_ahead.is_some_and(|ahead| ahead.unsigned_abs() > CLOCK_OFFSET_MICROS).then(|| {
+        clock_ahead_micros.is_some_and(|ahead| ahead.unsigned_abs() > MAX_CLOCK_OFFSET_MICROS).then(|| {
             information(
                 "clock_offset",
-                "the clock of Redis is more than a second away from this machine's; Weir counts by Redis's clock, so that only what is \
-                 compared with other clocks is affected",
+                "the clock of Redis differs from the clock of this machine by more than a second: windows begin and end by the clock of Redis; \
+                 set the clocks with NTP if windows should match other clocks",
             )
         }),
     ]
@@ -96,21 +101,21 @@ pub(crate) fn judge(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
 }
 
 fn memory(report: &Report, full_percent: u64) -> Option<Diagnostic> {
-    let most = report.max_memory_bytes.filter(|&most| most > 0)?;
-    let then = match report.policy.as_deref()? {
-        "noeviction" => "it refuses to count (OOM)",
-        // What ends soonest is worth least; whoever sets this knows what they do.
-        "volatile-ttl" => "it drops the counters that would end soonest",
+    let max_memory = report.max_memory_bytes.filter(|&max_memory| max_memory > 0)?;
+    let effect = match report.eviction_policy.as_deref()? {
+        "noeviction" => "refuses writes (OOM)",
+        // The counters that expire soonest are worth least, so that this policy is a valid choice.
+        "volatile-ttl" => "evicts the counters that expire soonest",
         policy => {
             let text = format!(
-                "with maxmemory-policy {policy} Redis drops any counters when it is full, and whoever had one starts from nothing: set \
-                 noeviction, or volatile-ttl to lose those that would end soonest, and enough maxmemory"
+                "maxmemory-policy is {policy}: a full Redis evicts any counters, which then start again at zero; set maxmemory-policy to \
+                 noeviction, or to volatile-ttl to evict those that expire soonest, and maxmemory high enough"
             );
             return Some(warning("eviction_policy", text));
         }
     };
-    let is_nearly_full = report.used_memory_bytes? >= most / 100 * full_percent;
-    is_nearly_full.then(|| warning("memory", format!("Redis is nearly full; when it is, {then}: give it more maxmemory")))
+    let is_nearly_full = report.used_memory_bytes? >= max_memory / 100 * full_percent;
+    is_nearly_full.then(|| warning("memory", format!("the memory is nearly full: a full Redis {effect}; raise maxmemory")))
 }
 
 fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
@@ -118,19 +123,23 @@ fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
     if stops_writes && report.last_snapshot_failed {
         return Some(warning(
             "persistence",
-            "the last snapshot failed, and Redis refuses to count until one succeeds: see to its disk, or set \
+            "the last snapshot failed: Redis refuses writes until a snapshot succeeds; check the log and the disk of Redis, or set \
              stop-writes-on-bgsave-error to no",
         ));
     }
     if stops_writes {
         return Some(information(
             "persistence",
-            "stop-writes-on-bgsave-error is yes: should a snapshot fail, Redis refuses to count; counters do not need that, set it to no",
+            "stop-writes-on-bgsave-error is yes: Redis refuses writes after a snapshot fails, which counters do not need; set it to no",
         ));
     }
-    let keeps_nothing = config.takes_snapshots == Some(false) && report.has_append_only_file == Some(false) && report.replicas == Some(0);
+    let keeps_nothing = config.takes_snapshots == Some(false) && report.aof_enabled == Some(false) && report.connected_replicas == Some(0);
     keeps_nothing.then(|| {
-        information("persistence", "no snapshots, no append-only file and no replica: when Redis restarts, all counters start from nothing")
+        information(
+            "persistence",
+            "Redis has no snapshots, no append-only file and no replica: all counters start again at zero when it restarts; add a replica, \
+             or ignore this if windows are short",
+        )
     })
 }
 
@@ -138,25 +147,29 @@ fn version(report: &Report) -> Option<Diagnostic> {
     let text = report.version.as_deref()?;
     let mut numbers = text.split('.').map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next()?, numbers.next().unwrap_or_default());
-    (version < OLDEST).then(|| warning("version", format!("this is version {text}; Weir is made for 6.2 and later: upgrade")))
+    (version < OLDEST_VERSION).then(|| warning("version", format!("the version is {text}: Weir supports 6.2 and later; upgrade Redis")))
 }
 
 fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
     if !missing.denied.is_empty() {
         let grants: Vec<_> = missing.denied.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))).collect();
-        let text = format!("the Redis user lacks rights, and limits that need them get no answer: grant it {}", grants.join(" "));
+        let text = format!("the Redis user lacks rights: limits that need these commands get no answer; grant it {}", grants.join(" "));
         return Some(warning("rights", text));
     }
-    missing
-        .keys
-        .then(|| warning("rights", "the Redis user may not use the keys of Weir: grant it ~w1*, with CACHE_KEY_PREFIX before the w1"))
+    missing.keys.then(|| {
+        warning(
+            "rights",
+            "the Redis user has no right to Weir's keys: limits get no answer; grant it ~w1*, with CACHE_KEY_PREFIX before the w1",
+        )
+    })
 }
 
 fn commands(missing: &MissingAccess) -> Option<Diagnostic> {
-    (!missing.commands.is_empty()).then(|| {
+    (!missing.unknown.is_empty()).then(|| {
         let text = format!(
-            "what answers does not know {}, which Weir needs: is it a proxy? connect to Redis itself, with REDIS_TYPE=cluster if it is one",
-            missing.commands.join(", ")
+            "the server does not know {}, which Weir needs: it may be a proxy; set REDIS_URL to Redis itself, and REDIS_TYPE=cluster if Redis \
+             is a cluster",
+            missing.unknown.join(", ")
         );
         warning("unsupported_command", text)
     })
@@ -174,17 +187,17 @@ fn information(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagno
 mod tests {
     use super::*;
 
-    /// Lines as redis-server 7.0.15 sends them.
+    /// Lines of INFO as redis-server 7.0.15 sends them.
     const INFO: &str = "# Server\r\nredis_version:7.0.15\r\n\r\n# Memory\r\nused_memory:90\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n\
                         # Persistence\r\nrdb_last_bgsave_status:ok\r\naof_enabled:0\r\n# Stats\r\nevicted_keys:5\r\n# Replication\r\n\
                         role:master\r\nconnected_slaves:0\r\n# Cluster\r\ncluster_enabled:0\r\n# Keyspace\r\ndb0:keys=3,expires=3,avg_ttl=1\r\n\
                         db3:keys=7,expires=7,avg_ttl=1\r\n";
 
-    /// Lines that INFO says beside those above, what CONFIG says, and the advice: its name, and whether it is a warning.
+    /// Further lines of INFO, the settings, and the diagnostics: their names, and whether they are warnings.
     type Row = (&'static str, Config, &'static [(&'static str, bool)]);
 
     fn names(facts: &Facts) -> Vec<(&'static str, bool)> {
-        judge(facts, &[]).iter().map(|advice| (advice.name, advice.urgency == Urgency::Warning)).collect()
+        diagnose(facts, &[]).iter().map(|diagnostic| (diagnostic.name, diagnostic.urgency == Urgency::Warning)).collect()
     }
 
     fn facts(changes: &str, config: Config) -> Facts {
@@ -192,22 +205,22 @@ mod tests {
     }
 
     #[test]
-    fn what_info_says_is_read() {
+    fn the_fields_of_info_are_read() {
         let report = Report::read(INFO, 3);
         assert_eq!((report.version.as_deref(), report.keys, report.evicted_keys), (Some("7.0.15"), Some(7), Some(5)));
-        assert_eq!((report.used_memory_bytes, report.max_memory_bytes, report.replicas), (Some(90), Some(100), Some(0)));
+        assert_eq!((report.used_memory_bytes, report.max_memory_bytes, report.connected_replicas), (Some(90), Some(100), Some(0)));
         assert_eq!(Report::read(INFO, 1).keys, Some(0));
         let valkey = Report::read(&format!("{INFO}valkey_version:8.1.0\r\n"), 0);
-        assert_eq!(valkey.version.as_deref(), Some("8.1.0"), "the version that it takes for Redis's own is behind");
-        assert_eq!(Report::read("redis_version:s3 cret\r\nmaxmemory:x\r\n:\r\n", 0), Report::default(), "no words, no numbers");
+        assert_eq!(valkey.version.as_deref(), Some("8.1.0"), "redis_version of Valkey is that of a compatible Redis");
+        assert_eq!(Report::read("redis_version:s3 cret\r\nmaxmemory:x\r\n:\r\n", 0), Report::default(), "neither names nor numbers");
     }
 
     #[test]
-    fn each_fact_has_its_advice() {
-        let config = |takes_snapshots, stops_writes, needs_full_coverage| Config {
+    fn each_condition_has_its_diagnostic() {
+        let config = |takes_snapshots, stops_writes, requires_full_coverage| Config {
             takes_snapshots: Some(takes_snapshots),
             stops_writes: Some(stops_writes),
-            needs_full_coverage: Some(needs_full_coverage),
+            requires_full_coverage: Some(requires_full_coverage),
         };
         let none = Config::default;
         let table: [Row; 15] = [
@@ -234,27 +247,27 @@ mod tests {
             let report = Report { version: Some(version.to_owned()), ..Report::default() };
             assert_eq!(!names(&Facts { report, ..Facts::default() }).is_empty(), is_old, "{version}");
         }
-        for (clock_ahead, is_off) in [(Some(1_000_001), true), (Some(-1_000_001), true), (Some(900_000), false), (None, false)] {
-            assert_eq!(!names(&Facts { clock_ahead, ..Facts::default() }).is_empty(), is_off, "{clock_ahead:?}");
+        for (clock_ahead_micros, is_off) in [(Some(1_000_001), true), (Some(-1_000_001), true), (Some(900_000), false), (None, false)] {
+            assert_eq!(!names(&Facts { clock_ahead_micros, ..Facts::default() }).is_empty(), is_off, "{clock_ahead_micros:?}");
         }
     }
 
     #[test]
-    fn what_is_lacking_is_named() {
-        let advise = |missing| judge(&Facts { missing, ..Facts::default() }, &[]).remove(0);
-        let rights = advise(MissingAccess { denied: vec!["GET", "CLUSTER SLOTS"], ..MissingAccess::default() });
+    fn missing_access_is_named() {
+        let diagnostic = |missing| diagnose(&Facts { missing, ..Facts::default() }, &[]).remove(0);
+        let rights = diagnostic(MissingAccess { denied: vec!["GET", "CLUSTER SLOTS"], ..MissingAccess::default() });
         assert!(rights.name == "rights" && rights.text.ends_with("+get +cluster|slots"), "{rights:?}");
-        assert!(advise(MissingAccess { keys: true, ..MissingAccess::default() }).text.contains("~w1*"));
-        let unknown = advise(MissingAccess { commands: vec!["MULTI"], ..MissingAccess::default() });
+        assert!(diagnostic(MissingAccess { keys: true, ..MissingAccess::default() }).text.contains("~w1*"));
+        let unknown = diagnostic(MissingAccess { unknown: vec!["MULTI"], ..MissingAccess::default() });
         assert!(unknown.name == "unsupported_command" && unknown.text.contains("MULTI"), "{unknown:?}");
     }
 
     #[test]
-    fn on_the_border_nothing_flaps() {
+    fn the_memory_diagnostic_does_not_flap() {
         let at = |used: u64| facts(&format!("maxmemory:1000\nused_memory:{used}\n"), Config::default());
-        let full = judge(&at(800), &[]);
+        let full = diagnose(&at(800), &[]);
         assert_eq!(full.len(), 1);
-        assert_eq!(judge(&at(760), &full), full);
-        assert!(judge(&at(760), &[]).is_empty() && judge(&at(740), &full).is_empty());
+        assert_eq!(diagnose(&at(760), &full), full);
+        assert!(diagnose(&at(760), &[]).is_empty() && diagnose(&at(740), &full).is_empty());
     }
 }

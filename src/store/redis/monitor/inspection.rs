@@ -1,8 +1,8 @@
-//! Inspects every server at intervals, beside the requests: whether it answers and how fast, how full it is, and what could be better
-//! (`diagnostics`).
+//! The inspection of every server at intervals: whether it answers, its round-trip time, its clock, its memory, and its diagnostics.
 //!
-//! It shows and says things and decides nothing: requests go by the breaker, whatever is seen here. Every question may be refused, because
-//! managed servers refuse many; none writes anything. A server's own words are never logged.
+//! It feeds the metrics, the log and the health status, with connections of its own, so that it costs requests nothing. It never decides
+//! whether requests go to a server; the circuit breaker does. It writes nothing to Redis, works although managed servers refuse some of its queries,
+//! and never logs the text of a server's error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::diagnostics::{self, Facts, MissingAccess};
-use super::queries::{FULL_COVERAGE, Query, Refusal, SAVE, STOPS_WRITES, check_access, read_config, required_commands};
+use super::queries::{CommandError, FULL_COVERAGE, Query, SAVE, STOPS_WRITES, check_access, read_config, required_commands};
+use crate::breaker::Why;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::error;
@@ -24,25 +25,25 @@ use crate::store::redis::topology::status::{Report, ServerStatus, Urgency};
 use crate::store::redis::wire::values::time;
 use crate::verdict::StoreError;
 
-/// Between two looks at a server that is well. Figures of this age are what a scrape shows anyway.
-const CALM: Duration = Duration::from_secs(15);
+/// The interval between inspections of a server without diagnostics. A usual scrape interval is as long.
+const USUAL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The same while there is advice, or something that a person has to repair: whoever does so wants to see it.
-const CARE: Duration = Duration::from_secs(5);
+/// The interval while there are diagnostics or a configuration error, because an operator who repairs them waits for the result.
+const DIAGNOSTIC_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The same while a server cannot be reached, and at the least.
-const SOON: Duration = Duration::from_millis(500);
+/// The interval while a server cannot be reached, or after it has closed the connection.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a look is due, a server is elsewhere, or one has hung up.
+/// The interval of checks whether an inspection is due, a server has moved, or a server has closed the connection.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a reply may take; far more than any request has.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time for a reply. It is far longer than a request has, so that a slow server still counts as up.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So many times in a row the connection may break over what is asked beside the time; then nothing else is asked there.
-const MOST_BROKEN: u32 = 3;
+/// After this many failures in a row of the queries that follow the round trip, an inspection of this server measures only the round trip.
+const MAX_FAILED_QUERIES: u32 = 3;
 
-/// Looks at all servers of a deployment; never ends.
+/// Inspects all servers of a deployment at intervals. Never returns.
 pub(crate) async fn inspect_all(deployment: &Deployment) {
     let mut inspectors: HashMap<u64, Inspector> = HashMap::new();
     loop {
@@ -50,11 +51,11 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
-            // A ramp ends in time although nobody asks.
+            // The call ends a ramp that is over, although no request comes.
             let _ = node.state();
             let Some(location) = node.location() else { continue };
             let mut inspector = inspectors.remove(&node.id).filter(|inspector| node.is_at(&inspector.location)).unwrap_or_else(|| {
-                // Until it is known better the new place is as good as the old one was.
+                // A server that moved counts as up if it was before, until its first inspection at the new address.
                 node.latest_status.store(ServerStatus { is_up: node.latest_status.load().is_up, ..ServerStatus::default() });
                 Inspector::new(location)
             });
@@ -64,7 +65,7 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
                 others.insert(node.id, inspector);
             }
         }
-        // Servers that are in use no more are forgotten, with their connections.
+        // Servers that left the map are dropped, with their connections.
         inspectors = others;
         let (deployment, map) = (&deployment, &map);
         let inspections = due.into_iter().map(|(node, mut inspector)| async move {
@@ -76,26 +77,28 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
     }
 }
 
-/// What is kept between two looks at one server.
+/// The state between two inspections of one server.
 struct Inspector {
     location: Arc<Location>,
     probe: Option<ProbeConnection>,
     inspected_at: Option<Instant>,
-    wait: Duration,
-    /// How often in a row the connection broke over questions.
-    broken: u32,
-    /// Batches that requests had answered before the last look.
-    batches: u64,
-    /// What was said of it last: that it answers, or why not.
+    /// From the latest inspection to the next one.
+    interval: Duration,
+    /// How often in a row the queries after the round trip failed.
+    failed_queries: u32,
+    /// How many batches of requests the server had answered by the latest inspection.
+    answered_batches: u64,
+    /// The result that was logged last: that the server answers, or the name of the error.
     logged: Option<Result<(), &'static str>>,
     facts: Facts,
 }
 
-/// A connection for looks, and what has come of asking there.
+/// A connection for inspections.
 struct ProbeConnection {
     connection: Connection,
-    /// Not to be asked again here: each refusal is a line in the server's log of what users may not do.
+    /// The queries that the server refused here. They are not sent again, because each refusal may add an entry to the server's ACL LOG.
     refused: Vec<Query>,
+    /// Whether the required commands were tried here.
     checked_access: bool,
 }
 
@@ -105,9 +108,9 @@ impl Inspector {
             location,
             probe: None,
             inspected_at: None,
-            wait: Duration::ZERO,
-            broken: 0,
-            batches: 0,
+            interval: Duration::ZERO,
+            failed_queries: 0,
+            answered_batches: 0,
             logged: None,
             facts: Facts::default(),
         }
@@ -115,77 +118,79 @@ impl Inspector {
 
     fn is_due(&mut self) -> bool {
         let Some(inspected_at) = self.inspected_at else { return true };
-        let hung_up = self.probe.as_mut().is_some_and(|probe| !probe.connection.is_quiet());
-        inspected_at.elapsed() >= if hung_up { SOON } else { self.wait }
+        let is_closed = self.probe.as_mut().is_some_and(|probe| !probe.connection.is_quiet());
+        inspected_at.elapsed() >= if is_closed { RETRY_INTERVAL } else { self.interval }
     }
 
-    /// Looks, shows what is seen, and says what has changed.
+    /// Inspects the server, stores its status, and logs what has changed.
     async fn inspect(&mut self, deployment: &Deployment, map: &SlotMap, node: &Arc<Node>) {
-        let found = self.examine(deployment, map, node).await;
+        let result = self.query(deployment, map, node).await;
         self.inspected_at = Some(Instant::now());
         let before = node.latest_status.load();
         let mut status = ServerStatus { diagnostics: before.diagnostics.clone(), ..ServerStatus::default() };
-        let wait = match found {
+        let interval = match result {
             Ok(round_trip) => {
                 status.is_up = true;
                 status.round_trip = round_trip;
-                status.clock_ahead_micros = self.facts.clock_ahead;
+                status.clock_ahead_micros = self.facts.clock_ahead_micros;
                 status.report = self.facts.report.clone();
-                status.diagnostics = diagnostics::judge(&self.facts, &before.diagnostics);
-                if status.diagnostics.is_empty() { CALM } else { CARE }
+                status.diagnostics = diagnostics::diagnose(&self.facts, &before.diagnostics);
+                if status.diagnostics.is_empty() { USUAL_INTERVAL } else { DIAGNOSTIC_INTERVAL }
             }
             Err(name) => {
                 self.probe = None;
-                // There may be no room for another connection while those of requests are well.
-                status.is_up = node.counters.counts().batches > self.batches;
-                if error::server_failure(StoreError::NotExecuted(name)) == Some(crate::breaker::Why::Config) { CARE } else { SOON }
+                // A server that accepts no further connection (maxclients) may still answer those of requests.
+                status.is_up = node.counters.counts().batches > self.answered_batches;
+                let is_config = error::server_failure(StoreError::NotExecuted(name)) == Some(Why::Config);
+                if is_config { DIAGNOSTIC_INTERVAL } else { RETRY_INTERVAL }
             }
         };
-        self.batches = node.counters.counts().batches;
-        self.wait = wait.mul_f64(0.75 + fastrand::f64() / 4.0);
-        self.log_changes(found.map(drop), &before, &status);
+        self.answered_batches = node.counters.counts().batches;
+        self.interval = interval.mul_f64(0.75 + fastrand::f64() / 4.0);
+        self.log_changes(result.map(drop), &before, &status);
         if node.is_at(&self.location) {
             node.latest_status.store(status);
         }
     }
 
-    /// One line per change.
-    fn log_changes(&mut self, found: Result<(), &'static str>, before: &ServerStatus, now: &ServerStatus) {
+    /// Logs one line if the result has changed, and one for each diagnostic that begins, changes or ends.
+    fn log_changes(&mut self, result: Result<(), &'static str>, before: &ServerStatus, now: &ServerStatus) {
         let redis = &self.location.address;
-        match found {
-            _ if self.logged == Some(found) => {}
+        match result {
+            _ if self.logged == Some(result) => {}
             Ok(()) => {
                 let round_trip_ms = now.round_trip.map(|time| time.as_secs_f64() * 1e3);
                 tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
             }
             Err(name) => tracing::warn!(%redis, error = name, "Redis cannot be reached: {}", error::meaning(name)),
         }
-        self.logged = Some(found);
-        for advice in now.diagnostics.iter().filter(|advice| !before.diagnostics.contains(advice)) {
-            match advice.urgency {
-                Urgency::Warning => tracing::warn!(%redis, advice = advice.name, "Redis: {}", advice.text),
-                Urgency::Information => tracing::info!(%redis, advice = advice.name, "Redis: {}", advice.text),
+        self.logged = Some(result);
+        for diagnostic in now.diagnostics.iter().filter(|diagnostic| !before.diagnostics.contains(diagnostic)) {
+            match diagnostic.urgency {
+                Urgency::Warning => tracing::warn!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text),
+                Urgency::Information => tracing::info!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text),
             }
         }
-        for advice in &before.diagnostics {
-            if now.diagnostics.iter().all(|other| other.name != advice.name) {
-                tracing::info!(%redis, advice = advice.name, "Redis: this advice has been followed");
+        for diagnostic in &before.diagnostics {
+            if now.diagnostics.iter().all(|other| other.name != diagnostic.name) {
+                tracing::info!(%redis, advice = diagnostic.name, "Redis: this condition has ended");
             }
         }
     }
 
-    /// Asks the server. Returns how long a round trip took, if it came to one.
+    /// Connects if necessary, and queries the server for all facts. Returns the round-trip time; `None` if the server refused the user before
+    /// it could be measured.
     ///
     /// # Errors
-    /// The name of why it cannot be reached.
-    async fn examine(&mut self, deployment: &Deployment, map: &SlotMap, node: &Node) -> Result<Option<Duration>, &'static str> {
+    /// The name of the error, if the server cannot be reached.
+    async fn query(&mut self, deployment: &Deployment, map: &SlotMap, node: &Node) -> Result<Option<Duration>, &'static str> {
         let usable =
             self.probe.take().and_then(|mut probe| (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe));
         let mut probe = match usable {
             Some(probe) => probe,
             None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect).await {
                 Ok(opened) => ProbeConnection { connection: opened.connection, refused: Vec::new(), checked_access: false },
-                // It answers, but not to this user: only SELECT can be refused like this.
+                // The server answers but the user lacks a right. After the login, the handshake sends only SELECT.
                 Err(error) if error.name == error::NO_PERMISSION => {
                     self.facts.missing = MissingAccess { denied: vec!["SELECT"], ..MissingAccess::default() };
                     return Ok(None);
@@ -193,26 +198,31 @@ impl Inspector {
                 Err(error) => return Err(error.name),
             },
         };
-        let (round_trip, missing) = self.ping(&mut probe.connection).await?;
-        // What a look does not try stands as the last one that did left it.
-        let checks_access = !probe.checked_access || !missing.is_nothing() || !self.facts.missing.is_nothing();
-        let is_stuck = missing.denied.contains(&"EXEC") || missing.commands == ["EXEC"];
+        let (round_trip, missing) = self.measure_round_trip(&mut probe.connection).await?;
+        // An inspection that does not check the rights keeps the result of the latest one that did.
+        let checks_access = !probe.checked_access || !missing.is_empty() || !self.facts.missing.is_empty();
+        // Without EXEC the connection stays within the transaction and queues all further commands.
+        let is_in_transaction = missing.denied.contains(&"EXEC") || missing.unknown == ["EXEC"];
         if checks_access {
             self.facts.missing = missing;
         }
-        if !is_stuck && self.broken < MOST_BROKEN {
-            match self.query_all(deployment, map, node, &mut probe, checks_access).await {
-                Ok(()) => (self.broken, probe.checked_access) = (0, true),
-                // It has just answered; what it cannot answer is its own affair.
-                Err(_) => self.broken += 1,
+        if !is_in_transaction && self.failed_queries < MAX_FAILED_QUERIES {
+            match self.query_facts(deployment, map, node, &mut probe, checks_access).await {
+                Ok(()) => (self.failed_queries, probe.checked_access) = (0, true),
+                // The server is up, because it has just answered.
+                Err(_) => self.failed_queries += 1,
             }
         }
-        self.probe = Some(probe).filter(|_| !is_stuck);
+        self.probe = Some(probe).filter(|_| !is_in_transaction);
         Ok(Some(round_trip))
     }
 
-    /// Asks what every request needs.
-    async fn ping(&mut self, connection: &mut Connection) -> Result<(Duration, MissingAccess), &'static str> {
+    /// Sends MULTI, TIME and EXEC, which most requests need. Returns the round-trip time, and which of these commands the server refuses. Reads
+    /// the server's clock.
+    ///
+    /// # Errors
+    /// The name of any other error.
+    async fn measure_round_trip(&mut self, connection: &mut Connection) -> Result<(Duration, MissingAccess), &'static str> {
         const COMMANDS: [&str; 3] = ["MULTI", "TIME", "EXEC"];
         let out = connection.outgoing();
         for name in COMMANDS {
@@ -220,28 +230,32 @@ impl Inspector {
             out.end();
         }
         let began = Instant::now();
-        let replies = connection.query(began + PATIENCE).await.map_err(error::name)?;
+        let replies = connection.query(began + REPLY_TIMEOUT).await.map_err(error::name)?;
         let round_trip = began.elapsed();
         let mut missing = MissingAccess::default();
         for (name, reply) in COMMANDS.into_iter().zip(replies) {
             match check_access(name, reply) {
                 Ok(()) => {}
-                Err(Refusal::Access(refused)) => missing.add(refused),
-                // What follows a refused command fails in its own way.
-                Err(Refusal::Otherwise(_)) if !missing.is_nothing() => {}
-                Err(Refusal::Otherwise(error::SERVER_ERROR)) => missing.commands.push(name),
-                Err(Refusal::Otherwise(kind)) => return Err(kind),
+                Err(CommandError::NoAccess(refused)) => missing.extend(refused),
+                // After a refused command, the following ones fail too, with other errors.
+                Err(CommandError::Other(_)) if !missing.is_empty() => {}
+                Err(CommandError::Other(error::SERVER_ERROR)) => missing.unknown.push(name),
+                Err(CommandError::Other(other)) => return Err(other),
             }
         }
-        let time_shown =
+        // The time is in the reply to EXEC. A server without transactions sends it in the reply to TIME.
+        let in_exec =
             replies.iter().filter_map(|reply| if let Value::Array(values) = reply { values.first().and_then(time) } else { None });
-        let time_shown = time_shown.chain(replies.get(1).and_then(time)).next();
-        self.facts.clock_ahead = time_shown.and_then(|time| clock_ahead(time.0, round_trip / 2));
+        let server_time = in_exec.chain(replies.get(1).and_then(time)).next();
+        self.facts.clock_ahead_micros = server_time.and_then(|time| clock_ahead_micros(time.0, round_trip / 2));
         Ok((round_trip, missing))
     }
 
-    /// Asks all else, in one exchange.
-    async fn query_all(
+    /// Queries INFO, the settings and, if `checks_access`, the required commands, in one round trip.
+    ///
+    /// # Errors
+    /// The connection failed.
+    async fn query_facts(
         &mut self,
         deployment: &Deployment,
         map: &SlotMap,
@@ -264,12 +278,12 @@ impl Inspector {
         for query in &queries {
             query.write(key.as_deref().unwrap_or_default(), out);
         }
-        let replies = probe.connection.query(Instant::now() + PATIENCE).await?;
+        let replies = probe.connection.query(Instant::now() + REPLY_TIMEOUT).await?;
         for (query, reply) in queries.iter().zip(replies) {
             match (query, reply) {
                 (Query::Required(command), reply) => {
-                    if let Err(Refusal::Access(missing)) = check_access(command.name, reply) {
-                        self.facts.missing.add(missing);
+                    if let Err(CommandError::NoAccess(missing)) = check_access(command.name, reply) {
+                        self.facts.missing.extend(missing);
                     }
                 }
                 (query, Value::ServerError(_)) => probe.refused.push(*query),
@@ -283,9 +297,9 @@ impl Inspector {
     }
 }
 
-/// How far a clock is ahead of ours that showed `micros` so long ago.
-#[expect(clippy::disallowed_methods, reason = "only to tell a person that two clocks differ")]
-fn clock_ahead(micros: u64, ago: Duration) -> Option<i64> {
-    let ours = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.checked_sub(ago)?;
-    i64::try_from(micros).ok()?.checked_sub(i64::try_from(ours.as_micros()).ok()?)
+/// How far a clock is ahead of the wall clock of this machine, in microseconds, if it showed `micros` since the Unix epoch that long `ago`.
+#[expect(clippy::disallowed_methods, reason = "only for a diagnostic and a metric")]
+fn clock_ahead_micros(micros: u64, ago: Duration) -> Option<i64> {
+    let local = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.checked_sub(ago)?;
+    i64::try_from(micros).ok()?.checked_sub(i64::try_from(local.as_micros()).ok()?)
 }

@@ -1,7 +1,7 @@
-//! What an inspection asks a server: INFO, a few settings, and whether the user may use each command that requests need.
+//! The queries of an inspection: INFO, a few settings, and one form of each command that requests need.
 //!
-//! No query changes anything. A server may refuse any of them, as managed servers do. Source of the reply formats: redis.io, the pages of INFO,
-//! CONFIG GET and ACL.
+//! Rights are checked by trying the commands, because ACL DRYRUN needs Redis 7.0 and an administrator. No query changes anything. A server may
+//! refuse any of them, as managed servers do. Sources: redis.io, the pages of INFO, CONFIG GET and "ACL".
 
 use bb8_redis::redis::Value;
 
@@ -10,12 +10,13 @@ use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
 use crate::store::redis::wire::commands::CommandBuffer;
 
+/// One query of an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Query {
     Info,
-    /// A name for CONFIG GET.
+    /// CONFIG GET of the setting with this name.
     Config(&'static str),
-    /// Whether the user may use it.
+    /// Shows whether the user may use the command.
     Required(RequiredCommand),
 }
 
@@ -23,7 +24,7 @@ pub(super) const SAVE: Query = Query::Config("save");
 pub(super) const STOPS_WRITES: Query = Query::Config("stop-writes-on-bgsave-error");
 pub(super) const FULL_COVERAGE: Query = Query::Config("cluster-require-full-coverage");
 
-/// A command as requests use it, in a form that changes nothing, on a key that does not exist.
+/// A command that requests need, in a form that changes nothing. If it has a key, that key does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequiredCommand {
     pub(super) name: &'static str,
@@ -39,9 +40,10 @@ const fn without_key(name: &'static str, arguments: &'static [&'static str]) -> 
     RequiredCommand { name, has_key: false, arguments }
 }
 
-/// MULTI, EXEC and TIME are asked in every look. Scripts may use no more than their user, so that their commands are among these.
+/// The commands that every request may need, except MULTI, EXEC and TIME, which every inspection sends first. The commands of scripts are among
+/// them, because a script has the rights of its user.
 pub(super) const REQUIRED: [RequiredCommand; 11] = [
-    // Refused as no number, if not before.
+    // A user with the right gets an error about the value, which is not an integer.
     on_key("INCRBY", &["x"]),
     on_key("EXPIRE", &["1"]),
     on_key("GET", &[]),
@@ -52,14 +54,14 @@ pub(super) const REQUIRED: [RequiredCommand; 11] = [
     on_key("STRLEN", &[]),
     on_key("PEXPIRE", &["1"]),
     without_key("EVAL", &["return 1", "0"]),
-    // The script before.
+    // The hash of the script above.
     without_key("EVALSHA", &["e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"]),
 ];
 
-/// How a primary is told from a replica.
+/// Tells a primary from a replica. Source: redis.io, the page of ROLE.
 pub(super) const REQUIRED_BEHIND_SENTINELS: RequiredCommand = without_key("ROLE", &[]);
 
-/// How slots are found; ASKING is last, because it is meant for what follows it, and MULTI does not mind.
+/// Discovery of the slots, and redirects. ASKING is last, because it applies to the command that follows, which is MULTI and has no key.
 pub(super) const REQUIRED_IN_A_CLUSTER: [RequiredCommand; 3] =
     [without_key("PING", &[]), without_key("CLUSTER SLOTS", &[]), without_key("ASKING", &[])];
 
@@ -94,7 +96,7 @@ impl Query {
     }
 }
 
-/// The reply to CONFIG GET: name and value.
+/// Reads the reply to CONFIG GET of one setting, which is its name and its value. A reply of another form changes nothing.
 pub(super) fn read_config(config: &mut Config, query: Query, reply: &Value) {
     let Value::Array(pair) = reply else { return };
     let [_, Value::BulkString(value)] = pair.as_slice() else { return };
@@ -102,28 +104,32 @@ pub(super) fn read_config(config: &mut Config, query: Query, reply: &Value) {
     match query {
         SAVE => config.takes_snapshots = Some(!value.is_empty()),
         STOPS_WRITES => config.stops_writes = is_yes,
-        FULL_COVERAGE => config.needs_full_coverage = is_yes,
+        FULL_COVERAGE => config.requires_full_coverage = is_yes,
         _ => {}
     }
 }
 
-/// Why a command was refused.
-pub(super) enum Refusal {
-    /// As it will be every time.
-    Access(MissingAccess),
-    /// By an error of this name.
-    Otherwise(&'static str),
+/// Why a command failed.
+pub(super) enum CommandError {
+    /// The user or the server lacks something that only an operator can change.
+    NoAccess(MissingAccess),
+    /// Another error, by its name.
+    Other(&'static str),
 }
 
-pub(super) fn check_access(name: &'static str, reply: &Value) -> Result<(), Refusal> {
+/// Checks whether the reply to the command `name` shows that the user may use it and that the server knows it.
+///
+/// # Errors
+/// Any error reply.
+pub(super) fn check_access(name: &'static str, reply: &Value) -> Result<(), CommandError> {
     let Value::ServerError(error) = reply else { return Ok(()) };
     let mut missing = MissingAccess::default();
     match error::classify(error).name {
-        // "... to run the 'get' command", or else it is about keys.
+        // An error about a command says "to run the 'get' command". Any other NOPERM is about keys.
         error::NO_PERMISSION if error.details().is_some_and(|text| text.contains("to run the")) => missing.denied.push(name),
         error::NO_PERMISSION => missing.keys = true,
-        error::UNSUPPORTED => missing.commands.push(name),
-        kind => return Err(Refusal::Otherwise(kind)),
+        error::UNSUPPORTED => missing.unknown.push(name),
+        other => return Err(CommandError::Other(other)),
     }
-    Err(Refusal::Access(missing))
+    Err(CommandError::NoAccess(missing))
 }

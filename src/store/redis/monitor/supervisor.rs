@@ -1,5 +1,7 @@
-//! Runs the background work of a deployment on the control thread: discovery of its servers, probes of those whose circuit is open, and the
-//! inspection of all of them.
+//! The supervisor of a deployment: runs the discovery of its servers, the probes of those whose circuit is open, and their inspection.
+//!
+//! A probe counts a hit on a counter of its own, as a request does, because only that shows whether a server accepts writes in time. A probe
+//! never touches a counter of requests, and no probe waits for the probe of another server.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,40 +26,41 @@ use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work};
 use crate::time::Span;
 use crate::verdict::StoreError;
 
-/// How long the counters of probes are kept: no longer than it takes to look at them.
+/// The window of the counters of probes, short so that they expire soon.
 const PROBE_WINDOW: Span = Span::from_secs(1);
 
-/// All circuits are looked at at least so often.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait between two checks of all circuits.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Looks after a deployment: finds its servers, follows them, and probes those that fell silent. Never ends; one per process is enough.
+/// Discovers and follows the servers of a deployment, probes those whose circuit is open, and inspects all of them. Never returns. A process
+/// runs one for each deployment.
 pub async fn supervise(deployment: Arc<Deployment>) {
-    let find = async {
+    let discover = async {
         match &deployment.options().topology {
             Topology::Single(_) => {}
             Topology::Sentinel { master, sentinels } => sentinel::follow(&deployment, master, sentinels).await,
             Topology::Cluster(seeds) => cluster::follow(&deployment, seeds).await,
         }
     };
-    tokio::join!(find, probe_open_circuits(&deployment), inspection::inspect_all(&deployment));
+    tokio::join!(discover, probe_open_circuits(&deployment), inspection::inspect_all(&deployment));
 }
 
-/// Probes every server whose circuit is open when it is due; none waits for another's probe.
+/// Probes each server whose circuit is open, when its probe is due. Never returns.
 pub(crate) async fn probe_open_circuits(deployment: &Deployment) {
-    // The connection of a good probe is kept for the second one.
+    // The connection of a successful probe, for the next one, by the id of the node.
     let mut connections: HashMap<u64, Connection> = HashMap::new();
     let mut under_way: HashSet<u64> = HashSet::new();
     let mut probes = FuturesUnordered::new();
     loop {
         let opened = deployment.circuit_opened.notified();
-        let mut next = LONGEST_WAIT;
+        let mut next = MAX_WAIT;
         let map = deployment.map();
         for node in &map.nodes {
             match node.next_probe() {
                 _ if under_way.contains(&node.id) => {}
                 Some(wait) if wait.is_zero() => {
                     under_way.insert(node.id);
-                    probes.push(probe_and_tell(deployment, Arc::clone(&map), Arc::clone(node), connections.remove(&node.id)));
+                    probes.push(probe_and_record(deployment, Arc::clone(&map), Arc::clone(node), connections.remove(&node.id)));
                 }
                 Some(wait) => next = next.min(wait),
                 None => drop(connections.remove(&node.id)),
@@ -69,13 +72,14 @@ pub(crate) async fn probe_open_circuits(deployment: &Deployment) {
                 connections.extend(connection.map(|connection| (id, connection)));
             }
             () = opened => {}
-            // Who is due may be due earlier by then, if its circuit closes and opens again.
+            // A probe may become due earlier if a circuit closes and opens again, so that all are checked again.
             () = sleep(next) => {}
         }
     }
 }
 
-async fn probe_and_tell(
+/// Probes a server and tells its circuit breaker the result. Returns the id of the node, and the connection if the probe succeeded.
+async fn probe_and_record(
     deployment: &Deployment,
     map: Arc<SlotMap>,
     node: Arc<Node>,
@@ -84,7 +88,7 @@ async fn probe_and_tell(
     let key = map.key_of(&node, |number| deployment.options().probe_key(number));
     let (connection, result) = match key {
         Some(key) => probe(&node, connection, &key, deployment.batch_options()).await,
-        // It has no slot any more, and nobody asks it.
+        // The node owns no slot any more, so that no request goes there.
         None => (None, Ok(())),
     };
     if let Err((_, name)) = result {
@@ -96,7 +100,7 @@ async fn probe_and_tell(
 
 type ProbeResult = (Option<Connection>, Result<(), (Why, &'static str)>);
 
-/// Counts a hit, by transaction and by script, as requests do: only that shows that the server takes writes in time.
+/// Counts a hit over `connection`, or over a new one if that cannot be used.
 async fn probe(node: &Node, connection: Option<Connection>, key: &[u8], batch_options: BatchOptions) -> ProbeResult {
     let usable = connection.and_then(|mut connection| (connection.is_reusable() && connection.is_quiet()).then_some(connection));
     let mut connection = match usable {
@@ -106,19 +110,23 @@ async fn probe(node: &Node, connection: Option<Connection>, key: &[u8], batch_op
             Err(ConnectError { name, .. }) => return (None, Err((error::failure_kind(name), name))),
         },
     };
-    match count(node, &mut connection, key, batch_options).await {
+    match count_hit(node, &mut connection, key, batch_options).await {
         Ok(()) => (Some(connection), Ok(())),
         Err(error) => (None, Err((error::failure_kind(error::name(error)), error::name(error)))),
     }
 }
 
-async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_options: BatchOptions) -> Result<(), StoreError> {
+/// Counts a hit on `key` by transaction and by script, as requests do.
+///
+/// # Errors
+/// The first error that says something about the server. Redirects do not, nor does the value of the key.
+async fn count_hit(node: &Node, connection: &mut Connection, key: &[u8], batch_options: BatchOptions) -> Result<(), StoreError> {
     for by_script in [false, true] {
-        // The text of the script may have to be sent, and takes its time; what requests need is measured by the transaction.
+        // The script may need a second round trip, with its text. The transaction alone shows whether requests get answers in time.
         let budget = if by_script { node.options().connect_timeout } else { node.budget() };
         let at = Instant::now();
         let time = node.clock().read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
-        let work = work(key, at + budget);
+        let work = probe_work(key, at + budget);
         let batch_options = BatchOptions { fixed_windows_by_script: by_script || batch_options.fixed_windows_by_script, ..batch_options };
         let batch = Batch::new([&work], batch_options, ClockReading { time, at }, connection.known_ttls());
         let mut replies = batch.unanswered();
@@ -131,7 +139,7 @@ async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_optio
         for answer in &replies[0].answers {
             match answer {
                 Ok(_) | Err(StoreError::Data(_)) => {}
-                // It is well, and just gives this slot away.
+                // The server works. The slot is migrating or has moved.
                 Err(StoreError::NotExecuted(error::MOVED | error::ASK | error::TRY_AGAIN)) => {}
                 Err(error) => return Err(*error),
             }
@@ -140,7 +148,7 @@ async fn count(node: &Node, connection: &mut Connection, key: &[u8], batch_optio
     Ok(())
 }
 
-fn work(key: &[u8], deadline: Instant) -> Work {
+fn probe_work(key: &[u8], deadline: Instant) -> Work {
     let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX, window: PROBE_WINDOW, count_denied: true });
     let checks = Arc::new(Checks::of([(key, Check::new(window, 1, Modes::default()))]));
     Work { picked: checks.indices(), checks, budget: Budget::until(deadline), is_asking: false }

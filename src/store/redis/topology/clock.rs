@@ -1,7 +1,9 @@
-//! What time it is at Redis, without asking: windows are numbered by Redis's clock, and the number is part of the key that is sent.
+//! An estimate of a Redis server's clock, without a query: windows are numbered by that clock, and the number is part of the key that a request
+//! sends.
 //!
-//! Every reply that brings a TIME says how far that clock is ahead of ours; the answer was already a little old when it came, so the largest
-//! difference of the last seconds is the truest. Nothing here trusts the clock of this machine except to measure how much time has passed.
+//! Each reply to TIME shows how far that clock is ahead of the monotonic clock of this machine. A reply is old by its way back when it arrives,
+//! which makes the difference too small; so the largest difference of the last seconds is the most accurate one. The wall clock of this
+//! machine is never used: replicas of Weir with wrong clocks have to number the same windows. Source: redis.io, the page of TIME.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,22 +11,22 @@ use tokio::time::{Duration, Instant};
 
 use crate::time::Micros;
 
-/// Differences are kept in two turns of this length, so that none counts for longer than twice as long (10 s).
-const TURN: Duration = Duration::from_secs(5);
+/// The length of a period. The largest differences of the current and the previous period count, so that none counts for longer than two periods.
+const PERIOD: Duration = Duration::from_secs(5);
 
-/// An estimate of the clock of one Redis, shared by all threads.
+/// An estimate of the clock of one Redis server, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
     ahead: Mutex<Option<Ahead>>,
 }
 
-/// How far Redis's clock is ahead of the time that has passed since `origin`, in microseconds.
+/// How far Redis's clock is ahead of the time since `origin`, in microseconds: the largest difference of each period.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    turn_began: Instant,
-    this_turn: i64,
-    last_turn: Option<i64>,
+    period_began: Instant,
+    current: i64,
+    previous: Option<i64>,
 }
 
 impl Clock {
@@ -32,43 +34,43 @@ impl Clock {
         Self { origin: Instant::now(), ahead: Mutex::default() }
     }
 
-    /// A reply that came in at `at` says that Redis's clock showed `time`.
+    /// Updates the estimate: a reply that arrived at `at` says that Redis's clock showed `time`.
     pub(crate) fn observe(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         *ahead = Some(match *ahead {
-            Some(known) if at.saturating_duration_since(known.turn_began) < TURN => Ahead { this_turn: known.this_turn.max(seen), ..known },
+            Some(known) if at.saturating_duration_since(known.period_began) < PERIOD => Ahead { current: known.current.max(seen), ..known },
             Some(known) => {
-                let is_recent = at.saturating_duration_since(known.turn_began) < 2 * TURN;
-                Ahead { turn_began: at, this_turn: seen, last_turn: is_recent.then_some(known.this_turn) }
+                let is_recent = at.saturating_duration_since(known.period_began) < 2 * PERIOD;
+                Ahead { period_began: at, current: seen, previous: is_recent.then_some(known.current) }
             }
-            None => Ahead { turn_began: at, this_turn: seen, last_turn: None },
+            None => Ahead { period_began: at, current: seen, previous: None },
         });
     }
 
-    /// Forgets what was known, because a new connection may lead to another machine, and starts from its first TIME.
+    /// Starts a new estimate from the first TIME of a new connection, which may lead to another machine.
     pub(crate) fn restart(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
-        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ahead { turn_began: at, this_turn: seen, last_turn: None });
+        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ahead { period_began: at, current: seen, previous: None });
     }
 
-    /// Forgets what was known: the server is another one from now on.
+    /// Drops the estimate, because another server has replaced this one.
     pub(crate) fn forget(&self) {
         *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What Redis's clock shows at `at`; `None` before the first connection.
+    /// What Redis's clock shows at `at`, by the estimate; `None` without an estimate, or if that clock stands before 1970.
     pub(crate) fn read(&self, at: Instant) -> Option<Micros> {
         let known = (*self.ahead.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let ahead = known.last_turn.map_or(known.this_turn, |last| last.max(known.this_turn));
-        u64::try_from(ahead.saturating_add(self.passed(at))).ok().map(Micros)
+        let ahead = known.previous.map_or(known.current, |previous| previous.max(known.current));
+        u64::try_from(ahead.saturating_add(self.elapsed_micros(at))).ok().map(Micros)
     }
 
     fn ahead(&self, time: Micros, at: Instant) -> i64 {
-        i64::try_from(time.0).unwrap_or(i64::MAX).saturating_sub(self.passed(at))
+        i64::try_from(time.0).unwrap_or(i64::MAX).saturating_sub(self.elapsed_micros(at))
     }
 
-    fn passed(&self, at: Instant) -> i64 {
+    fn elapsed_micros(&self, at: Instant) -> i64 {
         i64::try_from(at.saturating_duration_since(self.origin).as_micros()).unwrap_or(i64::MAX)
     }
 }
@@ -96,19 +98,19 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_is_believed_after_ten_seconds() {
+    fn the_estimate_follows_a_clock_that_was_set_back_after_ten_seconds() {
         let clock = Clock::new();
         let now = clock.origin;
         clock.restart(Micros(START), now);
         for second in 1..=10 {
             clock.observe(Micros(START + second * 1_000_000 - 500_000_000), now + millis(second * 1_000));
-            let seen = clock.read(now + millis(second * 1_000)).expect("it was observed");
-            assert_eq!(seen.0 < START, second == 10, "after {second} s: {seen:?}");
+            let estimate = clock.read(now + millis(second * 1_000)).expect("a TIME was observed");
+            assert_eq!(estimate.0 < START, second == 10, "after {second} s: {estimate:?}");
         }
     }
 
     #[test]
-    fn a_new_connection_is_believed_at_once() {
+    fn the_estimate_follows_a_new_connection_at_once() {
         let clock = Clock::new();
         let now = clock.origin;
         clock.observe(Micros(START), now);

@@ -1,8 +1,11 @@
-//! What went to one server, in numbers: one addition per batch or event, none per request.
+//! The counters of one server, for metrics.
+//!
+//! They are updated once per batch, not once per request, because the request path counts instructions. Nothing in Weir decides by them
+//! except `monitor`, which sees from the answered batches that requests still reach the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one server; they only grow.
+/// Counters of one server, shared by all threads. They only grow.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     batches: AtomicU64,
@@ -10,25 +13,25 @@ pub(crate) struct Counters {
     abandoned: AtomicU64,
 }
 
-/// What was counted since the server became known.
+/// The values of a server's counters, since Weir first knew the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Batches that were answered.
+    /// Batches that the server answered.
     pub batches: u64,
-    /// Requests, or parts of requests, in them.
+    /// Requests in those batches. A request whose checks go to several servers counts at each of them.
     pub requests: u64,
-    /// Requests whose caller had left before they were sent.
+    /// Requests that were not sent, because their caller had gone or their deadline had passed.
     pub abandoned: u64,
 }
 
 impl Counters {
-    /// A batch of so many requests was answered.
+    /// Counts an answered batch of `requests` requests.
     pub(crate) fn answered(&self, requests: usize) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(requests as u64, Ordering::Relaxed);
     }
 
-    /// So many requests were not sent, because nobody waits for them any more.
+    /// Counts requests that were not sent.
     pub(crate) fn abandoned(&self, requests: u64) {
         if requests > 0 {
             self.abandoned.fetch_add(requests, Ordering::Relaxed);

@@ -1,5 +1,8 @@
-//! One deployment of Redis (a server, what Sentinels watch, or a cluster), as all threads of the process see it: which servers there are,
-//! which one a key belongs to, and what went wrong.
+//! A deployment of Redis, shared by all threads of the process: a single server, a primary behind Sentinels, or a cluster.
+//!
+//! It holds the slot map and the counters of whole requests. A reader takes a snapshot of the map without a lock, and a writer replaces the
+//! whole map, because every request reads it and it changes rarely. Nothing here queries a server: `cluster` and `sentinel` do, and report the
+//! addresses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,29 +23,29 @@ use crate::store::redis::error::ErrorCounters;
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::Slot;
 
-/// What all runtimes of a process share of one deployment.
+/// The state of one deployment that all runtimes of a process share.
 pub struct Deployment {
     options: Arc<Options>,
     error_counters: Arc<ErrorCounters>,
     map: ArcSwap<SlotMap>,
-    /// Told when there is another map, or when looking for the first one failed.
+    /// Notifies the requests that wait for the first map, when it is there or its discovery failed.
     discovered: Notify,
     is_discovered: AtomicBool,
-    /// Told when the map is found to be wrong.
+    /// Wakes discovery when a redirect contradicts the map.
     pub(crate) map_invalidated: Notify,
-    /// Told when a circuit opens.
+    /// Wakes the supervisor when a circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
     request_counters: RequestCounters,
 }
 
-/// What happened to whole requests.
+/// Counters of whole requests, since the start.
 #[derive(Debug, Default)]
 struct RequestCounters {
     unknown_outcomes: AtomicU64,
     retries: AtomicU64,
 }
 
-/// Connections of all runtimes, for metrics.
+/// The number of connections of all runtimes, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCounts {
     /// Opened since the start.
@@ -51,23 +54,24 @@ pub struct ConnectionCounts {
     pub open: usize,
 }
 
-/// One server, for metrics.
+/// A snapshot of one server, for metrics.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Where it is; empty while that is not known.
+    /// `host:port` or the path of a socket; empty before Sentinel has named the primary.
     pub address: String,
-    /// Whether it is asked.
+    /// Whether its circuit breaker admits requests.
     pub state: State,
-    /// How often that changed.
+    /// How often that state changed.
     pub transitions: Transitions,
-    /// What went there.
+    /// The batches and requests that were sent there.
     pub counts: Counts,
-    /// What it looked like last.
+    /// The result of its latest inspection.
     pub status: Arc<ServerStatus>,
 }
 
 impl Deployment {
-    /// Nothing is connected yet.
+    /// A deployment without connections. Its servers are known at once if `options` name a single server. Otherwise
+    /// [`supervise`](crate::store::redis::supervise) finds them.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
         let (options, error_counters, circuit_opened) = (Arc::new(options), Arc::new(ErrorCounters::default()), Arc::new(Notify::new()));
@@ -89,22 +93,22 @@ impl Deployment {
         })
     }
 
-    /// How often each error happened, by name: once per plan that it spoiled, once per failed attempt to connect. The names stay the same
-    /// over versions.
+    /// How often each error happened, by name. A failed attempt to connect counts once, and so does a failed probe. Consecutive checks of one
+    /// request that failed with the same error count once together. The names are the same in all versions.
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
         self.error_counters.counts()
     }
 
-    /// Connections, opened and open, of the servers that are in use now.
+    /// The number of connections to the servers of the present map.
     #[must_use]
     pub fn connections(&self) -> ConnectionCounts {
-        let connections =
+        let (opened, open) =
             self.map.load().nodes.iter().map(|node| node.connections()).fold((0, 0), |sum, (opened, open)| (sum.0 + opened, sum.1 + open));
-        ConnectionCounts { opened: connections.0, open: connections.1 }
+        ConnectionCounts { opened, open }
     }
 
-    /// The servers that are in use now.
+    /// The servers of the present map.
     #[must_use]
     pub fn servers(&self) -> Vec<Server> {
         let address = |node: &Node| node.location().map(|location| location.address.to_string()).unwrap_or_default();
@@ -118,26 +122,27 @@ impl Deployment {
         self.map.load().nodes.iter().map(server).collect()
     }
 
-    /// Whether every server can be asked.
+    /// Whether every server has an address and a circuit that is not open. `false` while no server is known.
     #[must_use]
     pub fn is_fully_available(&self) -> bool {
         let map = self.map.load();
         !map.nodes.is_empty() && map.nodes.iter().all(|node| node.state() != State::Open && node.location().is_some())
     }
 
-    /// Whether any server was reached when it was looked at last and may be asked: while none is, no limit can be counted.
+    /// Whether any server has an address, a circuit that is not open, and answered its latest inspection. While none does, Redis decides no
+    /// request.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.map.load().nodes.iter().any(|node| node.state() != State::Open && node.location().is_some() && node.latest_status.load().is_up)
     }
 
-    /// Requests of which nobody knows whether they were counted, because their answer was lost or late.
+    /// How often a request may or may not have been counted, because the reply was lost or late.
     #[must_use]
     pub fn unknown_outcomes(&self) -> u64 {
         self.request_counters.unknown_outcomes.load(Ordering::Relaxed)
     }
 
-    /// Requests of which something was asked a second time, because the first time it did certainly not run.
+    /// How many requests sent some of their checks a second time, after these certainly did not run.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.request_counters.retries.load(Ordering::Relaxed)
@@ -172,7 +177,7 @@ impl Deployment {
         self.map.load_full()
     }
 
-    /// The map; waits until `deadline` while the first one is being looked for.
+    /// The present map. While the first discovery of a cluster is under way, waits for its result, but not beyond `deadline`.
     pub(crate) async fn map_by(&self, deadline: Instant) -> Arc<SlotMap> {
         let discovered = self.discovered.notified();
         let map = self.map();
@@ -183,13 +188,13 @@ impl Deployment {
         map
     }
 
-    /// The servers have been looked for, with a new map or with nothing to show for it; who waits for the first map waits no longer.
+    /// Ends the wait of requests for the first map, after a discovery that succeeded or failed.
     pub(crate) fn finish_discovery(&self) {
         self.is_discovered.store(true, Ordering::Release);
         self.discovered.notify_waiters();
     }
 
-    /// A new map of a cluster: who has which slots. What is known of servers that stay is kept.
+    /// Replaces the map of a cluster by the owners of all slots. A server that stays keeps its state and its connections.
     pub(crate) fn update_slots(&self, ranges: &[(std::ops::RangeInclusive<Slot>, Address)]) {
         let old = self.map();
         let mut map = SlotMap::of_cluster();
@@ -201,7 +206,7 @@ impl Deployment {
         self.finish_discovery();
     }
 
-    /// A single slot has moved. Returns its new server.
+    /// Records that a slot has moved to the server at `address`, as MOVED says, and requests a new map. Returns that server.
     pub(crate) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
         self.map_invalidated.notify_one();
         if let Some(owner) = self.map.load().slot_owner(slot).filter(|owner| owner.has_address(address)) {
@@ -214,7 +219,7 @@ impl Deployment {
         })
     }
 
-    /// The server at an address. One that is new has no slot yet.
+    /// The server at an address, as ASK names it. A server that is new owns no slot.
     pub(crate) fn node_at(&self, address: &Address) -> Arc<Node> {
         let map = self.map.load();
         match map.find(address) {
@@ -223,7 +228,8 @@ impl Deployment {
         }
     }
 
-    /// Replaces the map by a changed copy; repeats the change if another thread replaced the map first. Returns the node that the change names.
+    /// Replaces the map by a changed copy, and repeats the change if another thread replaced the map first. Returns the node that the change
+    /// names.
     fn change(&self, change: impl Fn(&mut SlotMap, &SlotMap) -> NodeIndex) -> Arc<Node> {
         loop {
             let old = self.map();
@@ -236,7 +242,7 @@ impl Deployment {
         }
     }
 
-    /// The index in `map` of the server at an address, which is added if it is new.
+    /// The index in `map` of the server at an address. Adds the server if `map` does not have it, with its state from `old` if that has it.
     fn index_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> NodeIndex {
         map.find(address).unwrap_or_else(|| {
             let known = old.find(address).map(|index| Arc::clone(old.node(index)));

@@ -1,4 +1,7 @@
-//! One Redis server, as all threads of the process see it: where it is, whether it can be asked, and what its clock shows.
+//! The state of one Redis server that all threads of the process share: its address, circuit breaker, clock estimate and counters.
+//!
+//! The threads share it because an outage or a failover that one worker meets concerns all of them. Admitting a
+//! request takes no lock while the circuit is closed. Nothing here sends a check: `lanes` and `monitor` do, and record the outcomes here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,38 +23,45 @@ use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::batch::WorkReply;
 use crate::time::Micros;
 
-/// Who has less time than this learns nothing about a server.
-const TELLING: Duration = Duration::from_millis(2);
+/// A request with less time than this says nothing about a server: its timeout is no failure, and its reply is not slow.
+const MIN_JUDGED_BUDGET: Duration = Duration::from_millis(2);
+
+/// The bounds of a probe's time.
+const MIN_PROBE_BUDGET: Duration = Duration::from_millis(5);
+const MAX_PROBE_BUDGET: Duration = Duration::from_millis(100);
 
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// No two nodes of a process have the same.
+    /// Unique in the process.
     pub(crate) id: u64,
     options: Arc<Options>,
     purpose: Purpose,
     location: ArcSwapOption<Location>,
-    found: Notify,
+    /// Notifies those that wait for the first address.
+    located: Notify,
     clock: Clock,
-    began: Instant,
+    /// The origin of the breaker's times.
+    created_at: Instant,
     circuit: Mutex<Circuit>,
+    /// Whether the circuit is closed, so that a request needs no lock then.
     is_closed: AtomicBool,
     /// Wakes the supervisor when the circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
     error_counters: Arc<ErrorCounters>,
     connections: OpenConnections,
     pub(crate) counters: Counters,
-    /// What the slow look beside the requests shows.
     pub(crate) latest_status: LatestStatus,
-    /// What a request had for its trip, lately; a probe gets no more.
+    /// The time that the latest request had left, in microseconds; a probe has about as much. 0 before the first request.
     budget_micros: AtomicU64,
     pub(crate) rtt: RttEstimator,
 }
 
-/// Where a server is. After a failover it is another one.
+/// The address of a server. After a failover, the node of a Sentinel deployment has another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) address: Address,
+    /// Grows with each change of the address.
     generation: u64,
     since: Instant,
 }
@@ -59,59 +69,62 @@ pub(crate) struct Location {
 #[derive(Debug)]
 struct Circuit {
     breaker: Breaker,
-    /// The name of the last error.
+    /// The name of the latest error.
     reason: &'static str,
 }
 
-/// OpenConnections to the server, of all threads.
+/// The connections of all threads to the server.
 #[derive(Debug, Default)]
 struct OpenConnections {
+    /// Since the start.
     opened: AtomicU64,
+    /// Now.
     open: AtomicUsize,
-    /// One broke since the last was opened.
+    /// Whether a connection broke since the latest one was opened.
     broke: AtomicBool,
 }
 
-/// What became of the requests of one batch.
+/// The outcome of the requests of one batch, as the circuit breaker counts them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     answered: u32,
+    /// How many of the answered requests took most of their budget.
     slow: u32,
     failed: u32,
+    /// The kind and the name of the error of the latest request that failed.
     failure: Option<(Why, &'static str)>,
 }
 
-/// Who takes longer than this share of a budget hardly makes it.
-fn hardly(budget: Duration) -> Duration {
+/// A reply that takes longer than this share of a budget is slow.
+fn slow_after(budget: Duration) -> Duration {
     budget * 4 / 5
 }
 
 impl Outcome {
-    /// Counts the reply to a request that began at `since`.
+    /// Counts the reply to a request that began at `since`. Of several failures in one reply, a configuration error counts.
     pub(crate) fn add(&mut self, reply: &WorkReply, since: Instant, budget: Budget) {
-        let blamed = reply.answers.iter().filter_map(|answer| answer.err());
-        let blamed =
-            blamed.filter_map(|error| Some((error::server_failure(error)?, error::name(error)))).max_by_key(|(why, _)| *why == Why::Config);
-        if blamed.is_some() {
+        let failures = reply.answers.iter().filter_map(|answer| answer.err());
+        let failures = failures.filter_map(|error| Some((error::server_failure(error)?, error::name(error))));
+        let failure = failures.max_by_key(|(why, _)| *why == Why::Config);
+        if failure.is_some() {
             self.failed += 1;
-            self.failure = blamed;
+            self.failure = failure;
         } else {
             self.answered += 1;
             let available = budget.deadline.saturating_duration_since(since);
-            // An answer in time is an answer; only who hardly makes it is slow.
-            self.slow += u32::from(available >= TELLING && since.elapsed() > hardly(available));
+            self.slow += u32::from(available >= MIN_JUDGED_BUDGET && since.elapsed() > slow_after(available));
         }
     }
 }
 
 impl Node {
-    /// A server that nobody has asked yet. Without an address it has to be found first.
+    /// A server without connections, whose circuit is closed. `None` as the address: Sentinel has not named the primary yet.
     pub(crate) fn new(
         address: Option<Address>,
         options: &Arc<Options>,
         purpose: Purpose,
         error_counters: &Arc<ErrorCounters>,
-        opened: &Arc<Notify>,
+        circuit_opened: &Arc<Notify>,
     ) -> Arc<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
@@ -119,12 +132,12 @@ impl Node {
             options: Arc::clone(options),
             purpose,
             location: ArcSwapOption::from(address.map(|address| Arc::new(Location { address, generation: 0, since: Instant::now() }))),
-            found: Notify::new(),
+            located: Notify::new(),
             clock: Clock::new(),
-            began: Instant::now(),
+            created_at: Instant::now(),
             circuit: Mutex::new(Circuit { breaker: Breaker::new(breaker::Options::default()), reason: error::NO_PRIMARY }),
             is_closed: AtomicBool::new(true),
-            circuit_opened: Arc::clone(opened),
+            circuit_opened: Arc::clone(circuit_opened),
             error_counters: Arc::clone(error_counters),
             connections: OpenConnections::default(),
             counters: Counters::default(),
@@ -146,12 +159,13 @@ impl Node {
         &self.error_counters
     }
 
-    /// Where it is, when that is known.
+    /// The server's location; `None` before it is known.
     pub(crate) fn location(&self) -> Option<Arc<Location>> {
         self.location.load_full()
     }
 
-    /// It is elsewhere from now on: connections to the old place are not used again, and what was known of its clock is forgotten.
+    /// Records that the server is now at `address`. Connections to the old address are not used again. The clock estimate and the circuit breaker
+    /// start afresh. Does nothing if the address is the same.
     pub(crate) fn move_to(&self, address: Address) {
         let old = self.location.load_full();
         if old.as_ref().is_some_and(|location| location.address == address) {
@@ -160,32 +174,35 @@ impl Node {
         let generation = old.map_or(0, |location| location.generation + 1);
         self.location.store(Some(Arc::new(Location { address, generation, since: Instant::now() })));
         self.clock.forget();
-        // What the old one did says nothing about the new one.
+        // The failures of the old server say nothing about the new one.
         self.circuit().breaker = Breaker::new(breaker::Options::default());
         self.is_closed.store(true, Ordering::Relaxed);
-        self.found.notify_waiters();
+        self.located.notify_waiters();
     }
 
-    /// Whether its address is this one.
+    /// Whether the server is at `address`.
     pub(crate) fn has_address(&self, address: &Address) -> bool {
         self.location.load().as_ref().is_some_and(|location| location.address == *address)
     }
 
-    /// Whether the server is still where this says.
+    /// Whether the server has not moved since it was at `location`.
     pub(crate) fn is_at(&self, location: &Arc<Location>) -> bool {
         self.location.load().as_ref().is_some_and(|now| now.generation == location.generation)
     }
 
-    /// A new connection, and the place that it leads to.
+    /// Opens a connection, and returns it with the location that it leads to.
+    ///
+    /// # Errors
+    /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else the error of the handshake.
     pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
-        let location = self.find().await.ok_or(ConnectError { name: error::NO_PRIMARY, cause: None })?;
+        let location = self.wait_for_location().await.ok_or(ConnectError { name: error::NO_PRIMARY, cause: None })?;
         let opened = handshake::open(&location.address, &self.options, self.purpose).await?;
         if !self.is_at(&location) {
-            // It moved while we connected to where it was.
+            // The connection leads to the old primary.
             return Err(ConnectError { name: error::READONLY, cause: None });
         }
         let at = Instant::now();
-        // Behind a broken connection there may be another machine now.
+        // After a connection broke, another machine with another clock may have the address.
         if self.connections.open.load(Ordering::Relaxed) == 0 || self.connections.broke.swap(false, Ordering::Relaxed) {
             self.clock.restart(opened.time, at);
         } else {
@@ -194,13 +211,13 @@ impl Node {
         Ok((opened.connection, location))
     }
 
-    /// Waits for a server that is being looked for.
-    async fn find(&self) -> Option<Arc<Location>> {
-        let found = self.found.notified();
+    /// The location. Waits for it while it is not known, at most for the connect timeout.
+    async fn wait_for_location(&self) -> Option<Arc<Location>> {
+        let located = self.located.notified();
         if let Some(location) = self.location() {
             return Some(location);
         }
-        let _ = timeout_at(Instant::now() + self.options.connect_timeout, found).await;
+        let _ = timeout_at(Instant::now() + self.options.connect_timeout, located).await;
         self.location()
     }
 
@@ -214,15 +231,15 @@ impl Node {
         self.connections.broke.fetch_or(connection.is_broken(), Ordering::Relaxed);
     }
 
-    /// OpenConnections, opened since the start and open now.
+    /// The number of connections opened since the start, and open now.
     pub(crate) fn connections(&self) -> (u64, usize) {
         (self.connections.opened.load(Ordering::Relaxed), self.connections.open.load(Ordering::Relaxed))
     }
 
-    /// Whether a request may go there.
+    /// Asks the circuit breaker whether a request may go to the server.
     ///
     /// # Errors
-    /// The name of what went wrong last.
+    /// The name of the server's latest error, if the breaker refuses the request.
     pub(crate) fn admit(&self, budget: Budget) -> Result<(), &'static str> {
         let left = budget.deadline.saturating_duration_since(Instant::now());
         self.budget_micros.store(u64::try_from(left.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -232,15 +249,15 @@ impl Node {
         self.with_circuit(|circuit, now| if circuit.breaker.admits(now) { Ok(()) } else { Err(circuit.reason) })
     }
 
-    /// What a probe has for its trip: what a request has before it counts as slow, at most a tenth of a second.
+    /// The time that a probe has: that of the latest request before its reply is slow, from 5 ms to 100 ms.
     pub(crate) fn budget(&self) -> Duration {
         match self.budget_micros.load(Ordering::Relaxed) {
-            0 => PROBE_AT_MOST,
-            micros => hardly(Duration::from_micros(micros)).clamp(PROBE_AT_LEAST, PROBE_AT_MOST),
+            0 => MAX_PROBE_BUDGET,
+            micros => slow_after(Duration::from_micros(micros)).clamp(MIN_PROBE_BUDGET, MAX_PROBE_BUDGET),
         }
     }
 
-    /// What became of the requests of a batch.
+    /// Tells the circuit breaker the outcome of a batch.
     pub(crate) fn record_outcome(&self, outcome: Outcome) {
         let Outcome { answered, slow, failed, failure } = outcome;
         if answered == 0 && failed == 0 {
@@ -257,21 +274,21 @@ impl Node {
         });
     }
 
-    /// So many requests got no connection.
+    /// Tells the circuit breaker that `requests` requests failed with the error `name`.
     pub(crate) fn record_failed(&self, requests: u32, name: &'static str) {
         self.record_outcome(Outcome { failed: requests, failure: Some((error::failure_kind(name), name)), ..Outcome::default() });
     }
 
-    /// A request was not answered within its time.
+    /// Tells the circuit breaker that a request sent at `since` got no reply by its deadline.
     pub(crate) fn record_timeout(&self, since: Instant, budget: Budget) {
-        // What an old place owed us is not the new one's fault.
+        // A timeout of the old server says nothing about the new one.
         let is_here = self.location().is_some_and(|location| location.since <= since);
-        if is_here && budget.deadline.saturating_duration_since(since) >= TELLING {
+        if is_here && budget.deadline.saturating_duration_since(since) >= MIN_JUDGED_BUDGET {
             self.record_failed(1, error::TIMEOUT);
         }
     }
 
-    /// What a probe found.
+    /// Tells the circuit breaker the result of a probe: `Ok`, or the kind and the name of the error.
     pub(crate) fn record_probe(&self, result: Result<(), (Why, &'static str)>) {
         self.with_circuit(|circuit, now| {
             if let Err((_, reason)) = result {
@@ -281,7 +298,7 @@ impl Node {
         });
     }
 
-    /// How long until the next probe is due; `None` while none is needed.
+    /// The time until the next probe is due; `None` unless the circuit is open.
     pub(crate) fn next_probe(&self) -> Option<Duration> {
         if self.is_closed.load(Ordering::Relaxed) {
             return None;
@@ -289,7 +306,7 @@ impl Node {
         self.with_circuit(|circuit, now| circuit.breaker.next_probe().map(|due| Duration::from(due.since(now))))
     }
 
-    /// Whether it is asked now.
+    /// The state of the circuit breaker. A ramp that is over counts as closed, also without requests.
     pub(crate) fn state(&self) -> breaker::State {
         if self.is_closed.load(Ordering::Relaxed) {
             return breaker::State::Closed;
@@ -300,48 +317,40 @@ impl Node {
         })
     }
 
-    /// How often the circuit opened and closed.
+    /// How often the circuit breaker changed its state.
     pub(crate) fn transitions(&self) -> breaker::Transitions {
         self.circuit().breaker.transitions()
     }
 
-    /// Asks the breaker, says what changes, and wakes the supervisor.
-    fn with_circuit<T>(&self, ask: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
-        let now = Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX));
-        let (answer, before, after, reason) = {
+    /// Runs `call` on the circuit at the present time. Logs when the circuit opens or closes, and wakes the supervisor when it opens.
+    fn with_circuit<T>(&self, call: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
+        let now = Micros(u64::try_from(self.created_at.elapsed().as_micros()).unwrap_or(u64::MAX));
+        let (result, before, after, reason) = {
             let mut circuit = self.circuit();
             let before = circuit.breaker.state();
-            let answer = ask(&mut circuit, now);
+            let result = call(&mut circuit, now);
             let after = circuit.breaker.state();
             self.is_closed.store(after == breaker::State::Closed, Ordering::Relaxed);
-            (answer, before, after, circuit.reason)
+            (result, before, after, circuit.reason)
         };
         match (before, after) {
             (breaker::State::Open, breaker::State::Open) | (_, breaker::State::Ramp { .. }) => {}
             (_, breaker::State::Open) => {
                 let redis = self.location().map(|location| location.address.to_string());
-                tracing::warn!(
-                    redis,
-                    error = reason,
-                    "Redis cannot be used: limits are answered by on_store_failure until a probe succeeds"
-                );
+                tracing::warn!(redis, error = reason, "Redis is unavailable: on_store_failure answers for its limits until probes succeed");
                 self.circuit_opened.notify_one();
             }
             (breaker::State::Closed, breaker::State::Closed) => {}
             (_, breaker::State::Closed) => {
                 let redis = self.location().map(|location| location.address.to_string());
-                tracing::info!(redis, "Redis is back");
+                tracing::info!(redis, "Redis is available again");
             }
         }
-        answer
+        result
     }
 
     fn circuit(&self) -> MutexGuard<'_, Circuit> {
-        // The breaker is total, so that a poisoned lock still holds a whole state.
+        // No method of the breaker panics, so that a poisoned lock still holds a consistent state.
         self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// The time that a probe has: what requests have, within these bounds.
-const PROBE_AT_LEAST: Duration = Duration::from_millis(5);
-const PROBE_AT_MOST: Duration = Duration::from_millis(100);

@@ -1,4 +1,7 @@
-//! Which node owns which hash slot, and with it every key of the slot. Without a cluster the first node owns all keys.
+//! The slot map: which node owns each hash slot, and with it every key of the slot. Without a cluster, the first node owns all keys.
+//!
+//! It is plain data, so that a changed copy can replace it at once for all threads. It knows nothing of where its entries come from. Source:
+//! Redis Cluster specification, "Key distribution model".
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,11 +16,11 @@ use crate::store::redis::wire::hash_slot::{self, SLOTS, Slot};
 pub(crate) struct NodeIndex(u16);
 
 impl NodeIndex {
-    /// Stands for "no node owns the slot".
+    /// The value in the table of owners if no node owns the slot.
     const NONE: Self = Self(u16::MAX);
 
     fn new(index: usize) -> Self {
-        // A cluster has at most as many nodes as slots.
+        // A cluster has at most as many primaries as slots.
         u16::try_from(index).map_or(Self::NONE, Self)
     }
 }
@@ -26,17 +29,17 @@ impl NodeIndex {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotMap {
     pub(crate) nodes: Vec<Arc<Node>>,
-    /// By slot; `None` without a cluster.
+    /// The owner of each slot; `None` without a cluster.
     owners: Option<Box<[NodeIndex]>>,
 }
 
 impl SlotMap {
-    /// The first node owns all keys.
+    /// The map of a deployment that is not a cluster: the first node owns all keys.
     pub(crate) fn without_slots(nodes: Vec<Arc<Node>>) -> Self {
         Self { nodes, owners: None }
     }
 
-    /// A cluster whose slots have no owners yet.
+    /// The map of a cluster without nodes: no slot has an owner.
     pub(crate) fn of_cluster() -> Self {
         Self { nodes: Vec::new(), owners: Some(vec![NodeIndex::NONE; SLOTS].into_boxed_slice()) }
     }
@@ -44,7 +47,7 @@ impl SlotMap {
     /// The owner of a key.
     ///
     /// # Errors
-    /// The name of the reason why the key has no owner.
+    /// `no_primary` if no node is known, `clusterdown` if no node of the cluster owns the key's slot.
     pub(crate) fn owner(&self, key: &[u8]) -> Result<&Arc<Node>, &'static str> {
         match self.owners {
             None => self.nodes.first().ok_or(error::NO_PRIMARY),
@@ -52,13 +55,13 @@ impl SlotMap {
         }
     }
 
-    /// The owner of a slot of a cluster.
+    /// The owner of a slot; `None` if it has none or there is no cluster.
     pub(crate) fn slot_owner(&self, slot: Slot) -> Option<&Arc<Node>> {
         let owner = self.owners.as_ref()?.get(usize::from(slot))?;
         self.nodes.get(usize::from(owner.0))
     }
 
-    /// Makes a node the owner of some slots of a cluster.
+    /// Makes a node the owner of a range of slots. A range beyond the last slot changes nothing.
     pub(crate) fn assign(&mut self, slots: RangeInclusive<Slot>, owner: NodeIndex) {
         let range = usize::from(*slots.start())..=usize::from(*slots.end());
         if let Some(owners) = self.owners.as_mut().and_then(|owners| owners.get_mut(range)) {
@@ -67,11 +70,11 @@ impl SlotMap {
     }
 
     /// How many slots have an owner.
-    pub(crate) fn slots(&self) -> usize {
+    pub(crate) fn owned_slots(&self) -> usize {
         self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != NodeIndex::NONE).count())
     }
 
-    /// The node at an address.
+    /// The index of the node at an address.
     pub(crate) fn find(&self, address: &Address) -> Option<NodeIndex> {
         self.nodes.iter().position(|node| node.has_address(address)).map(NodeIndex::new)
     }
@@ -86,7 +89,7 @@ impl SlotMap {
         NodeIndex::new(self.nodes.len() - 1)
     }
 
-    /// A key that a node owns, of this form: what a probe writes.
+    /// The first of the keys that `key` makes of 0, 1, 2 and so on that `node` owns, for probes; `None` if it owns none of them.
     pub(crate) fn key_of(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
         (0..SLOTS as u32).map(key).find(|key| self.owner(key).is_ok_and(|owner| owner.id == node.id))
     }

@@ -1,7 +1,7 @@
-//! What the monitor saw of a server last: whether it answers, what it says of itself, and what could be better about it.
+//! The status of a server as of its latest inspection: whether it answers, what INFO reports, and the diagnostics.
 //!
-//! Only data: `monitor` fills it in, metrics and health read it, and no request waits for it. Of what a server says only plain words and
-//! numbers are kept.
+//! It is only data: `monitor` writes it, metrics and health read it, and no request waits for it. Of a server's text it may keep only numbers
+//! and short names without special characters, because the text may hold anything and ends up in logs and labels.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::time::Duration;
 
-/// A word of a server that is passed on has at most this many characters.
-const LONGEST_WORD: usize = 32;
+/// The longest name in a server's text that is kept, in bytes.
+const MAX_NAME_LEN: usize = 32;
 
-/// What the latest inspection of a server found.
+/// The result of the latest inspection of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStatus {
-    /// Whether it answered; not before the first look.
+    /// Whether the server answered. `false` before the first inspection.
     pub is_up: bool,
-    /// From sending MULTI, TIME and EXEC to their replies.
+    /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the server did not answer.
     pub round_trip: Option<Duration>,
-    /// How far its clock is ahead of this machine's, in microseconds.
+    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds; `None` if it is unknown.
     pub clock_ahead_micros: Option<i64>,
-    /// What it says of itself.
+    /// What INFO reports.
     pub report: Report,
-    /// What could be better.
+    /// The conditions that an operator should know of.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// The latest status of a server, for metrics and health.
+/// The latest status of a server, shared by the monitor and its readers.
 #[derive(Debug, Default)]
 pub(crate) struct LatestStatus(ArcSwap<ServerStatus>);
 
@@ -41,79 +41,82 @@ impl LatestStatus {
     }
 }
 
-/// Something that could be better about a server.
+/// A condition of a server that an operator should know of. The label `advice` of `weir_redis_advice` has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Stays the same over versions.
+    /// The name of the condition, which is the same in all versions, because alerts match it.
     pub name: &'static str,
-    /// Whether it is only for information.
+    /// The level of its log line.
     pub(crate) urgency: Urgency,
-    /// What it means, and what to do.
+    /// What the condition means, and how to end it.
     pub(crate) text: Cow<'static, str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Counts may be lost or limits go unanswered.
+    /// Counters may be lost, or limits get no answer.
     Warning,
-    /// Good to know.
+    /// No counter is at risk while Redis runs.
     Information,
 }
 
-/// What a server says of itself; `None` where it says nothing.
+/// The fields of INFO that Weir uses; `None` for a field that the server did not send. Source: redis.io, the page of INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Of Redis, or of what takes its place.
+    /// The version of Redis or Valkey (`redis_version`, `valkey_version`).
     pub version: Option<String>,
-    /// In the database that Weir uses.
+    /// The number of keys in the database that Weir uses.
     pub keys: Option<u64>,
-    /// What its data takes.
+    /// The memory that the server uses, in bytes (`used_memory`).
     pub used_memory_bytes: Option<u64>,
-    /// What it may take; 0 for as much as there is.
+    /// The limit of that memory, in bytes; 0 means no limit (`maxmemory`).
     pub max_memory_bytes: Option<u64>,
-    /// Keys that it dropped because it was full, since it started.
+    /// The number of keys that the server evicted since it started, because its memory was full (`evicted_keys`).
     pub evicted_keys: Option<u64>,
-    pub(crate) policy: Option<String>,
-    pub(crate) replicas: Option<u64>,
-    pub(crate) needs_replicas: bool,
-    pub(crate) has_append_only_file: Option<bool>,
+    /// What the server evicts when its memory is full (`maxmemory_policy`).
+    pub(crate) eviction_policy: Option<String>,
+    pub(crate) connected_replicas: Option<u64>,
+    /// Whether writes need connected replicas (`min-replicas-to-write`).
+    pub(crate) requires_replicas: bool,
+    pub(crate) aof_enabled: Option<bool>,
     pub(crate) last_snapshot_failed: bool,
-    pub(crate) is_of_a_cluster: bool,
+    pub(crate) cluster_enabled: bool,
 }
 
 impl Report {
-    /// Reads the reply to INFO.
+    /// Reads the reply to INFO. A field of another form counts as absent.
     pub(crate) fn read(info: &str, database: u32) -> Self {
         let mut report = Self::default();
         let database = format!("db{database}");
-        for (name, value) in info.lines().filter_map(|probe| probe.trim().split_once(':')) {
+        for (name, value) in info.lines().filter_map(|line| line.trim().split_once(':')) {
             match name {
-                "redis_version" => report.version = report.version.or_else(|| word(value)),
-                "valkey_version" => report.version = word(value),
+                "redis_version" => report.version = report.version.or_else(|| plain_name(value)),
+                // Valkey sends in redis_version the version of Redis with which it is compatible.
+                "valkey_version" => report.version = plain_name(value),
                 "used_memory" => report.used_memory_bytes = value.parse().ok(),
                 "maxmemory" => report.max_memory_bytes = value.parse().ok(),
-                "maxmemory_policy" => report.policy = word(value),
+                "maxmemory_policy" => report.eviction_policy = plain_name(value),
                 "evicted_keys" => report.evicted_keys = value.parse().ok(),
-                "connected_slaves" => report.replicas = value.parse().ok(),
-                // Only there when replicas are required.
-                "min_slaves_good_slaves" => report.needs_replicas = true,
-                "aof_enabled" => report.has_append_only_file = Some(value == "1"),
+                "connected_slaves" => report.connected_replicas = value.parse().ok(),
+                // Redis sends this field only if min-replicas-to-write is above 0.
+                "min_slaves_good_slaves" => report.requires_replicas = true,
+                "aof_enabled" => report.aof_enabled = Some(value == "1"),
                 "rdb_last_bgsave_status" => report.last_snapshot_failed = value == "err",
-                "cluster_enabled" => report.is_of_a_cluster = value == "1",
+                "cluster_enabled" => report.cluster_enabled = value == "1",
                 name if name == database => report.keys = value.split(',').find_map(|part| part.strip_prefix("keys=")?.parse().ok()),
                 _ => {}
             }
         }
         if report.version.is_some() {
-            // A database without keys is not listed.
+            // INFO does not list a database without keys.
             report.keys = report.keys.or(Some(0));
         }
         report
     }
 }
 
-/// A word that cannot be anything else.
-fn word(text: &str) -> Option<String> {
+/// The text, if it is a short name of ASCII letters, digits, `.`, `-` and `_`.
+fn plain_name(text: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    (!text.is_empty() && text.len() <= LONGEST_WORD && text.chars().all(is_plain)).then(|| text.to_owned())
+    (!text.is_empty() && text.len() <= MAX_NAME_LEN && text.chars().all(is_plain)).then(|| text.to_owned())
 }
