@@ -146,7 +146,7 @@ fn probes_back_off_and_jitter_spreads_them() {
             &[(99_000, outage, 500), (99_200, outage, 500), (99_500, outage, 500), (99_900, outage, 500), (99_999, outage, 500)],
             &[160, 256, 409, 655, 700],
         ),
-        ("slowly when somebody has to repair it", &[(100, Err(Why::Config), 500), (5_100, Err(Why::Config), 1_000)], &[4_500, 5_625]),
+        ("slowly after a configuration error", &[(100, Err(Why::Config), 500), (5_100, Err(Why::Config), 1_000)], &[4_500, 5_625]),
         ("fast again when it is not that", &[(100, Err(Why::Config), 500), (4_600, outage, 500)], &[4_500, 160]),
         ("soon after a good one", &[(100, Ok(()), 500), (110, outage, 500), (270, Ok(()), 500)], &[10, 160, 10]),
     ];

@@ -145,8 +145,8 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
 
 #[test]
 fn problems_are_in_the_order_of_files_lines_and_columns() {
-    // That nobody has the name is found last, when all files are read.
-    let a = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {requests_per_unit: 1, replaces: [{name: nobody}], unit: foo}\nunit: x\n";
+    // An unknown name is found last, when all files are read.
+    let a = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {requests_per_unit: 1, replaces: [{name: absent}], unit: foo}\nunit: x\n";
     let files = [text("b.yaml", a), text("a.yaml", "domain: e\nkey: x\nx: y\n")];
     let problems = compile(&files, &Options::default()).expect_err("it is wrong");
     let places: Vec<_> = problems.iter().map(|problem| (problem.file.as_str(), problem.line, problem.column)).collect();
@@ -200,7 +200,7 @@ fn every_line_of_the_matching_vectors_finds_its_limit() {
 }
 
 #[test]
-fn an_unknown_domain_is_told_apart_from_a_known_one() {
+fn an_unknown_domain_differs_from_a_domain_without_a_match() {
     let rules = rules_of("domain: d\n");
     assert_eq!(find(&rules, b"d", &[(b"a".to_vec(), b"b".to_vec())]), "none");
     assert_eq!(find(&rules, b"D", &[(b"a".to_vec(), b"b".to_vec())]), "unknown domain");
@@ -239,7 +239,7 @@ fn every_example_is_right_without_a_warning() {
 }
 
 #[test]
-fn more_problems_than_anybody_reads_are_counted_and_not_listed() {
+fn problems_beyond_the_readable_number_are_counted_and_not_listed() {
     let mut yaml = "domain: d\ndescriptors:\n".to_owned();
     for _ in 0..3_000 {
         yaml += "  - {key: a, x: y}\n";

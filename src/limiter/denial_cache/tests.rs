@@ -188,7 +188,7 @@ fn its_size_is_bounded_and_the_smallest_works() {
             cache.record_all(&checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
         }
         let last = checks(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
-        assert_eq!(cache.knows(&last, now), [true], "the newest has a place");
+        assert_eq!(cache.knows(&last, now), [true], "the newest entry is kept");
         let entries = cache.entries(now);
         assert!(entries <= most && entries > most / 2, "{bytes} bytes: {entries} of {most}");
     }

@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn who_finds_it_busy_makes_a_block() {
         let (pool, mut blocks) = (Pool::default(), Blocks::new());
-        let busy = pool.ready.lock().expect("nobody panicked");
+        let busy = pool.ready.lock().expect("no thread panicked with the lock");
         pool.take(2, &mut blocks);
         assert_eq!(blocks.len(), 2);
         drop(busy);

@@ -80,7 +80,7 @@ fn a_sweep_takes_a_small_part_at_a_time() {
 }
 
 #[test]
-fn what_was_swept_is_given_back_and_nothing_is_kept_ready_for_nobody() {
+fn swept_blocks_are_freed_and_none_is_kept_without_need() {
     let memory = Memory::new(Options { max_keys: 100_000 });
     let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
     let sweep = || {

@@ -247,7 +247,7 @@ async fn a_wrong_password_is_named_and_no_password_is_shown() {
         let written = RawOptions { url: &server.url(), socket_type: "tcp", auth, ..RawOptions::default() };
         Options::parse(&written, &TlsFiles::default()).expect("a good address")
     };
-    for auth in ["", "wr0ng", "nobody:s3cret"] {
+    for auth in ["", "wr0ng", "unknown:s3cret"] {
         let redis = Redis::connect_lazily(with(auth));
         assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("auth")), "{auth:?}");
         let shown = format!("{redis:?}");
