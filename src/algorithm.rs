@@ -34,8 +34,8 @@ pub struct Spec {
     pub kind: AlgorithmKind,
     /// The value of `algorithm` in a configuration file.
     pub name: &'static str,
-    /// Names the algorithm in the keys of its counters.
-    pub key_tag: &'static str,
+    /// Names the algorithm in the keys of its counters. Two letters: bytes of known number are copied without a call.
+    pub key_tag: [u8; 2],
     /// Names the algorithm in a call of the script: `lua/` keeps its step under this number.
     pub wire_code: u8,
     /// Numbers in its row of the script's reply.
@@ -53,7 +53,7 @@ pub const TABLE: [Spec; 6] = [
     Spec {
         kind: AlgorithmKind::FixedWindow,
         name: "fixed_window",
-        key_tag: "fw",
+        key_tag: *b"fw",
         wire_code: b'F',
         reply_numbers: 3,
         script: include_str!("../lua/fixed_window.lua"),
@@ -63,7 +63,7 @@ pub const TABLE: [Spec; 6] = [
     Spec {
         kind: AlgorithmKind::SlidingWindowLog,
         name: "sliding_window_log",
-        key_tag: "sl",
+        key_tag: *b"sl",
         wire_code: b'L',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_log.lua"),
@@ -73,7 +73,7 @@ pub const TABLE: [Spec; 6] = [
     Spec {
         kind: AlgorithmKind::SlidingWindowCounter,
         name: "sliding_window_counter",
-        key_tag: "sc",
+        key_tag: *b"sc",
         wire_code: b'C',
         reply_numbers: 4,
         script: include_str!("../lua/sliding_window_counter.lua"),
@@ -83,7 +83,7 @@ pub const TABLE: [Spec; 6] = [
     Spec {
         kind: AlgorithmKind::SlidingWindowBuckets,
         name: "sliding_window_buckets",
-        key_tag: "sb",
+        key_tag: *b"sb",
         wire_code: b'B',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_buckets.lua"),
@@ -93,7 +93,7 @@ pub const TABLE: [Spec; 6] = [
     Spec {
         kind: AlgorithmKind::TokenBucket,
         name: "token_bucket",
-        key_tag: "tb",
+        key_tag: *b"tb",
         wire_code: b'T',
         reply_numbers: 3,
         script: include_str!("../lua/token_bucket.lua"),
@@ -103,7 +103,7 @@ pub const TABLE: [Spec; 6] = [
     Spec {
         kind: AlgorithmKind::LeakyBucket,
         name: "leaky_bucket",
-        key_tag: "lb",
+        key_tag: *b"lb",
         wire_code: b'Q',
         reply_numbers: 3,
         script: include_str!("../lua/leaky_bucket.lua"),

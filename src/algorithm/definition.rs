@@ -49,9 +49,6 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::tick`].
     fn tick(&self) -> Tick;
 
-    /// See [`Algorithm::counts_denied`].
-    fn counts_denied(&self) -> bool;
-
     /// See [`Algorithm::may_delay`].
     fn may_delay(&self) -> bool {
         false
@@ -106,6 +103,7 @@ impl AlgorithmKind {
     };
 
     /// Its row of the table.
+    #[inline]
     #[must_use]
     pub const fn spec(self) -> &'static Spec {
         &TABLE[self as usize]
@@ -120,6 +118,7 @@ impl AlgorithmKind {
 
 impl Algorithm {
     /// Its row of the table.
+    #[inline]
     #[must_use]
     pub const fn spec(&self) -> &'static Spec {
         self.kind().spec()
@@ -141,7 +140,7 @@ impl Algorithm {
     /// Whether refused hits count.
     #[must_use]
     pub fn counts_denied(&self) -> bool {
-        dispatch!(self, it => it.counts_denied())
+        dispatch!(self, it => it.count_denied)
     }
 
     /// The most hits that a key without a state can take at once.

@@ -99,10 +99,6 @@ impl Definition for FixedWindow {
         Tick::FINEST
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
-    }
-
     /// The store appends the window's number.
     fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
 

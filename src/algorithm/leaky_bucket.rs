@@ -163,10 +163,6 @@ impl Definition for LeakyBucket {
         self.tick
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
-    }
-
     fn may_delay(&self) -> bool {
         self.max_delay > 0
     }

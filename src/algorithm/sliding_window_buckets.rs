@@ -226,10 +226,6 @@ impl Definition for SlidingWindowBuckets {
         self.tick
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
-    }
-
     fn write_key_suffix(&self, out: &mut Vec<u8>) {
         write_tick(self.tick, out);
         for (mark, number) in [(b'.', self.interval), (b'x', self.buckets.into())] {

@@ -148,10 +148,6 @@ impl Definition for SlidingWindowCounter {
         self.tick
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
-    }
-
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
         [self.limit.into(), self.window, self.count_denied.into(), 0, 0, 0]
     }

@@ -125,10 +125,6 @@ impl Definition for TokenBucket {
         self.tick
     }
 
-    fn counts_denied(&self) -> bool {
-        self.count_denied
-    }
-
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
         [self.limit.into(), self.window, self.burst.into(), self.count_denied.into(), 0, 0]
     }

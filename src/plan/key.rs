@@ -64,7 +64,7 @@ pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
 
 /// Appends the algorithm, its window in seconds, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
 fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
-    out.extend_from_slice(algorithm.spec().key_tag.as_bytes());
+    out.extend_from_slice(&algorithm.spec().key_tag);
     // Windows are whole seconds, or whole ticks where a tick is longer than a second.
     let secs = algorithm.window().micros() / MICROS_PER_SECOND;
     out.extend_from_slice(itoa::Buffer::new().format(secs).as_bytes());

@@ -129,6 +129,14 @@ fn text(value: Option<&str>) -> &str {
     value.unwrap_or_default()
 }
 
+/// The settings of one deployment as its addresses and logins are parsed from. `addresses`: URL and kind of socket. `logins`: password and its file for
+/// Redis, then for the Sentinels.
+fn raw<'a>(kind: &'a str, addresses: [&'a Option<String>; 2], logins: [&'a Option<String>; 4], tls: bool) -> RawOptions<'a> {
+    let [url, socket_type] = addresses.map(|value| text(value.as_deref()));
+    let [auth, auth_file, sentinel_auth, sentinel_auth_file] = logins.map(|value| text(value.as_deref()));
+    RawOptions { kind, url, socket_type, auth, auth_file, sentinel_auth, sentinel_auth_file, tls }
+}
+
 impl RedisFlags {
     /// Whether `REDIS_URL` is set.
     ///
@@ -206,16 +214,8 @@ impl RedisFlags {
     }
 
     fn raw(&self) -> RawOptions<'_> {
-        RawOptions {
-            kind: &self.redis_type,
-            url: text(self.redis_url.as_deref()),
-            socket_type: text(self.redis_socket_type.as_deref()),
-            auth: text(self.redis_auth.as_deref()),
-            auth_file: text(self.redis_auth_file.as_deref()),
-            sentinel_auth: text(self.redis_sentinel_auth.as_deref()),
-            sentinel_auth_file: text(self.redis_sentinel_auth_file.as_deref()),
-            tls: self.redis_tls,
-        }
+        let logins = [&self.redis_auth, &self.redis_auth_file, &self.redis_sentinel_auth, &self.redis_sentinel_auth_file];
+        raw(&self.redis_type, [&self.redis_url, &self.redis_socket_type], logins, self.redis_tls)
     }
 
     fn files(&self) -> TlsFiles {
@@ -258,16 +258,13 @@ impl RedisFlags {
 
 impl PerSecondFlags {
     fn raw(&self) -> RawOptions<'_> {
-        RawOptions {
-            kind: &self.redis_persecond_type,
-            url: text(self.redis_persecond_url.as_deref()),
-            socket_type: text(self.redis_persecond_socket_type.as_deref()),
-            auth: text(self.redis_persecond_auth.as_deref()),
-            auth_file: text(self.redis_persecond_auth_file.as_deref()),
-            sentinel_auth: text(self.redis_persecond_sentinel_auth.as_deref()),
-            sentinel_auth_file: text(self.redis_persecond_sentinel_auth_file.as_deref()),
-            tls: self.redis_persecond_tls,
-        }
+        let logins = [
+            &self.redis_persecond_auth,
+            &self.redis_persecond_auth_file,
+            &self.redis_persecond_sentinel_auth,
+            &self.redis_persecond_sentinel_auth_file,
+        ];
+        raw(&self.redis_persecond_type, [&self.redis_persecond_url, &self.redis_persecond_socket_type], logins, self.redis_persecond_tls)
     }
 
     /// The settings that are worth a warning without REDIS_PERSECOND, and whether they are set. Sizes and types are left out, because they often

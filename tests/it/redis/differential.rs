@@ -107,7 +107,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             let known = |index: CheckIndex| model.get(&keys[index.0]).and_then(|known| known.state.clone());
             let group = AllOrNone::decide(&checks, at, known, |left, right| keys[left.0] == keys[right.0]);
             for (index, state, keep_for) in group.writes {
-                // `Group::decide` does not report which check wrote last.
+                // `AllOrNone::decide` does not report which check wrote last.
                 let by = checks[index].algorithm;
                 let is_one = keys.iter().zip(checks.iter()).all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
                 write(model, &keys[index.0], by, when.now, Some(state), if is_one { keep_for } else { Span::MAX });
