@@ -1,8 +1,12 @@
 //! Divides a check's hits into those within the limit, near it, and over it.
 //!
-//! Pure arithmetic, tested as a table. The rules are those of envoyproxy/ratelimit, so that its dashboards go on working. One rule is
-//! unexpected: of hits that cross the limit, the part below it counts as near or not at all, never as within.
+//! Pure arithmetic, tested as a table. Whether hits are within the limit or over it is what the verdict says; near is measured against the
+//! capacity, which may be more than the hits of a window (`burst`, `max_delay`).
+//!
+//! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on working. One of them is unexpected: of refused
+//! hits that cross the limit, the part below it counts as near or not at all, never as within.
 
+use crate::algorithm::Algorithm;
 use crate::verdict::Verdict;
 
 /// The parts of one check's hits. They need not add up to the hits.
@@ -18,35 +22,35 @@ pub(super) struct Parts {
 
 /// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded down, as in envoyproxy/ratelimit.
 #[must_use]
-pub(super) fn near_threshold(limit: u32, ratio: f32) -> u64 {
+fn near_threshold(limit: u32, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
-/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict` under `limit`.
+/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict` under `algorithm`.
 #[must_use]
-pub(super) fn partition(limit: u32, near_threshold: u64, hits: u64, verdict: &Verdict) -> Parts {
-    let limit = u64::from(limit);
-    // A store counts at most limit + 1 of one check. `before` is computed with that; everything else with the hits as asked.
-    let counted = hits.min(limit + 1);
-    if !verdict.allowed && verdict.used <= limit {
-        // The algorithm does not count refused hits.
-        return Parts { over: hits, ..Parts::default() };
-    }
-    let before = verdict.used.saturating_sub(counted);
-    let after = before.saturating_add(hits);
-    if after <= limit {
-        let near = if before >= near_threshold { hits } else { after.saturating_sub(near_threshold) };
+pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64, verdict: &Verdict) -> Parts {
+    let capacity = algorithm.capacity();
+    let near_threshold = near_threshold(capacity, near_limit_ratio);
+    if verdict.allowed {
+        let before = verdict.used.saturating_sub(hits);
+        let near = if before >= near_threshold { hits } else { verdict.used.saturating_sub(near_threshold) };
         return Parts { within: hits, near, over: 0 };
     }
-    if before >= limit {
+    let limit = u64::from(capacity);
+    // A store counts at most limit + 1 of one check. `before` is computed with that; everything else with the hits as asked.
+    let before = verdict.used.saturating_sub(hits.min(limit + 1));
+    // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
+    let crosses = matches!(algorithm, Algorithm::FixedWindow(_)) && verdict.used > limit && before < limit;
+    if !crosses {
         return Parts { over: hits, ..Parts::default() };
     }
-    Parts { within: 0, near: limit.saturating_sub(near_threshold.max(before)), over: after - limit }
+    Parts { within: 0, near: limit.saturating_sub(near_threshold.max(before)), over: before.saturating_add(hits) - limit }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
     use crate::time::Span;
     use crate::verdict::Wait;
 
@@ -59,6 +63,12 @@ mod tests {
             reset_after: Span::from_secs(1),
             retry_after: Wait::For(Span::from_secs(1)),
         }
+    }
+
+    const MINUTE: Span = Span::from_secs(60);
+
+    fn fixed(limit: u32) -> Algorithm {
+        Algorithm::FixedWindow(FixedWindow { limit, window: MINUTE, count_denied: true })
     }
 
     #[test]
@@ -82,7 +92,7 @@ mod tests {
             (3, 2, 1, (1, 1, 0)),
         ];
         for (limit, before, hits, (within, near, over)) in table {
-            let parts = partition(limit, near_threshold(limit, 0.8), hits, &verdict(limit, before + hits));
+            let parts = partition(&fixed(limit), 0.8, hits, &verdict(limit, before + hits));
             assert_eq!(parts, Parts { within, near, over }, "limit {limit}, {before} before, {hits} hits");
         }
     }
@@ -90,15 +100,53 @@ mod tests {
     #[test]
     fn hits_that_the_store_clamped_count_as_asked() {
         // 100 hits on an empty limit of 10: the store counts 11.
-        assert_eq!(partition(10, 8, 100, &verdict(10, 11)), Parts { within: 0, near: 2, over: 90 });
-        assert_eq!(partition(10, 8, u64::MAX, &verdict(10, 31)), Parts { within: 0, near: 0, over: u64::MAX });
-        assert_eq!(partition(u32::MAX, 0, u64::MAX, &verdict(u32::MAX, 1 << 32)).over, u64::MAX - u64::from(u32::MAX));
+        assert_eq!(partition(&fixed(10), 0.8, 100, &verdict(10, 11)), Parts { within: 0, near: 2, over: 90 });
+        assert_eq!(partition(&fixed(10), 0.8, u64::MAX, &verdict(10, 31)), Parts { within: 0, near: 0, over: u64::MAX });
+        assert_eq!(partition(&fixed(u32::MAX), 0.0, u64::MAX, &verdict(u32::MAX, 1 << 32)).over, u64::MAX - u64::from(u32::MAX));
     }
 
     #[test]
     fn a_refusal_that_took_nothing_is_wholly_over() {
         let refused = Verdict { allowed: false, ..verdict(10, 9) };
-        assert_eq!(partition(10, 8, 3, &refused), Parts { within: 0, near: 0, over: 3 });
+        assert_eq!(partition(&fixed(10), 0.8, 3, &refused), Parts { within: 0, near: 0, over: 3 });
+    }
+
+    #[test]
+    fn only_the_verdict_decides_and_near_is_relative_to_the_capacity() {
+        // 10 a minute, and 50 at once: near begins at 40.
+        let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, false));
+        // 10 a minute, and 30 s of delay: the queue takes 6 at once, and near begins at 4.
+        let queue = Algorithm::LeakyBucket(LeakyBucket::new(10, Span::from_secs(30), MINUTE, false));
+        // A bucket smaller than its rate: near begins at 4 of 5.
+        let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, false));
+        assert_eq!([bucket.capacity(), queue.capacity(), small.capacity()], [50, 6, 5]);
+        // used after, hits: within, near.
+        let allowed = [
+            (bucket, 1, 1, (1, 0)),
+            (bucket, 30, 1, (1, 0)),
+            (bucket, 40, 1, (1, 0)),
+            (bucket, 41, 1, (1, 1)),
+            (bucket, 45, 20, (20, 5)),
+            (bucket, 50, 50, (50, 10)),
+            (queue, 4, 1, (1, 0)),
+            (queue, 6, 1, (1, 1)),
+            (small, 4, 1, (1, 0)),
+            (small, 5, 1, (1, 1)),
+        ];
+        for (algorithm, used, hits, (within, near)) in allowed {
+            let allowed = Verdict { allowed: true, ..verdict(0, used) };
+            assert_eq!(
+                partition(&algorithm, 0.8, hits, &allowed),
+                Parts { within, near, over: 0 },
+                "{algorithm:?}: {used} used, {hits} hits"
+            );
+        }
+        // Nothing of a refusal is within or near, neither without nor with debt (`count_denied`).
+        for (algorithm, used, hits) in [(bucket, 45, 6), (bucket, 51, 6), (queue, 6, 1), (queue, 8, 3), (small, 5, 1), (small, 7, 4)] {
+            let refused = Verdict { allowed: false, ..verdict(0, used) };
+            let parts = partition(&algorithm, 0.8, hits, &refused);
+            assert_eq!(parts, Parts { within: 0, near: 0, over: hits }, "{algorithm:?}: {used} used, {hits} hits");
+        }
     }
 
     #[test]

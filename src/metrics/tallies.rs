@@ -14,12 +14,11 @@ use super::counts::{
 };
 use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
-use super::partition::{Parts, near_threshold, partition};
+use super::partition::{Parts, partition};
 use super::{Metrics, families, process};
 use crate::plan::{Check, Modes, Plan, Slot};
 use crate::rules::Rules;
 use crate::rules::limit::{Level, Limit, LimitId};
-use crate::time::Rate;
 use crate::verdict::{Decision, Decisions, StoreError};
 
 /// The label `limit` of all limits that requests bring along, which have no path.
@@ -115,8 +114,8 @@ impl Tallies {
             match slot {
                 Slot::Free => self.metrics.process.count(core, process::Count::Free),
                 Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
-                Slot::Checked { check, limit, rate, metric } => {
-                    let checked = Checked { check: &plan.checks[*check], rate, decision: &decisions[check.0] };
+                Slot::Checked { check, limit, metric, .. } => {
+                    let checked = Checked { check: &plan.checks[*check], decision: &decisions[check.0] };
                     self.checked(core, domain, *limit, metric.as_deref(), &checked);
                 }
             }
@@ -169,7 +168,6 @@ fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
 /// A check and the decision about it.
 struct Checked<'a> {
     check: &'a Check,
-    rate: &'a Rate,
     decision: &'a Decision,
 }
 
@@ -203,9 +201,8 @@ impl Checked<'_> {
 
     /// How many of the hits were within the limit, near it and over it; `None` when neither a store nor the cache has counted them.
     fn parts(&self, asked: u64, near_limit_ratio: f32) -> Option<Parts> {
-        let limit = self.rate.requests_per_unit;
         match self.decision {
-            Decision::Store(verdict) => Some(partition(limit, near_threshold(limit, near_limit_ratio), asked, verdict)),
+            Decision::Store(verdict) => Some(partition(&self.check.algorithm, near_limit_ratio, asked, verdict)),
             Decision::DenialCache(_) => Some(Parts { over: asked, ..Parts::default() }),
             // The use of one replica's share does not tell how near the limit is.
             Decision::Local(verdict, _) if verdict.allowed => Some(Parts { within: asked, ..Parts::default() }),
