@@ -46,7 +46,7 @@ pub enum Slot {
         /// The configured limit; `None` if the descriptor has a limit of its own.
         limit: Option<LimitId>,
         /// The amount, as the response shows it.
-        rate: Rate,
+        shown: Rate,
         /// The names of the metric's levels, if they depend on the request.
         metric: Option<Box<[String]>>,
     },
@@ -89,7 +89,7 @@ fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Check
         let slot = match (*limit, descriptor.limit) {
             // Cannot fail: the decoder rejects rates without a valid window.
             (_, Some(rate)) => match Algorithm::try_new(&rate, &algorithm::Options::default()) {
-                Ok(algorithm) => check(None, Amount { rate, algorithm }),
+                Ok(algorithm) => check(None, Amount { rate, shown: rate, algorithm }),
                 Err(_) => Slot::Free,
             },
             (None, None) => Slot::Free,
@@ -109,7 +109,7 @@ fn add_check(
     (rules, ask, options): (&Rules, &Ask<'_>, &Options),
     (descriptor, entries): (&Descriptor, &[Entry<'_>]),
     limit: Option<&Limit>,
-    Amount { rate, algorithm }: Amount,
+    Amount { rate, shown, algorithm }: Amount,
 ) -> Slot {
     let start = checks.keys.len();
     let levels = limit.map_or(&[][..], |limit| &limit.levels);
@@ -125,7 +125,7 @@ fn add_check(
         on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
         per_second: rate.unit == Unit::Second,
     });
-    Slot::Checked { check, limit: limit.map(|limit| limit.id), rate, metric: metric_levels(limit, entries) }
+    Slot::Checked { check, limit: limit.map(|limit| limit.id), shown, metric: metric_levels(limit, entries) }
 }
 
 fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<&'r Limit> {

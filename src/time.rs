@@ -244,6 +244,32 @@ impl Rate {
         let window = Span::from_secs(self.unit.secs().checked_mul(u64::from(self.unit_multiplier))?);
         (Span::ZERO < window && window <= LONGEST_WINDOW).then_some(window)
     }
+
+    /// The same rate for more hits, in a window that is longer by as much: 50 hits of 10 per second are 50 per 5 seconds. The window keeps its
+    /// unit, or else gets the longest shorter one that makes it whole; a window with a fraction of a second becomes the nearest second. A rate
+    /// whose window has that many hits already stays as it is.
+    #[must_use]
+    pub fn widened(self, hits: u32) -> Self {
+        if hits <= self.requests_per_unit || self.requests_per_unit == 0 {
+            return self;
+        }
+        let per = u128::from(self.requests_per_unit);
+        // In the seconds that `per` such windows have.
+        let seconds = u128::from(self.unit.secs()) * u128::from(self.unit_multiplier) * u128::from(hits);
+        let in_unit = |unit: Unit| {
+            let divisor = per * u128::from(unit.secs());
+            seconds.is_multiple_of(divisor).then_some((unit, seconds / divisor))
+        };
+        let shorter = Unit::NAMED.iter().rev().map(|&(_, unit)| unit).filter(|unit| unit.secs() <= self.unit.secs());
+        let nearest = (seconds + per / 2) / per;
+        // Envoy computes the window in seconds, in 32 bits.
+        let (unit, multiplier) = if nearest > u128::from(u32::MAX) {
+            (Unit::Second, nearest)
+        } else {
+            shorter.into_iter().find_map(in_unit).unwrap_or((Unit::Second, nearest))
+        };
+        Self { requests_per_unit: hits, unit, unit_multiplier: u32::try_from(multiplier).unwrap_or(u32::MAX) }
+    }
 }
 
 #[cfg(test)]
@@ -265,6 +291,34 @@ mod tests {
             assert_eq!(unit.name(), name);
         }
         assert_eq!((Unit::from_number(0), Unit::from_number(8)), (None, None));
+    }
+
+    #[test]
+    fn a_widened_rate_is_the_same_rate_for_more_hits() {
+        let rate = |requests_per_unit, unit, unit_multiplier| Rate { requests_per_unit, unit, unit_multiplier };
+        for (written, hits, widened) in [
+            (rate(10, Unit::Second, 1), 50, rate(50, Unit::Second, 5)),
+            (rate(10, Unit::Minute, 1), 20, rate(20, Unit::Minute, 2)),
+            (rate(10, Unit::Day, 2), 70, rate(70, Unit::Day, 14)),
+            // The longest unit that counts the window.
+            (rate(10, Unit::Minute, 1), 15, rate(15, Unit::Second, 90)),
+            (rate(10, Unit::Hour, 1), 51, rate(51, Unit::Minute, 306)),
+            (rate(2, Unit::Month, 1), 3, rate(3, Unit::Day, 45)),
+            // The nearest second.
+            (rate(10, Unit::Second, 1), 11, rate(11, Unit::Second, 1)),
+            (rate(10, Unit::Second, 1), 16, rate(16, Unit::Second, 2)),
+            (rate(3, Unit::Second, 10), 4, rate(4, Unit::Second, 13)),
+            // Nothing to widen.
+            (rate(10, Unit::Second, 1), 10, rate(10, Unit::Second, 1)),
+            (rate(600, Unit::Minute, 1), 10, rate(600, Unit::Minute, 1)),
+            (rate(0, Unit::Minute, 1), 10, rate(0, Unit::Minute, 1)),
+            // No window is longer than 2^32 - 1 seconds.
+            (rate(1, Unit::Year, 100), 2, rate(2, Unit::Second, u32::MAX)),
+            (rate(1, Unit::Year, 100), u32::MAX, rate(u32::MAX, Unit::Second, u32::MAX)),
+            (rate(1, Unit::Year, 1), 136, rate(136, Unit::Year, 136)),
+        ] {
+            assert_eq!(written.widened(hits), widened, "{written:?} for {hits} hits");
+        }
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
     let entries = entries.collect::<Vec<_>>().join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
-        None => "no limit (unknown domain, or no limit matches)".to_owned(),
+        None => "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned(),
         Some(limit) => {
             let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
             let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));

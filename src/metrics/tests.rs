@@ -22,7 +22,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         domain: "shop".into(),
         levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
         name: None,
-        amount: rate.map(|rate| Amount { rate, algorithm: FIXED }),
+        amount: rate.map(|rate| Amount::new(rate, FIXED)),
         shadow_mode: false,
         quota_mode: false,
         on_store_failure: None,
@@ -56,7 +56,7 @@ fn empty_plan() -> Plan {
 
 fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
-    Slot::Checked { check: CheckIndex(0), limit: limit.map(LimitId), rate: TEN, metric }
+    Slot::Checked { check: CheckIndex(0), limit: limit.map(LimitId), shown: TEN, metric }
 }
 
 /// The value of a series, written as in Prometheus' text.

@@ -118,18 +118,24 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
     Ok(Reply { answer: encode(code, &statuses, &extras), shadowed })
 }
 
-/// The status of one descriptor. Where a failure policy allowed the check, the remaining hits and the reset time are unknown and left out.
+/// Whether the status shows the limit. Where a failure policy allowed the check, the remaining hits are unknown; beside a limit, Envoy would tell
+/// the client that none remain, and a polite client would stop.
+const fn is_known(decision: &Decision) -> bool {
+    !matches!(decision, Decision::PolicyAllows(_))
+}
+
+/// The status of one descriptor. Where a failure policy allowed the check, the limit and the reset time are left out.
 fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> {
     let ok = Status { refused: false, limit: None, remaining: 0, reset_secs: None };
     match slot {
         Slot::Free => ok,
         Slot::Unlimited(_) => Status { remaining: u32::MAX, ..ok },
-        Slot::Checked { check, limit, rate, .. } => {
+        Slot::Checked { check, limit, shown, .. } => {
             let decision = &decisions[check.0];
             let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
             Status {
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
-                limit: Some((*rate, name.unwrap_or_default())),
+                limit: is_known(decision).then(|| (*shown, name.unwrap_or_default())),
                 remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
                 reset_secs: decision.until_reset().map(Span::secs_rounded_up),
             }

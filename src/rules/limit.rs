@@ -60,10 +60,21 @@ impl OnStoreFailure {
 /// A rate and its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// As the response shows it.
+    /// As it is written.
     pub rate: Rate,
+    /// As the response shows it: where a key can take more hits at once than a window has (`burst`, `max_delay`), the rate for that many hits, so
+    /// that the remaining hits are never more than the limit beside them.
+    pub shown: Rate,
     /// The algorithm of this rate and the limit's options.
     pub algorithm: Algorithm,
+}
+
+impl Amount {
+    /// `algorithm` was made of `rate`.
+    #[must_use]
+    pub fn new(rate: Rate, algorithm: Algorithm) -> Self {
+        Self { rate, shown: rate.widened(algorithm.capacity()), algorithm }
+    }
 }
 
 /// One level of the path to a limit, as it is written.

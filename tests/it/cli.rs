@@ -187,6 +187,28 @@ fn check_reads_the_settings_of_serve_and_names_files_relative_to_the_current_fol
     assert!(stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")), "{}", stdout(&output));
 }
 
+/// Where a key can take more hits at once than a window has, the limit beside what is left is that capacity, at the same rate.
+#[tokio::test]
+async fn hit_prints_bursts_against_their_capacity() {
+    const LIMITS: &str = "
+domain: bursts
+descriptors:
+  - { key: bucket, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 50 } }
+  - { key: small, rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 3 } }
+  - { key: queue, rate_limit: { unit: hour, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 5h } }
+";
+    let service = Weir::start(&[("limits.yaml", LIMITS)], &[]);
+    let address = service.grpc_addr().to_string();
+    for (key, hits, left) in [
+        ("bucket", "1", "49 of 50 per 5 years left"),
+        ("small", "1", "2 of 10 per year left"),
+        ("queue", "1", "50 of 51 per 306 minutes left"),
+    ] {
+        let output = weir(&["hit", "--domain", "bursts", "--address", &address, &format!("{key}=1"), "--hits", hits], &[]);
+        assert!(stdout(&output).contains(left), "{}{}", stdout(&output), stderr(&output));
+    }
+}
+
 #[tokio::test]
 async fn hit_prints_what_was_decided() {
     let service = Weir::start(support::DEMO, &[]);

@@ -5,10 +5,10 @@
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::support::Weir;
 use crate::support::envoy::{Envoy, with};
 use crate::support::http_client::{self, exchange, get, request, request_from};
 use crate::support::wait::{self, eventually};
+use crate::support::{RedisServer, Weir};
 use crate::support::{ports, tools};
 
 const LIMITS: &[(&str, &str)] = &[(
@@ -39,6 +39,15 @@ descriptors:
     value: paced
     rate_limit: { unit: second, requests_per_unit: 5, algorithm: leaky_bucket, max_delay: 1s }
   - key: generic_key
+    value: burst
+    rate_limit: { unit: second, requests_per_unit: 10, algorithm: token_bucket, burst: 50 }
+  - key: generic_key
+    value: burst-per-minute
+    rate_limit: { unit: minute, requests_per_unit: 10, algorithm: token_bucket, burst: 15 }
+  - key: generic_key
+    value: open
+    rate_limit: { unit: year, requests_per_unit: 10, on_store_failure: allow }
+  - key: generic_key
     value: several
     rate_limit: { unit: year, requests_per_unit: 10 }
   - key: generic_key
@@ -66,11 +75,21 @@ struct Site {
 
 /// An Envoy configured by `template` that asks a Weir with [`LIMITS`].
 fn site(template: &str) -> Site {
-    let weir = Weir::start(LIMITS, &without_drain_delay(&ports::free().port().to_string()));
+    site_with(template, &[])
+}
+
+/// As [`site`], with more settings of Weir.
+fn site_with(template: &str, environment: &[(&str, &str)]) -> Site {
+    let weir = Weir::start(LIMITS, &[&without_drain_delay(&ports::free().port().to_string()), environment].concat());
     let configuration =
         template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
     let envoy = Envoy::start(&configuration);
     Site { front: envoy.listener("front"), weir, envoy }
+}
+
+/// The template whose path `/generic` has this descriptor.
+fn generic(value: &str) -> String {
+    with(include_str!("envoy/descriptors.yaml"), "descriptor_value: special", &format!("descriptor_value: {value}"))
 }
 
 fn descriptors() -> Site {
@@ -177,6 +196,37 @@ fn response_headers_show_what_remains() {
     assert_eq!(header(&response, "x-ratelimit-limit"), "1000, 1000;w=30");
     let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
     assert!((1..=30).contains(&reset), "{reset}");
+}
+
+/// A client reads how many hits remain, of how many, and the window in which as many are admitted on average.
+#[test]
+fn response_headers_of_bursts_make_sense_together() {
+    for (value, limit, least) in [("burst", "50, 50;w=5", 49), ("burst-per-minute", "15, 15;w=90", 14), ("paced", "6, 6;w=1", 5)] {
+        let site = site(&generic(value));
+        let response = get(site.front, "/generic");
+        assert_eq!(response.status, 200);
+        assert_eq!(header(&response, "x-ratelimit-limit"), limit, "{value}");
+        assert_eq!(header(&response, "x-ratelimit-remaining"), least.to_string(), "{value}");
+        let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
+        assert!((1..=6).contains(&reset), "{value}: the time until the bucket is full, {reset} s");
+    }
+}
+
+/// Allowed without a count: a client would stop if the headers said that nothing remains.
+#[test]
+fn what_a_failure_policy_allows_has_no_headers_about_a_limit() {
+    let mut redis = RedisServer::absent();
+    let site = site_with(&generic("open"), &[("REDIS_URL", &redis.url())]);
+    for _ in 0..3 {
+        let response = get(site.front, "/generic");
+        assert_eq!(response.status, 200);
+        for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
+            assert_eq!(response.header(name), None, "{response:?}");
+        }
+    }
+    redis.start_again();
+    let counted = || get(site.front, "/generic").header("x-ratelimit-limit").map(ToOwned::to_owned);
+    assert_eq!(eventually(counted).as_deref(), Some("10, 10;w=31536000"), "counted again");
 }
 
 #[test]

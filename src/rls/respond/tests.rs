@@ -23,14 +23,14 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
         match slot {
             Slot::Free => ok,
             Slot::Unlimited(_) => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
-            Slot::Checked { check, limit, rate, .. } => {
+            Slot::Checked { check, limit, shown: rate, .. } => {
                 let decision = &decisions[check.0];
                 let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
                 let refused = !decision.allows() && !plan.checks[*check].modes.shadow;
                 let seconds = |span: Span| i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX);
                 DescriptorStatus {
                     code: if refused { Code::OverLimit } else { Code::Ok }.into(),
-                    current_limit: Some(RateLimit {
+                    current_limit: (!matches!(decision, Decision::PolicyAllows(_))).then(|| RateLimit {
                         name: name.unwrap_or_default().to_owned(),
                         requests_per_unit: rate.requests_per_unit,
                         unit: rate.unit.number(),

@@ -121,7 +121,7 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
     for error in foreign.iter().chain(algorithm.as_ref().err()) {
         report(problems, pending, defaults, error);
     }
-    algorithm.ok().filter(|_| is_valid).map(|algorithm| Amount { rate: pending.rate, algorithm })
+    algorithm.ok().filter(|_| is_valid).map(|algorithm| Amount::new(pending.rate, algorithm))
 }
 
 fn report(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, error: &OptionError) {
