@@ -17,7 +17,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::RecvStream;
 use h2::server::SendResponse;
-use http::{HeaderName, Method, Request};
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
@@ -31,6 +32,10 @@ use crate::rls::respond::Framed;
 use crate::rls::timeout::grpc_timeout;
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// The headers that the services read.
+static SERVICE_HEADERS: [HeaderName; 4] =
+    [CONTENT_TYPE, GRPC_ENCODING, HeaderName::from_static("grpc-accept-encoding"), HeaderName::from_static("grpc-timeout")];
 
 type Answer = Result<Framed, Status>;
 
@@ -89,6 +94,7 @@ where
             None
         };
         let services = Arc::clone(&self.services);
+        shrink(&mut request);
         spawn(async move {
             let _permit = permit;
             let answer = AssertUnwindSafe(services.answer(request, message)).catch_unwind();
@@ -154,6 +160,16 @@ fn panicked<T>(services: &Services<T>) -> Status {
 /// Whether a call is a usual one as far as its headers tell. The generated service would give the same answer to such a call.
 fn is_usual(request: &Request<RecvStream>) -> bool {
     request.uri().path() == proto::METHOD_PATH && request.method() == Method::POST && !request.headers().contains_key(GRPC_ENCODING)
+}
+
+/// Removes all that the services do not read, which may take a megabyte; a call that waits would keep it. What stays is copied out of the buffers that
+/// it shares with the rest.
+fn shrink(request: &mut Request<RecvStream>) {
+    let kept = |name: &HeaderName| Some((name.clone(), HeaderValue::from_bytes(request.headers().get(name)?.as_bytes()).ok()?));
+    *request.headers_mut() = SERVICE_HEADERS.iter().filter_map(kept).collect();
+    if let Ok(path) = Uri::try_from(request.uri().path().to_owned()) {
+        *request.uri_mut() = path;
+    }
 }
 
 /// The output of `work`; `None`, and `work` is dropped, when the client resets the stream first.

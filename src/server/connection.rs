@@ -17,11 +17,12 @@ use tokio::time::{sleep, timeout};
 
 use super::backlog::{Backlog, Intake};
 use super::call::{Calls, begin};
+use super::header_blocks::{HeaderBlocks, HeaderBudget};
 use super::socket::Socket;
 use super::{Options, Services};
 use crate::rls::ShouldRateLimit;
 
-type Http2 = server::Connection<Socket, Bytes>;
+type Http2 = server::Connection<HeaderBlocks<Socket>, Bytes>;
 
 type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
@@ -55,8 +56,10 @@ enum Close {
 /// The connection preface of an HTTP/2 client. Source: RFC 9113, section 3.4.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest header list of one request, in bytes (SETTINGS_MAX_HEADER_LIST_SIZE); gRPC needs few headers.
-const MAX_HEADER_BYTES: u32 = 16 * 1_024;
+/// The largest header list of one request, in bytes (SETTINGS_MAX_HEADER_LIST_SIZE). gRPC needs few headers, but with tracing Envoy copies the
+/// `tracestate` of its client into the call: up to `max_request_headers_kb`, which is 60 by default. A call that is refused for its headers lets the
+/// client pass, so that the bound has to be above what Envoy accepts.
+const MAX_HEADER_BYTES: u32 = 256 * 1_024;
 
 /// Flow-control windows of a stream and of all streams of a connection, in bytes: at most this much unread data of a connection is in memory.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -98,12 +101,14 @@ pub(super) struct WorkerState<T> {
     /// One permit for each call that may wait.
     wait_permits: Arc<Semaphore>,
     backlog: Arc<Backlog>,
+    header_budget: HeaderBudget,
     options: Options,
 }
 
 impl<T> WorkerState<T> {
-    pub(super) fn new(services: Services<T>, backlog: Arc<Backlog>, options: Options) -> Self {
-        Self { services: Arc::new(services), wait_permits: Arc::new(Semaphore::new(options.max_waiting_calls)), backlog, options }
+    pub(super) fn new(services: Services<T>, backlog: Arc<Backlog>, header_budget: HeaderBudget, options: Options) -> Self {
+        let wait_permits = Arc::new(Semaphore::new(options.max_waiting_calls));
+        Self { services: Arc::new(services), wait_permits, backlog, header_budget, options }
     }
 }
 
@@ -119,6 +124,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     let Ok(Ok(Some(stream))) = read else { return };
     let intake = Intake::new(&worker.backlog);
     let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&worker.services.metrics));
+    let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.header_budget.clone());
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
     // Timers run in tasks of their own: the task that serves is woken often, and would poll them each time.

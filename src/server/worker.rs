@@ -14,6 +14,7 @@ use super::Options;
 use super::backlog::Backlog;
 use super::connection::{self, NewConnection, Phase, WorkerState};
 use super::dispatch::Services;
+use super::header_blocks::HeaderBudget;
 use crate::rls::ShouldRateLimit;
 
 /// Accepted connections that wait for their worker at most.
@@ -41,13 +42,15 @@ impl Workers {
         let (phase, _) = watch::channel(Phase::Serving);
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
+        let header_budget = HeaderBudget::default();
         for index in 0..count {
             let backlog = Arc::new(Backlog::new(options.sheds_load));
             let runtime = runtime_builder(&backlog).build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
-            let (services, phase) = (services.clone(), phase.subscribe());
+            let (services, phase, header_budget) = (services.clone(), phase.subscribe(), header_budget.clone());
             let run = move || {
-                runtime.block_on(async { work(incoming, WorkerState::new(services(index), backlog, options), phase).await });
+                let state = |services| WorkerState::new(services, backlog, header_budget, options);
+                runtime.block_on(async { work(incoming, state(services(index)), phase).await });
                 // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
                 runtime.shutdown_background();
             };

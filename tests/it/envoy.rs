@@ -305,6 +305,53 @@ fn without_weir_the_failure_mode_of_envoy_decides() {
     assert!(open.stat("cluster.application.ratelimit.failure_mode_allowed") >= 25);
 }
 
+/// With tracing, Envoy copies the `tracestate` of its client into the call. Were the call refused for its headers, Envoy would let the client pass.
+#[test]
+fn a_client_that_sends_a_long_tracestate_is_limited() {
+    const TRACING: &str = "use_remote_address: true
+                max_request_headers_kb: 240
+                tracing:
+                  random_sampling: { value: 100 }
+                  provider:
+                    name: envoy.tracers.opentelemetry
+                    typed_config:
+                      \"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig
+                      service_name: front
+                      grpc_service: { envoy_grpc: { cluster_name: collector } }";
+    // Nothing listens there: the spans are lost, the headers are copied all the same.
+    let collector = format!(
+        "  clusters:
+    - name: collector
+      type: STATIC
+      connect_timeout: 10s
+      load_assignment:
+        cluster_name: collector
+        endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]\n",
+        ports::free().port()
+    );
+    let template = with(include_str!("envoy/descriptors.yaml"), "use_remote_address: true", TRACING);
+    let template = with(&template, "failure_mode_deny: true", "failure_mode_deny: false");
+    let site = site(&with(&template, "  clusters:\n", &collector));
+    let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let ask = |kilobytes: usize| {
+        let state = ["v=", &"~".repeat(kilobytes * 1_000)].concat();
+        request(site.front, "/header", &[("x-user", b"ana"), ("traceparent", parent), ("tracestate", state.as_bytes())])
+    };
+    assert_eq!(statuses(|| ask(0)), [200, 200, 200, 429]);
+    // The last ones are for operators who have raised Envoy's bound of 60 KiB.
+    for kilobytes in [1, 5, 15, 17, 33, 50, 60, 66, 100, 200] {
+        let sent = || site.envoy.stat("cluster.weir.upstream_cx_tx_bytes_total");
+        let before = sent();
+        assert_eq!(ask(kilobytes).status, 429, "{kilobytes} KB");
+        assert!(sent() - before > kilobytes as u64 * 1_000, "the tracestate was in the call");
+        assert_eq!(ask(0).status, 429, "after {kilobytes} KB");
+    }
+    let stats = ["upstream_cx_total", "upstream_cx_destroy", "upstream_rq_tx_reset", "upstream_rq_rx_reset"];
+    assert_eq!(stats.map(|stat| site.envoy.stat(&format!("cluster.weir.{stat}"))), [1, 0, 0, 0]);
+    assert_eq!(site.envoy.stat("cluster.application.ratelimit.error"), 0);
+    assert_eq!(site.envoy.stat("cluster.application.ratelimit.over_limit"), 21);
+}
+
 #[test]
 fn connections_over_the_limit_are_closed() {
     let site = site(include_str!("envoy/tcp.yaml"));

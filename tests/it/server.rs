@@ -1,6 +1,7 @@
 //! The gRPC listener: panics, silent clients, clients of another protocol, limits of connections, resets, draining and large messages.
 
 mod frames;
+mod header_blocks;
 mod overload;
 
 use std::net::SocketAddr;

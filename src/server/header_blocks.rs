@@ -1,0 +1,227 @@
+//! Holds header blocks that are continued in CONTINUATION frames until they are complete; HTTP/2 gets each of them in one go.
+//!
+//! h2 decodes every frame of a block when it arrives, and a byte of HPACK may become a header of a hundred bytes in memory. A connection could
+//! hold a megabyte with the first frame of a block that never ends, and a ping finds out only after half a minute. Here an unfinished block takes
+//! its bytes on the wire, at most [`MAX_CONTINUATIONS`] frames for each connection, and all connections share a budget.
+//!
+//! Blocks of one frame, which is nearly all, pass without a copy. Violations of the protocol pass too: h2 answers them.
+//!
+//! Sources: RFC 9113, sections 4.1 (frames), 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The memory of all unfinished header blocks of the process together, in bytes: about a thousand of the largest that Envoy sends by default.
+const MAX_HELD_BYTES: usize = 64 << 20;
+
+/// The unfinished CONTINUATION frames of one block, at most. With one more than this, h2 closes the connection: its bound is 20 at the header list
+/// size and the frame size of `connection`.
+const MAX_CONTINUATIONS: u32 = 21;
+
+/// The smallest step in which the memory of a block grows.
+const GROWTH_BYTES: usize = 4 << 10;
+
+/// The length of a frame header.
+const FRAME_HEADER_BYTES: usize = 9;
+
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 0x4;
+
+/// The memory budget of unfinished header blocks; clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct HeaderBudget(Arc<Semaphore>);
+
+impl Default for HeaderBudget {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_HELD_BYTES)))
+    }
+}
+
+/// Follows the frames of a connection, to know where an unfinished header block begins.
+#[derive(Debug)]
+struct Frames {
+    max_frame_bytes: usize,
+    /// The frame header as far as it has arrived, and the bytes of the frame that are still to come.
+    header: [u8; FRAME_HEADER_BYTES],
+    header_bytes: usize,
+    payload_left: usize,
+    /// The CONTINUATION frames of the block that is unfinished.
+    unfinished: Option<u32>,
+    /// The frame that is arriving ends its block.
+    ends_block: bool,
+    /// h2 closes the connection: nothing is held any more.
+    is_violated: bool,
+}
+
+impl Frames {
+    /// The connection preface precedes the first frame.
+    fn new(preface: &[u8], max_frame_bytes: u32) -> Self {
+        let max_frame_bytes = max_frame_bytes as usize;
+        let (header, header_bytes) = ([0; FRAME_HEADER_BYTES], 0);
+        Self { max_frame_bytes, header, header_bytes, payload_left: preface.len(), unfinished: None, ends_block: false, is_violated: false }
+    }
+
+    /// Follows `bytes`. Returns how many of them precede the block that is unfinished at their end; 0 when it began before them.
+    fn follow(&mut self, bytes: &[u8]) -> usize {
+        let mut start = 0;
+        let mut rest = bytes;
+        while !rest.is_empty() && !self.is_violated {
+            if self.payload_left == 0 {
+                let frame_start = bytes.len() - rest.len();
+                let arrived = (FRAME_HEADER_BYTES - self.header_bytes).min(rest.len());
+                self.header[self.header_bytes..][..arrived].copy_from_slice(&rest[..arrived]);
+                self.header_bytes += arrived;
+                rest.advance(arrived);
+                if self.header_bytes < FRAME_HEADER_BYTES {
+                    break;
+                }
+                self.header_bytes = 0;
+                let was_unfinished = self.unfinished.is_some();
+                self.begin_frame();
+                if !was_unfinished && self.unfinished.is_some() {
+                    start = frame_start;
+                }
+            }
+            let arrived = self.payload_left.min(rest.len());
+            self.payload_left -= arrived;
+            rest.advance(arrived);
+            if self.payload_left == 0 && self.ends_block {
+                (self.unfinished, self.ends_block) = (None, false);
+            }
+        }
+        if self.unfinished.is_some() { start } else { bytes.len() }
+    }
+
+    fn begin_frame(&mut self) {
+        let [a, b, c, kind, flags, ..] = self.header;
+        self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
+        let is_last = flags & END_HEADERS != 0;
+        self.unfinished = match (self.unfinished, kind) {
+            _ if self.payload_left > self.max_frame_bytes => return self.violated(),
+            (None, HEADERS) => (!is_last).then_some(0),
+            (None, _) => None,
+            (Some(continuations), CONTINUATION) if is_last => {
+                self.ends_block = true;
+                Some(continuations)
+            }
+            (Some(continuations), CONTINUATION) if continuations < MAX_CONTINUATIONS => Some(continuations + 1),
+            (Some(_), _) => return self.violated(),
+        };
+    }
+
+    fn violated(&mut self) {
+        (self.unfinished, self.is_violated) = (None, true);
+    }
+}
+
+/// A socket that gives header blocks only when they are complete.
+#[derive(Debug)]
+pub(super) struct HeaderBlocks<S> {
+    socket: S,
+    frames: Frames,
+    budget: HeaderBudget,
+    /// An unfinished block, after bytes that may be given: the first `complete`. Empty most of the time.
+    held: BytesMut,
+    complete: usize,
+    memory: Option<OwnedSemaphorePermit>,
+}
+
+impl<S> HeaderBlocks<S> {
+    pub(super) fn new(socket: S, preface: &[u8], max_frame_bytes: u32, budget: HeaderBudget) -> Self {
+        Self { socket, frames: Frames::new(preface, max_frame_bytes), budget, held: BytesMut::new(), complete: 0, memory: None }
+    }
+
+    /// Holds `bytes` behind those that are held already.
+    ///
+    /// # Errors
+    /// The budget is used up. The connection ends: to wait for memory would let a client that finishes no block stop all others.
+    fn hold(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.held.capacity() - self.held.len() < bytes.len() {
+            let more = bytes.len().max(GROWTH_BYTES);
+            let permits = u32::try_from(more).ok().and_then(|more| Arc::clone(&self.budget.0).try_acquire_many_owned(more).ok());
+            let permits = permits.ok_or_else(|| io::Error::new(io::ErrorKind::OutOfMemory, "too many unfinished header blocks"))?;
+            match &mut self.memory {
+                Some(memory) => memory.merge(permits),
+                None => self.memory = Some(permits),
+            }
+            let mut grown = BytesMut::with_capacity(self.held.len() + more);
+            grown.extend_from_slice(&self.held);
+            self.held = grown;
+        }
+        self.held.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Gives what is complete of the held bytes.
+    fn give(&mut self, buffer: &mut ReadBuf<'_>) {
+        let count = self.complete.min(buffer.remaining());
+        buffer.put_slice(&self.held[..count]);
+        self.held.advance(count);
+        self.complete -= count;
+        if self.held.is_empty() {
+            self.held = BytesMut::new();
+            self.memory = None;
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlocks<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.complete == 0 {
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+            let read = &buffer.filled()[before..];
+            let passes = this.frames.follow(read);
+            if read.is_empty() || (passes == read.len() && this.held.is_empty()) {
+                return Poll::Ready(Ok(()));
+            }
+            if this.held.is_empty() {
+                this.hold(&read[passes..])?;
+                buffer.set_filled(before + passes);
+                if passes > 0 {
+                    return Poll::Ready(Ok(()));
+                }
+            } else {
+                let unfinished = if passes == 0 { this.held.len() + read.len() } else { read.len() - passes };
+                this.hold(read)?;
+                buffer.set_filled(before);
+                this.complete = this.held.len() - unfinished;
+            }
+        }
+        this.give(buffer);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeaderBlocks<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests;
