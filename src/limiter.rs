@@ -83,8 +83,10 @@ impl Limiter {
             now: memory::now(),
             max_hold: Span::from_micros(budget.max_hold.micros().saturating_sub(Span::from(began.elapsed()).micros())),
         });
-        if is_shaped {
-            let held_until = Instant::now() + Duration::from(longest_delay(checks, &decisions));
+        let delay = longest_delay(checks, &decisions);
+        // A sleep takes a tick of the timer even when its time has come already.
+        if delay > Span::ZERO {
+            let held_until = Instant::now() + Duration::from(delay);
             tokio::time::sleep_until(held_until.min(began + Duration::from(budget.max_hold))).await;
         }
         decisions
@@ -128,6 +130,36 @@ fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
+    use crate::plan::{Check, Modes};
+    use crate::store::Memory;
+    use crate::time::{Rate, Unit};
+    use futures_util::FutureExt;
+
+    /// A future that sleeps is not ready when it is polled for the first time, however short the sleep is.
+    #[tokio::test]
+    async fn a_shaped_request_that_is_not_held_does_not_sleep() {
+        let max_delay = Some(Span::from_secs(3_600));
+        let options = AlgorithmOptions { kind: AlgorithmKind::LeakyBucket, max_delay, ..AlgorithmOptions::default() };
+        let rate = Rate { requests_per_unit: 2, unit: Unit::Hour, unit_multiplier: 1 };
+        let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
+        let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+        let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), Options::default());
+        let ask = |key: &'static str, hits, modes| {
+            let checks = Arc::new(Checks::of([(key.as_bytes(), Check::new(algorithm, hits, modes))]));
+            let decisions = limiter.decide(&checks, Some(Duration::from_secs(5_000))).now_or_never()?;
+            Some(decisions[0].allows())
+        };
+        let enforced = Modes::default();
+        let shadow = Modes { shadow: true, ..enforced };
+        assert_eq!(ask("key", 0, enforced), Some(true), "a look");
+        assert_eq!(ask("key", 1, enforced), Some(true), "a request whose slot is free");
+        assert_eq!(ask("key", 1, enforced), None, "the next slot is free in half an hour");
+        assert_eq!(ask("key", 9, enforced), Some(false), "a refusal");
+        assert_eq!(ask("key", 0, enforced), Some(true), "a look behind a queue");
+        assert_eq!(ask("shadow", 1, shadow), Some(true));
+        assert_eq!(ask("shadow", 1, shadow), Some(true), "shadow mode does not hold");
+    }
 
     #[test]
     fn the_deadline_leaves_a_reserve_for_the_response() {
