@@ -43,6 +43,11 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::capacity`].
     fn capacity(&self) -> u32;
 
+    /// The most hits of debt, if refused hits count.
+    fn most_debt(&self) -> u64 {
+        self.capacity().into()
+    }
+
     /// See [`Algorithm::window`].
     fn window(&self) -> Span;
 
@@ -147,6 +152,14 @@ impl Algorithm {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         dispatch!(self, it => it.capacity())
+    }
+
+    /// The largest number of hits that makes a difference: more are refused alike, and leave the same state. With `count_denied` that is where a
+    /// key without a state reaches the bound of its debt.
+    #[must_use]
+    pub fn largest_charge(&self) -> u64 {
+        let debt = if self.counts_denied() { dispatch!(self, it => it.most_debt()) } else { 0 };
+        u64::from(self.capacity()) + debt.max(1)
     }
 
     /// The window of the rate.

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{Micros, Span, Tick};
+use crate::time::{MAX_SAFE_INTEGER, Micros, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
 /// A limit per clock-aligned window.
@@ -34,16 +34,17 @@ impl FixedWindow {
         Micros(number.saturating_add(1).saturating_mul(self.window.micros()))
     }
 
-    /// Hits as they are counted: at most one more than the limit, which is refused anyway, so that one request cannot overflow a counter.
+    /// Hits as they are counted: at most as many as Lua counts exactly, so that one request cannot overflow a counter.
     #[must_use]
-    pub fn clamp(&self, hits: i64) -> i64 {
-        hits.min(i64::from(self.limit) + 1)
+    pub fn clamp(hits: i64) -> i64 {
+        hits.min(MAX_SAFE_INTEGER.cast_signed())
     }
 
-    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed.
+    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed. A count of Redis above what Lua
+    /// counts exactly is told as that.
     #[must_use]
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
-        let limit = u64::from(self.limit);
+        let (limit, after) = (u64::from(self.limit), after.min(MAX_SAFE_INTEGER));
         // The clock may have left the window already; the caller still gets a wait above zero.
         let reset_after = self.end(number).since(now).max(Span::from_micros(1));
         Verdict {
@@ -69,8 +70,9 @@ impl Definition for FixedWindow {
             Some(State::FixedWindow { window, count }) if window == current || window == current + 1 => (window, count),
             _ => (current, 0),
         };
-        let asked = match u64::try_from(self.clamp(hits)) {
-            Ok(taken) => before.saturating_add(taken),
+        let before = before.min(MAX_SAFE_INTEGER);
+        let asked = match u64::try_from(Self::clamp(hits)) {
+            Ok(taken) => (before + taken).min(MAX_SAFE_INTEGER),
             Err(_) => before.saturating_sub(hits.unsigned_abs()),
         };
         let allowed = hits < 0 || asked <= u64::from(self.limit);
@@ -89,6 +91,11 @@ impl Definition for FixedWindow {
 
     fn capacity(&self) -> u32 {
         self.limit
+    }
+
+    /// As in envoyproxy/ratelimit, a window counts all of its hits.
+    fn most_debt(&self) -> u64 {
+        MAX_SAFE_INTEGER - u64::from(self.limit)
     }
 
     fn window(&self) -> Span {
@@ -172,7 +179,7 @@ mod tests {
     fn more_than_the_limit_is_never() {
         assert_eq!(run(MINUTE, &mut None, 0, 4).retry_after, Wait::Never);
         assert_eq!(run(FixedWindow { limit: 0, ..MINUTE }, &mut None, 0, 1).retry_after, Wait::Never);
-        assert_eq!(run(MINUTE, &mut None, 0, i64::MAX).used, 4, "huge hits are clamped");
+        assert_eq!(run(MINUTE, &mut None, 0, i64::MAX).used, MAX_SAFE_INTEGER, "huge hits are clamped");
     }
 
     #[test]

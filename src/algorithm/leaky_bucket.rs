@@ -121,7 +121,7 @@ impl Definition for LeakyBucket {
         let threshold = self.threshold(hits, max_hold);
         let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
-            let longer = backlog + taken.min(u64::from(self.capacity()) + 1) * self.window;
+            let longer = backlog + taken.min(u64::from(self.capacity()) + self.most_debt()) * self.window;
             match (allowed, self.count_denied) {
                 (true, _) => longer,
                 (false, true) => longer.min(self.longest()),
@@ -153,6 +153,11 @@ impl Definition for LeakyBucket {
 
     fn capacity(&self) -> u32 {
         self.capacity()
+    }
+
+    /// One full limit, and the part of a slot by which `max_delay` is longer than whole slots.
+    fn most_debt(&self) -> u64 {
+        u64::from(self.limit) + 1
     }
 
     fn window(&self) -> Span {

@@ -183,7 +183,7 @@ impl Definition for SlidingWindowBuckets {
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (sum <= limit, 0, 0),
             Ok(asked) if sum.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.count_denied => (false, asked.min(limit + 1).min((2 * limit).saturating_sub(sum)), 0),
+            Ok(asked) if self.count_denied => (false, asked.min((2 * limit).saturating_sub(sum)), 0),
             Ok(_) => (false, 0, 0),
             Err(_) => (true, 0, hits.unsigned_abs().min(sum)),
         };

@@ -96,7 +96,8 @@ impl Definition for SlidingWindowCounter {
         let allowed = match u64::try_from(hits) {
             Ok(0) => weight <= limit * self.window,
             Ok(taken) => {
-                let taken = taken.min(limit + 1);
+                // More than the bound of the debt makes no difference.
+                let taken = taken.min(2 * limit + 1);
                 let allowed = weight + taken * self.window <= limit * self.window;
                 if allowed {
                     after.current += taken;

@@ -150,7 +150,7 @@ impl Definition for SlidingWindowLog {
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (count <= limit, 0, 0),
             Ok(asked) if count.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.count_denied => (false, asked.min(limit + 1).min((2 * limit).saturating_sub(count)), 0),
+            Ok(asked) if self.count_denied => (false, asked.min((2 * limit).saturating_sub(count)), 0),
             Ok(_) => (false, 0, 0),
             Err(_) => (true, 0, hits.unsigned_abs().min(count)),
         };

@@ -76,7 +76,8 @@ impl Definition for TokenBucket {
         let (clock, level) = self.read(state.as_ref(), self.tick.at(now));
         let (full, parts) = (self.full(), self.window.cast_signed());
         let (allowed, after) = if hits > 0 {
-            let cost = hits.min(i64::from(self.burst) + 1) * parts;
+            // More than from a full bucket to the bound of its debt makes no difference.
+            let cost = hits.min(2 * i64::from(self.burst) + 1) * parts;
             let taken = level - cost;
             let is_allowed = taken >= 0;
             (

@@ -7,6 +7,7 @@
 //! hits that cross the limit, the part below it counts as near or not at all, never as within.
 
 use crate::algorithm::Algorithm;
+use crate::time::MAX_SAFE_INTEGER;
 use crate::verdict::Verdict;
 
 /// The parts of one check's hits. They need not add up to the hits.
@@ -37,8 +38,8 @@ pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64,
         return Parts { within: hits, near, over: 0 };
     }
     let limit = u64::from(capacity);
-    // A store counts at most limit + 1 of one check. `before` is computed with that; everything else with the hits as asked.
-    let before = verdict.used.saturating_sub(hits.min(limit + 1));
+    // A fixed window counts at most so many hits of one check. `before` is computed with that; everything else with the hits as asked.
+    let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
     // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
     let crosses = matches!(algorithm, Algorithm::FixedWindow(_)) && verdict.used > limit && before < limit;
     if !crosses {
@@ -99,10 +100,11 @@ mod tests {
 
     #[test]
     fn hits_that_the_store_clamped_count_as_asked() {
-        // 100 hits on an empty limit of 10: the store counts 11.
-        assert_eq!(partition(&fixed(10), 0.8, 100, &verdict(10, 11)), Parts { within: 0, near: 2, over: 90 });
-        assert_eq!(partition(&fixed(10), 0.8, u64::MAX, &verdict(10, 31)), Parts { within: 0, near: 0, over: u64::MAX });
-        assert_eq!(partition(&fixed(u32::MAX), 0.0, u64::MAX, &verdict(u32::MAX, 1 << 32)).over, u64::MAX - u64::from(u32::MAX));
+        assert_eq!(partition(&fixed(10), 0.8, 100, &verdict(10, 100)), Parts { within: 0, near: 2, over: 90 });
+        let twenty_and_all = verdict(10, MAX_SAFE_INTEGER + 20);
+        assert_eq!(partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all), Parts { within: 0, near: 0, over: u64::MAX });
+        let all = verdict(u32::MAX, MAX_SAFE_INTEGER);
+        assert_eq!(partition(&fixed(u32::MAX), 0.0, u64::MAX, &all).over, u64::MAX - u64::from(u32::MAX));
     }
 
     #[test]

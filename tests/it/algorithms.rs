@@ -1,6 +1,9 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, run on the pure step of each algorithm. They are written from the algorithms' definitions.
+//! The tables in `tests/vectors/algorithms/*.txt`, run on the pure step of each algorithm and on the memory store; `redis/algorithms.rs` runs them
+//! on the script. They are written from the algorithms' definitions.
 
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
+use weir::plan::{Check, Checks, Modes};
+use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
 use weir::verdict::{Verdict, Wait};
 
@@ -155,6 +158,18 @@ fn the_pure_steps_match_the_tables() {
             let step = algorithm.step(state, at, hits);
             expected.compare(&step.verdict, &format!("{name}, check {}", index + 1));
             state = step.state;
+        }
+    }
+}
+
+#[test]
+fn the_memory_store_matches_the_tables() {
+    for Sequence { name, algorithm, asks } in tables() {
+        let memory = Memory::new(memory::Options::default());
+        for (index, Ask { at, hits, expected }) in asks.into_iter().enumerate() {
+            let checks = Checks::of([(&b"key"[..], Check::new(algorithm, hits, Modes::default()))]);
+            let answers = memory.decide_at(&checks, &checks.indices(), at);
+            expected.compare(&answers.checks[0].expect("a verdict"), &format!("{name}, check {}", index + 1));
         }
     }
 }

@@ -57,7 +57,7 @@ fn check_window(algorithm: &Algorithm, asks: &[Ask], counts: impl Fn(u64, u64) -
         match u64::try_from(*hits) {
             Ok(0) => {}
             Ok(asked) if allowed => taken.push((now, asked)),
-            Ok(asked) if count_denied => taken.push((now, asked.min(limit + 1).min(2 * limit - before))),
+            Ok(asked) if count_denied => taken.push((now, asked.min(2 * limit - before))),
             Ok(_) => {}
             Err(_) => give_back(&mut taken, hits.unsigned_abs(), |tick| counts(tick, now)),
         }
@@ -130,7 +130,7 @@ proptest! {
             let (before, full) = (weigh(&taken), limit * WINDOW as f64);
             let allowed = hits < 0 || before + hits as f64 * WINDOW as f64 <= full;
             if hits > 0 {
-                let debt = ((2.0 * full - before) / WINDOW as f64).floor().max(0.0).min(hits as f64).min(limit + 1.0);
+                let debt = ((2.0 * full - before) / WINDOW as f64).floor().max(0.0).min(hits as f64);
                 taken.push((now, if allowed { hits.unsigned_abs() } else if count_denied { debt as u64 } else { 0 }));
             } else {
                 give_back(&mut taken, hits.unsigned_abs(), |tick| tick / WINDOW + 1 >= number);
@@ -200,7 +200,7 @@ proptest! {
                 (number, count) = (now / WINDOW, 0);
             }
             let asked = match u64::try_from(hits) {
-                Ok(hits) => count + hits.min(limit + 1),
+                Ok(hits) => count + hits,
                 Err(_) => count.saturating_sub(hits.unsigned_abs()),
             };
             let allowed = hits < 0 || asked <= limit;

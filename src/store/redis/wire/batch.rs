@@ -227,7 +227,7 @@ impl<'w> Batch<'w> {
                 out.push([b"GET", &key]);
                 continue;
             }
-            out.push([b"INCRBY", &key, itoa::Buffer::new().format(fixed.clamp(check.hits)).as_bytes()]);
+            out.push([b"INCRBY", &key, itoa::Buffer::new().format(FixedWindow::clamp(check.hits)).as_bytes()]);
             if group.encoding == Encoding::Transaction {
                 // A key that holds no counter gets a TTL all the same: under Weir's prefix it can only be there by accident.
                 self.write_expiry(&key, fixed, out);
@@ -251,7 +251,7 @@ impl<'w> Batch<'w> {
                 match replies[item.work].answers[item.pick] {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
-                    Ok(verdict) if verdict.used == fixed.clamp(check.hits).unsigned_abs() => {
+                    Ok(verdict) if verdict.used == FixedWindow::clamp(check.hits).unsigned_abs() => {
                         known_ttls.forget(counter);
                         without_ttl.push(item);
                     }

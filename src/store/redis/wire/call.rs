@@ -176,7 +176,7 @@ impl Call<'_> {
             Commit::Each => 0,
             Commit::AllOrNone => usize::from(check.modes.quota) + 2 * usize::from(check.modes.shadow),
         };
-        let hits = check.hits.clamp(-MAX_INTEGER, i64::from(check.algorithm.capacity()) + 1);
+        let hits = check.hits.clamp(-MAX_INTEGER, check.algorithm.largest_charge().cast_signed());
         Run { limit_and_modes: 4 * limit + modes, checks: 1, hits, check_number: self.check_number(check, request.max_hold) }
     }
 

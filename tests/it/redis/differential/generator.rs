@@ -124,7 +124,8 @@ impl Generator {
             7..9 => -random.i64(1..4),
             9 => capacity,
             10 => capacity + 1,
-            11..15 => random.i64(1..=capacity / 2 + 2),
+            11..14 => random.i64(1..=capacity / 2 + 2),
+            14 => random.i64(1..=3 * capacity + 3),
             15 => random.i64(..),
             _ => random.i64(1..4),
         }
