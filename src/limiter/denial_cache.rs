@@ -1,8 +1,10 @@
 //! The denial cache: checks that the store has just refused and would still refuse. Weir refuses them here, at no cost for the store.
 //!
 //! When in doubt the store is asked. An entry ends at the instant its decision *began* plus the store's `retry_after`. It applies only to a limit with
-//! exactly the same numbers. It lives for one second at most, which bounds how long a give-back through another replica may go unnoticed. Hits that
-//! the cache refuses are not counted in the store.
+//! exactly the same numbers. It lives for one second at most, which bounds how long a give-back through another replica may go unnoticed.
+//!
+//! Hits that the cache refuses are not counted in the store. So limits with `count_denied` bypass the cache: their refused hits are charges. Only
+//! `fixed_window` does not, where further hits change no verdict before the window ends.
 //!
 //! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set, held for the length of a look-up.
 
@@ -134,7 +136,7 @@ impl DenialCache {
 
     fn find(&self, key: &[u8], check: &Check, now: Instant) -> Option<Verdict> {
         let hits = u64::try_from(check.hits).ok().filter(|&hits| hits > 0)?;
-        if check.algorithm.may_delay() {
+        if bypasses(&check.algorithm) {
             return None;
         }
         let (key, now) = (self.fingerprint(key, &check.algorithm), self.micros(now));
@@ -204,17 +206,18 @@ impl DenialCache {
 
 /// Whether the store would refuse the same check until the `retry_after` of its verdict, for every caller.
 fn is_cacheable(checks: &Checks, check: &Check) -> bool {
-    // A shaper's refusal depends on the caller's deadline, and a look is refused only while the key is in debt.
-    if check.hits <= 0 || check.algorithm.may_delay() {
+    // A look is refused only while the key is in debt.
+    if check.hits <= 0 || bypasses(&check.algorithm) {
         return false;
     }
-    if checks.commit == Commit::Each {
-        return true;
-    }
-    // A refused all-or-none request counts nothing, but the verdicts of its checks are computed as if it did: with the hits of earlier checks on the
-    // same key, and with the debt of a refusal. The retry time of a fixed window is its end in any case.
-    let has_debt = check.algorithm.counts_denied() && !matches!(check.algorithm, Algorithm::FixedWindow(_));
-    !has_debt && checks.iter().filter(|other| checks.key(other) == checks.key(check)).count() == 1
+    // A refused all-or-none request counts nothing, but the verdicts of its checks are computed with the hits of earlier checks on the same key.
+    checks.commit == Commit::Each || checks.iter().filter(|other| checks.key(other) == checks.key(check)).count() == 1
+}
+
+/// Whether the store decides every check of the limit.
+fn bypasses(algorithm: &Algorithm) -> bool {
+    // A shaper's refusal depends on the caller's deadline, and a hit that is refused and counts is a charge.
+    algorithm.may_delay() || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
 }
 
 /// Ignores poisoning: entries are written as a whole.

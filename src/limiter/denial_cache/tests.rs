@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
-use crate::plan::{AllOrNone, CheckIndices, Modes};
+use crate::plan::{AllOrNone, Modes};
 use crate::time::{Micros, Rate, Unit};
 
 const FIXED: FixedWindow = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
@@ -166,6 +166,20 @@ fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
 }
 
 #[test]
+fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
+    let (cache, now) = (cache(), Instant::now());
+    for (_, kind) in AlgorithmKind::NAMED {
+        for count_denied in [true, false] {
+            let one = checks(made(kind, 10, count_denied), &[("a", 5)]);
+            cache.record_all(&one, &[refused_for(900)], now);
+            cache.record_all(&group(one.clone()), &[refused_for(900)], now);
+            let known = !count_denied || kind == AlgorithmKind::FixedWindow;
+            assert_eq!(cache.knows(&one, now), [known], "{kind:?}, count_denied: {count_denied}");
+        }
+    }
+}
+
+#[test]
 fn checks_that_commit_all_or_none_are_cached_together_or_not_at_all() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
@@ -224,7 +238,8 @@ impl Reference {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more.
+    /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more, and the store has the
+    /// states that it would have without the cache. Only a fixed window that counts refused hits lacks those that the cache refused.
     #[test]
     fn the_store_would_have_refused_too(
         kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u32, count_denied in any::<bool>(),
@@ -234,7 +249,7 @@ proptest! {
         ),
     ) {
         let (cache, epoch, algorithm) = (cache(), Instant::now(), made(kind, limit, count_denied));
-        let (mut store, mut micros) = (Reference::default(), 0);
+        let (mut store, mut without_cache, mut micros) = (Reference::default(), Reference::default(), 0);
         for (passes, trip, hits, is_group) in operations {
             micros += passes;
             let hits: Vec<_> = hits.into_iter().map(|(key, hits)| (["a", "b"][key], hits)).collect();
@@ -250,13 +265,20 @@ proptest! {
                 }
                 prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
             }
-            let picked: CheckIndices = checks.indices().into_iter().filter(|index| known[index.0].is_none()).collect();
+            let (picked, cached): (Vec<_>, Vec<_>) = checks.indices().into_iter().partition(|index| known[index.0].is_none());
+            if picked.is_empty() || !is_group {
+                let _ = without_cache.decide(&checks, &keys, &cached, arrival(micros));
+            }
             if picked.is_empty() {
                 continue;
             }
             // On the way to the store and back.
             micros += trip;
             let answers = store.decide(&checks, &keys, &picked, arrival(micros));
+            let _ = without_cache.decide(&checks, &keys, &picked, arrival(micros));
+            if !(count_denied && kind == AlgorithmKind::FixedWindow) {
+                prop_assert_eq!(&store.0, &without_cache.0);
+            }
             micros += trip;
             cache.record(&checks, &picked, &answers, began, epoch + Duration::from_micros(micros));
         }
