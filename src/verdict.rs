@@ -135,6 +135,15 @@ impl Decision {
         }
     }
 
+    /// When a refused check would be allowed; `None` if unknown, and if it is not refused.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Wait> {
+        match self {
+            Self::PolicyRefuses(_) => Some(Wait::For(Self::POLICY_RETRY)),
+            _ => self.verdict().filter(|verdict| !verdict.allowed).map(|verdict| verdict.retry_after),
+        }
+    }
+
     /// The `duration_until_reset` of the response; `None` if unknown.
     #[must_use]
     pub fn until_reset(&self) -> Option<Span> {

@@ -110,7 +110,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
         extras.headers = extras::headers(plan, &statuses, names);
     }
     if options.retry_after && code == Code::OverLimit {
-        extras.headers.push(extras::retry_after(plan, decisions));
+        extras.headers.extend(extras::retry_after(plan, decisions));
     }
     if options.dynamic_metadata {
         extras.dynamic_metadata = Some(extras::dynamic_metadata(ask, plan, &statuses));

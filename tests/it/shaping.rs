@@ -8,11 +8,12 @@ use tonic::Request;
 use weir::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use weir::plan::{Check, Checks, Modes};
+use weir::proto::RateLimitDescriptor;
 use weir::proto::rate_limit_response::Code;
 use weir::store::{AnyStore, Memory, memory};
 use weir::time::{Rate, Span, Unit};
 
-use crate::support::{Client, RedisServer, Weir, descriptor, request};
+use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -119,4 +120,45 @@ async fn a_refusal_has_a_retry_after_header() {
     let [header] = &refused.response_headers_to_add[..] else { panic!("one header: {refused:?}") };
     let secs: u64 = header.value.parse().expect("seconds");
     assert!(header.key == "retry-after" && (3_500..=3_600).contains(&secs), "{header:?}");
+}
+
+#[tokio::test]
+async fn what_can_never_pass_has_no_retry_after_header() {
+    const NEVER: &[(&str, &str)] = &[(
+        "never.yaml",
+        "
+domain: never
+descriptors:
+  - {key: nothing, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: few, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: token_bucket}}
+  - {key: small_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: large_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+",
+    )];
+    let redis = RedisServer::start();
+    for environment in
+        [&[("RETRY_AFTER_HEADER_ENABLED", "true")][..], &[("RETRY_AFTER_HEADER_ENABLED", "true"), ("REDIS_URL", &redis.url())]]
+    {
+        let weir = Weir::start(NEVER, environment);
+        let client = &mut weir.client().await;
+        let mut header = async |descriptors: Vec<RateLimitDescriptor>| {
+            let response = client.should_rate_limit(request("never", descriptors)).await.expect("an answer").into_inner();
+            assert_eq!(response.overall_code(), Code::OverLimit);
+            response.response_headers_to_add.into_iter().next().map(|header| header.key)
+        };
+        let of = |key: &str, hits| descriptor_with_hits(&[(key, "x")], hits);
+        // The second answer comes from the denial cache where there is one.
+        for _ in 0..2 {
+            assert_eq!(header(vec![of("nothing", 1)]).await, None);
+            assert_eq!(header(vec![of("bucket", 11)]).await, None);
+            assert_eq!(header(vec![of("few", 11)]).await, None);
+            assert_eq!(header(vec![of("small_quota", 2)]).await, None);
+            assert_eq!(header(vec![of("few", 1), of("nothing", 1)]).await, None, "the longest wait is for ever");
+            let waits = Some("retry-after".to_owned());
+            assert_eq!(header(vec![of("few", 1)]).await, waits, "refused hits count, until the window ends");
+            assert_eq!(header(vec![of("small_quota", 2), of("large_quota", 11)]).await, None, "no quota can ever be met");
+            assert_eq!(header(vec![of("small_quota", 2), of("large_quota", 9)]).await, waits, "one quota can be met later");
+        }
+    }
 }

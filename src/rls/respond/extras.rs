@@ -10,8 +10,7 @@ use crate::ask::{Ask, Descriptor, Entry};
 use crate::plan::{Plan, Slot};
 use crate::proto::HeaderValue;
 use crate::rules::limit::Metadata;
-use crate::time::Span;
-use crate::verdict::{Decision, Decisions};
+use crate::verdict::{Decisions, Wait};
 
 /// Three headers about one descriptor: the last one that is over its limit, or else the one with the least remaining hits, the first on a tie.
 /// Empty if no descriptor has a limit whose count is known. Source: envoyproxy/ratelimit.
@@ -33,12 +32,19 @@ pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames)
     ]
 }
 
-/// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. Source: RFC 9110, section 10.2.3.
-pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> HeaderValue {
-    let refusals = plan.checks.iter().zip(decisions).filter(|(check, decision)| !check.modes.shadow && !decision.allows());
-    let waits = refusals.filter_map(|(_, decision)| Decision::until_reset(decision));
-    let secs = waits.map(Span::secs_rounded_up).max().unwrap_or(0).max(1);
-    HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() }
+/// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. `None` if the request can never pass: for a
+/// limit that it can never meet, or because it can meet none of its quotas. Source: RFC 9110, section 10.2.3.
+pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
+    let mut longest = None;
+    for (check, decision) in plan.checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow) {
+        match decision.retry_after() {
+            Some(Wait::For(span)) => longest = longest.max(Some(span)),
+            Some(Wait::Never) if !check.modes.quota => return None,
+            Some(Wait::Never) | None => {}
+        }
+    }
+    let secs = longest?.secs_rounded_up().max(1);
+    Some(HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() })
 }
 
 /// The request, and the merged `metadata` of the limits that were not exceeded. Source: envoyproxy/ratelimit.

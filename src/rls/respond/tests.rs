@@ -47,7 +47,7 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
     let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows)) && !options.shadow_mode;
     let mut response_headers_to_add = options.headers.as_ref().map_or_else(Vec::new, |names| extras::headers(plan, &statuses, names));
     if refused && options.retry_after {
-        response_headers_to_add.push(extras::retry_after(plan, decisions));
+        response_headers_to_add.extend(extras::retry_after(plan, decisions));
     }
     RateLimitResponse {
         overall_code: if refused { Code::OverLimit } else { Code::Ok }.into(),
