@@ -1,24 +1,27 @@
 -- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check over its limit refuses the request; a
--- quota does so only if all quotas are over; a check in shadow mode never does. The twin is src/plan/all_or_none.rs.
+-- quota does so only if all quotas are over; a check in shadow mode never does. Hits that a check refuses count only when the request is known to
+-- pass, behind all others. The twin is src/plan/all_or_none.rs.
 --
 -- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with `quotas` quotas that pass without a
--- check. check(index, hits, line) steps or fails one check (see decide.lua).
+-- check. check(index, hits, line, count_denied) steps or fails one check (see decide.lua).
 local all_or_none
 -- The indices of checks that were allowed in a refused request.
 local looks
 if steps[65] then -- 'A'
   looks = {}
   all_or_none = function(first, last, quotas, check)
-    local undo, results = {}, {}
+    local undo, results, charges = {}, {}, {}
     local quotas_over, is_over, err = 0, false, nil
     for index = first, last do
       local slot = firsts and firsts[index] or index
       local count = #undo
       undo[count + 1], undo[count + 2], undo[count + 3] = slot, states[slot] or false, lives[slot] or false
-      local result, role = check(index)
+      local result, role, count_denied = check(index, nil, nil, 0)
       results[index] = result
       if result == nil then
         err = err or errors[#errors]
+      elseif not result and count_denied == 1 then
+        charges[#charges + 1] = index
       end
       local is_quota, refuses = role % 2 == 1, not result and role < 2
       if is_quota then
@@ -29,6 +32,15 @@ if steps[65] then -- 'A'
       end
     end
     if not (err or is_over or (quotas > 0 and quotas == quotas_over)) then
+      for position = 1, #charges do
+        local index = charges[position]
+        local state = firsts and states[firsts[index]]
+        -- The row of a check is the state that it found, which later checks on its key may have changed since.
+        if type(state) == 'string' then
+          rows[index] = state
+        end
+        check(index)
+      end
       return
     end
     for index = #undo - 2, 1, -3 do

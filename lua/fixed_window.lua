@@ -1,9 +1,9 @@
 -- fixed_window. The twin is src/algorithm/fixed_window.rs.
 --
 -- State: the count of one window as decimal digits, which INCRBY counts too. The caller puts the window's number into the key and works out
--- the times of the answer. Check parameter: the ticks for which to keep the key. Parameters: limit, count_denied.
+-- the times of the answer. Check parameter: the ticks for which to keep the key. Parameters: count_denied, limit.
 if steps[70] then -- 'F'
-  steps[70] = function(from, to, hits, keep, _, tick_ms, limit, count_denied) -- 'F'
+  steps[70] = function(from, to, hits, keep, _, tick_ms, count_denied, limit) -- 'F'
     local allowed
     for index = from, to do
       local slot, state, readable = read(index, 70) -- 'F'

@@ -1,10 +1,10 @@
 -- leaky_bucket. The twin is src/algorithm/leaky_bucket.rs, which also describes the algorithm.
 --
 -- State: the key's expiry in milliseconds; the tick of the last change; the backlog in units. A hit adds `window` units and each tick drains
--- `rate` units. No state means an empty queue. Check parameter: how many ticks the caller can be held, at most `longest`. Parameters: rate,
--- window, longest, count_denied.
+-- `rate` units. No state means an empty queue. Check parameter: how many ticks the caller can be held, at most `longest`. Parameters:
+-- count_denied, rate, window, longest.
 if steps[81] then -- 'Q'
-  steps[81] = function(from, to, hits, max_hold, present, tick_ms, rate, window, longest, count_denied) -- 'Q'
+  steps[81] = function(from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, longest) -- 'Q'
     local room, added = longest * rate, hits * window
     local most = room + window + rate * window
     -- The longest backlog at which the hits are allowed: a give-back is always allowed, and a look is refused in debt.

@@ -1,10 +1,10 @@
 -- sliding_window_buckets. The twin is src/algorithm/sliding_window_buckets.rs.
 --
 -- State: a log (see log.lua) with an entry per bucket that had hits, whose tick is the bucket's number: empty buckets need no space, and a
--- bucket is never mistaken for one of an earlier lap. The oldest bucket that overlaps the window counts whole. Parameters: limit, window,
--- count_denied, interval, buckets, life.
+-- bucket is never mistaken for one of an earlier lap. The oldest bucket that overlaps the window counts whole. Parameters: count_denied,
+-- limit, window, interval, buckets, life.
 if steps[66] then -- 'B'
-  steps[66] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied, interval, buckets, life) -- 'B'
+  steps[66] = function(from, to, hits, _, present, tick_ms, count_denied, limit, window, interval, buckets, life) -- 'B'
     return log_run(66, present, tick_ms, from, to, interval, life, function(log, key, t) -- 'B'
       local bucket = floor(t / interval)
       if not log or log.newest - bucket > math.ceil(window / interval) then

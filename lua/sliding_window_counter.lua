@@ -1,9 +1,9 @@
 -- sliding_window_counter. The twin is src/algorithm/sliding_window_counter.rs, which also describes the algorithm.
 --
--- State: the key's expiry in milliseconds; the number of the current window; its hits; the hits of the previous window. Parameters: limit,
--- window, count_denied.
+-- State: the key's expiry in milliseconds; the number of the current window; its hits; the hits of the previous window. Parameters:
+-- count_denied, limit, window.
 if steps[67] then -- 'C'
-  steps[67] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied) -- 'C'
+  steps[67] = function(from, to, hits, _, present, tick_ms, count_denied, limit, window) -- 'C'
     local most, present_number, present_passed = 2 * limit, floor(present / window), present % window
     local states, firsts, kept, soonest, unpack, pack = states, firsts, kept, soonest, struct.unpack, struct.pack
     local allowed

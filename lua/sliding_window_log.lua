@@ -1,8 +1,8 @@
 -- sliding_window_log. The twin is src/algorithm/sliding_window_log.rs.
 --
--- State: a log (see log.lua) with an entry per tick that had hits. Parameters: limit, window, count_denied.
+-- State: a log (see log.lua) with an entry per tick that had hits. Parameters: count_denied, limit, window.
 if steps[76] then -- 'L'
-  steps[76] = function(from, to, hits, _, present, tick_ms, limit, window, count_denied) -- 'L'
+  steps[76] = function(from, to, hits, _, present, tick_ms, count_denied, limit, window) -- 'L'
     return log_run(76, present, tick_ms, from, to, 1, 0, function(log, key, t) -- 'L'
       if not log or log.tip - t > window then
         log = log_of(76, 0, 0, log and log.room or 0, 0, 0, 0, 0) -- 'L'

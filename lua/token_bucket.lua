@@ -1,9 +1,9 @@
 -- token_bucket. The twin is src/algorithm/token_bucket.rs, which also describes the algorithm.
 --
 -- State: the key's expiry in milliseconds; the tick of the last change; the level in units. A hit costs `window` units and each tick adds
--- `rate` units. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: rate, window, burst, count_denied.
+-- `rate` units. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied, rate, window, burst.
 if steps[84] then -- 'T'
-  steps[84] = function(from, to, hits, _, present, tick_ms, rate, window, burst, count_denied) -- 'T'
+  steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst) -- 'T'
     local full, cost = burst * window, hits * window
     -- Hits are allowed if at least this level is left: a look is refused in debt, and a give-back is always allowed.
     local empty, least = -full, hits < 0 and -full or 0

@@ -40,6 +40,9 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::share`].
     fn share(self, replicas: NonZeroU32) -> Self;
 
+    /// See [`Algorithm::without_debt`].
+    fn without_debt(self) -> Self;
+
     /// See [`Algorithm::capacity`].
     fn capacity(&self) -> u32;
 
@@ -146,6 +149,12 @@ impl Algorithm {
     #[must_use]
     pub fn counts_denied(&self) -> bool {
         dispatch!(self, it => it.count_denied)
+    }
+
+    /// The same limit with `count_denied: false`.
+    #[must_use]
+    pub fn without_debt(self) -> Self {
+        dispatch!(map self, it => Definition::without_debt(it))
     }
 
     /// The most hits that a key without a state can take at once.

@@ -89,6 +89,10 @@ impl Definition for FixedWindow {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn without_debt(self) -> Self {
+        Self { count_denied: false, ..self }
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }
@@ -110,7 +114,7 @@ impl Definition for FixedWindow {
     fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.limit.into(), self.count_denied.into(), 0, 0, 0, 0]
+        [self.count_denied.into(), self.limit.into(), 0, 0, 0, 0]
     }
 
     /// The window's end and its count.

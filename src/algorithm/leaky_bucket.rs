@@ -151,6 +151,10 @@ impl Definition for LeakyBucket {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn without_debt(self) -> Self {
+        Self { count_denied: false, ..self }
+    }
+
     fn capacity(&self) -> u32 {
         self.capacity()
     }
@@ -173,7 +177,7 @@ impl Definition for LeakyBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.limit.into(), self.window, self.max_delay, self.count_denied.into(), 0, 0]
+        [self.count_denied.into(), self.limit.into(), self.window, self.max_delay, 0, 0]
     }
 
     /// How many ticks the caller can be held.

@@ -214,6 +214,10 @@ impl Definition for SlidingWindowBuckets {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn without_debt(self) -> Self {
+        Self { count_denied: false, ..self }
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }
@@ -235,7 +239,7 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.limit.into(), self.window, self.count_denied.into(), self.interval, self.buckets.into(), self.expiry]
+        [self.count_denied.into(), self.limit.into(), self.window, self.interval, self.buckets.into(), self.expiry]
     }
 }
 

@@ -137,6 +137,10 @@ impl Definition for SlidingWindowCounter {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn without_debt(self) -> Self {
+        Self { count_denied: false, ..self }
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }
@@ -150,7 +154,7 @@ impl Definition for SlidingWindowCounter {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.limit.into(), self.window, self.count_denied.into(), 0, 0, 0]
+        [self.count_denied.into(), self.limit.into(), self.window, 0, 0, 0]
     }
 
     fn state_of_row(&self, [window, current, previous]: [f64; 3]) -> Option<State> {

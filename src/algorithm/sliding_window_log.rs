@@ -177,6 +177,10 @@ impl Definition for SlidingWindowLog {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn without_debt(self) -> Self {
+        Self { count_denied: false, ..self }
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }
@@ -190,6 +194,6 @@ impl Definition for SlidingWindowLog {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.limit.into(), self.window, self.count_denied.into(), 0, 0, 0]
+        [self.count_denied.into(), self.limit.into(), self.window, 0, 0, 0]
     }
 }

@@ -114,6 +114,10 @@ impl Definition for TokenBucket {
         Self { limit: self.limit.div_ceil(replicas.get()), burst: self.burst.div_ceil(replicas.get()), ..self }
     }
 
+    fn without_debt(self) -> Self {
+        Self { count_denied: false, ..self }
+    }
+
     fn capacity(&self) -> u32 {
         self.burst
     }
@@ -127,7 +131,7 @@ impl Definition for TokenBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.limit.into(), self.window, self.burst.into(), self.count_denied.into(), 0, 0]
+        [self.count_denied.into(), self.limit.into(), self.window, self.burst.into(), 0, 0]
     }
 
     fn state_of_row(&self, [last, level, _]: [f64; 3]) -> Option<State> {

@@ -26,7 +26,9 @@ impl AllOrNone {
     /// Steps all checks in order. `stored` returns the stored state of a check's key, and `same` tells whether two checks have the same key; then the
     /// later check continues from the state that the earlier one left.
     ///
-    /// If the request is over its limit nothing is written, and the verdicts of the checks that were allowed become those of a look.
+    /// If the request is over its limit nothing is written. The verdicts of the checks that were allowed become those of a look, and those of the
+    /// others are those of checks that take nothing. If it passes, refused hits of limits with `count_denied` are taken after all others: those of
+    /// checks in shadow mode, and of quotas.
     pub fn decide(
         checks: &Checks,
         at: Arrival,
@@ -42,7 +44,7 @@ impl AllOrNone {
                 states.len() - 1
             });
             let (_, state, keep_for) = &mut states[known];
-            let step = check.algorithm.step(state.take(), at, check.hits);
+            let step = check.algorithm.without_debt().step(state.take(), at, check.hits);
             *state = step.state;
             *keep_for = step.keep_for.or(*keep_for);
             verdicts.push(step.verdict);
@@ -55,6 +57,17 @@ impl AllOrNone {
                 }
             }
             return Self { verdicts, writes: SmallVec::new() };
+        }
+        for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
+            if !verdict.allowed
+                && check.algorithm.counts_denied()
+                && let Some((_, state, keep_for)) = states.iter_mut().find(|(other, ..)| same(*other, index))
+            {
+                let step = check.algorithm.step(state.take(), at, check.hits);
+                *state = step.state;
+                *keep_for = step.keep_for.or(*keep_for);
+                *verdict = step.verdict;
+            }
         }
         let written = |(index, state, keep_for): Stepped| Some((index, state?, keep_for?));
         Self { verdicts, writes: states.into_iter().filter_map(written).collect() }

@@ -1,8 +1,9 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, run on the pure step of each algorithm and on the memory store; `redis/algorithms.rs` runs them
-//! on the script. They are written from the algorithms' definitions.
+//! The tables in `tests/vectors/algorithms/*.txt`, run on the pure step of each algorithm and on the memory store, and `tests/vectors/all_or_none.txt`;
+//! `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms' definitions.
 
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::plan::{Check, Checks, Modes};
+use weir::plan::{AllOrNone, Check, Checks, Modes};
+use weir::rules::Commit;
 use weir::store::{Memory, memory};
 use weir::time::{Micros, Rate, Span, Unit};
 use weir::verdict::{Verdict, Wait};
@@ -14,14 +15,35 @@ const START: u64 = 1_800_057_600_000_000;
 pub struct Sequence {
     pub name: String,
     pub algorithm: Algorithm,
+    pub modes: Modes,
+    pub commit: Commit,
     pub asks: Vec<Ask>,
 }
 
-/// One check of a line, and the verdict that the line expects.
+/// One request of a line: the hits of its checks, and the verdicts that the line expects.
 pub struct Ask {
     pub at: Arrival,
-    pub hits: i64,
-    pub expected: Expected,
+    pub hits: Vec<i64>,
+    pub expected: Vec<Expected>,
+}
+
+impl Sequence {
+    /// The checks of a request on the one key of the line.
+    pub fn checks(&self, key: &str, ask: &Ask) -> Checks {
+        let check = |&hits: &i64| (key.as_bytes(), Check::new(self.algorithm, hits, self.modes));
+        let mut checks = Checks::of(ask.hits.iter().map(check));
+        checks.commit = self.commit;
+        checks
+    }
+
+    /// Asserts that these are the verdicts on request `index`.
+    pub fn compare(&self, index: usize, verdicts: &[Verdict]) {
+        let Self { name, asks, .. } = self;
+        assert_eq!(verdicts.len(), asks[index].expected.len(), "{name}");
+        for (check, (expected, verdict)) in asks[index].expected.iter().zip(verdicts).enumerate() {
+            expected.compare(verdict, &format!("{name}, request {}, check {}", index + 1, check + 1));
+        }
+    }
 }
 
 /// The fields of a verdict that a line states; `None` for a field that it does not state.
@@ -61,6 +83,7 @@ pub fn tables() -> Vec<Sequence> {
         table(AlgorithmKind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
         table(AlgorithmKind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
         table(AlgorithmKind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
+        table(AlgorithmKind::FixedWindow, include_str!("../vectors/all_or_none.txt")),
     ]
     .into_iter()
     .flat_map(|table| {
@@ -84,6 +107,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
     };
     let mut options = Options { kind, ..Options::default() };
+    let (mut modes, mut commit) = (Modes::default(), Commit::Each);
     let mut max_hold = Span::from_secs(3_600);
     for word in words {
         match word.split_once('=').expect("an option") {
@@ -93,6 +117,12 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             ("max_delay", text) => options.max_delay = Some(span(text)),
             ("patience", text) => max_hold = span(text),
             ("count_denied", text) => options.count_denied = Some(text == "true"),
+            ("algorithm", name) => {
+                let named = AlgorithmKind::NAMED.into_iter().find(|(known, _)| *known == name);
+                options.kind = named.expect("an algorithm").1;
+            }
+            ("commit", "all_or_none") => commit = Commit::AllOrNone,
+            ("mode", mode) => modes = Modes { shadow: mode == "shadow", quota: mode == "quota" },
             (other, _) => panic!("no option: {other}"),
         }
     }
@@ -103,15 +133,17 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     for word in hits.split_whitespace() {
         match word.strip_prefix('@') {
             Some(time) => now = START.checked_add_signed(micros(time)).expect("a time"),
-            None => asks.push(Ask {
-                at: Arrival { now: Micros(now), max_hold },
-                hits: if word == "max" { i64::MAX } else { word.parse().expect("hits") },
-                expected: expected.next().unwrap_or_else(|| panic!("as many answers as hits: {line}")),
-            }),
+            None => {
+                let hits: Vec<i64> =
+                    word.split('+').map(|hits| if hits == "max" { i64::MAX } else { hits.parse().expect("hits") }).collect();
+                let expected: Vec<Expected> = expected.by_ref().take(hits.len()).collect();
+                assert_eq!(hits.len(), expected.len(), "as many answers as hits: {line}");
+                asks.push(Ask { at: Arrival { now: Micros(now), max_hold }, hits, expected });
+            }
         }
     }
     assert!(expected.next().is_none() && !asks.is_empty(), "as many answers as hits: {line}");
-    Sequence { name: format!("{kind:?}: {name}"), algorithm, asks }
+    Sequence { name: format!("{:?}: {name}", options.kind), algorithm, modes, commit, asks }
 }
 
 fn answer(text: &str) -> Expected {
@@ -152,24 +184,39 @@ fn micros(text: &str) -> i64 {
 
 #[test]
 fn the_pure_steps_match_the_tables() {
-    for Sequence { name, algorithm, asks } in tables() {
+    for sequence in tables() {
         let mut state: Option<State> = None;
-        for (index, Ask { at, hits, expected }) in asks.into_iter().enumerate() {
-            let step = algorithm.step(state, at, hits);
-            expected.compare(&step.verdict, &format!("{name}, check {}", index + 1));
-            state = step.state;
+        for (index, ask) in sequence.asks.iter().enumerate() {
+            let checks = sequence.checks("key", ask);
+            let verdicts: Vec<Verdict> = match sequence.commit {
+                Commit::AllOrNone => {
+                    let group = AllOrNone::decide(&checks, ask.at, |_| state.clone(), |_, _| true);
+                    state = group.writes.into_iter().next().map(|(_, state, _)| state).or(state);
+                    group.verdicts.to_vec()
+                }
+                Commit::Each => {
+                    let mut verdict = |check: &Check| {
+                        let step = check.algorithm.step(state.take(), ask.at, check.hits);
+                        state = step.state;
+                        step.verdict
+                    };
+                    checks.iter().map(&mut verdict).collect()
+                }
+            };
+            sequence.compare(index, &verdicts);
         }
     }
 }
 
 #[test]
 fn the_memory_store_matches_the_tables() {
-    for Sequence { name, algorithm, asks } in tables() {
+    for sequence in tables() {
         let memory = Memory::new(memory::Options::default());
-        for (index, Ask { at, hits, expected }) in asks.into_iter().enumerate() {
-            let checks = Checks::of([(&b"key"[..], Check::new(algorithm, hits, Modes::default()))]);
-            let answers = memory.decide_at(&checks, &checks.indices(), at);
-            expected.compare(&answers.checks[0].expect("a verdict"), &format!("{name}, check {}", index + 1));
+        for (index, ask) in sequence.asks.iter().enumerate() {
+            let checks = sequence.checks("key", ask);
+            let answers = memory.decide_at(&checks, &checks.indices(), ask.at);
+            let verdicts: Vec<Verdict> = answers.checks.into_iter().map(|answer| answer.expect("a verdict")).collect();
+            sequence.compare(index, &verdicts);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, run through the script inside Redis at given times.
+//! The tables in `tests/vectors/algorithms/*.txt` and `tests/vectors/all_or_none.txt`, run through the script inside Redis at given times.
 
 use weir::store::redis::ScriptRef;
 
@@ -17,13 +17,14 @@ fn the_script_matches_the_tables() {
             continue;
         }
         for (index, ask) in sequence.asks.iter().enumerate() {
-            let checks = checks_of(&[(&format!("{number}"), Check::new(sequence.algorithm, ask.hits, Modes::default()))]);
+            let checks = sequence.checks(&number.to_string(), ask);
             let when = When { now: ask.at.now, deadline: Micros(u64::MAX), max_hold: ask.at.max_hold };
             let call = call([(&checks, when)]);
             let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
-            let mut answers = [Err(StoreError::Unknown("unanswered"))];
+            let mut answers = vec![Err(StoreError::Unknown("unanswered")); checks.len()];
             call.read(&reply, &mut answers).expect("a good reply");
-            ask.expected.compare(&answers[0].expect("a verdict"), &format!("{}, check {}", sequence.name, index + 1));
+            let verdicts: Vec<Verdict> = answers.into_iter().map(|answer| answer.expect("a verdict")).collect();
+            sequence.compare(index, &verdicts);
         }
     }
     server.assert_every_key_expires();

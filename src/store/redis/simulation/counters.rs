@@ -260,13 +260,13 @@ impl FakeCounters {
             return Err(WRONG_TYPE);
         }
         if check.code != b'F' {
-            // A bucket that is always full. Its numbers are limit, window and burst.
-            let allowed = check.hits <= check.numbers[2];
+            // A bucket that is always full. Its numbers are count_denied, limit, window and burst.
+            let allowed = check.hits <= check.numbers[3];
             return Ok((allowed, if allowed { check.hits.max(0) } else { 0 }));
         }
         let before = self.values.get(check.key).copied().unwrap_or(0);
         let after = (before + check.hits).clamp(0, MAX_INTEGER);
-        let (limit, count_denied) = (check.numbers[0], check.numbers[1] == 1);
+        let (limit, count_denied) = (check.numbers[1], check.numbers[0] == 1);
         let allowed = check.hits < 0 || after <= limit;
         Ok((allowed, if allowed || count_denied { after } else { before }))
     }

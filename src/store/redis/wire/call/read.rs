@@ -87,7 +87,40 @@ impl Call<'_> {
             rest = others;
         }
         self.read_looks(&parts, answers)?;
+        self.read_refused_groups(&parts, answers)?;
         Ok(parts.now)
+    }
+
+    /// Reads the rows of refused checks again where a request counts nothing because it was refused as a whole: nothing of them became debt.
+    fn read_refused_groups(&self, parts: &ReplyParts<'_>, answers: &mut [Result<Verdict, StoreError>]) -> Result<(), StoreError> {
+        let mut first = 0;
+        for request in &self.requests {
+            let behind = first + request.picked.len();
+            let group = answers.get(first..behind).ok_or(PROTOCOL_ERROR)?;
+            if request.checks.commit == Commit::AllOrNone
+                && group.iter().all(Result::is_ok)
+                && request.checks.is_over_limit(group.iter().flatten().map(|verdict| verdict.allowed))
+            {
+                for (at, answer) in (first..behind).zip(&mut answers[first..behind]) {
+                    let (_, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
+                    if answer.is_ok_and(|verdict| !verdict.allowed)
+                        && check.algorithm.counts_denied()
+                        && let Some(CheckRow::Found(state)) = self.row(parts, at).and_then(|row| read_row(&check.algorithm, row))
+                    {
+                        let arrival = Arrival { now: parts.now, max_hold: request.max_hold };
+                        *answer = Ok(check.algorithm.without_debt().step(state, arrival, check.hits).verdict);
+                    }
+                }
+            }
+            first = behind;
+        }
+        Ok(())
+    }
+
+    /// The row of a check, by its position in the call.
+    fn row<'r>(&self, parts: &ReplyParts<'r>, at: usize) -> Option<&'r [u8]> {
+        let begin: usize = self.checks().take(at).map(|(_, check)| row_size(&check.algorithm)).sum();
+        parts.rows.get(begin..)?.get(..row_size(&self.checks().nth(at)?.1.algorithm))
     }
 
     /// Reads the rows of looks again: those checks are allowed, and their rows show what they have left without any hits.
@@ -95,8 +128,7 @@ impl Call<'_> {
         for position in parts.looks.as_chunks::<POSITION_BYTES>().0 {
             let at = usize::from(u16::from_le_bytes(*position)).wrapping_sub(1);
             let (request, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
-            let begin: usize = self.checks().take(at).map(|(_, check)| row_size(&check.algorithm)).sum();
-            let row = parts.rows.get(begin..).and_then(|rows| rows.get(..row_size(&check.algorithm))).ok_or(PROTOCOL_ERROR)?;
+            let row = self.row(parts, at).ok_or(PROTOCOL_ERROR)?;
             let row = match read_row(&check.algorithm, row).ok_or(PROTOCOL_ERROR)? {
                 CheckRow::Decided { used, reset, .. } => CheckRow::Decided { used, reset, retry: 0 },
                 found => found,
