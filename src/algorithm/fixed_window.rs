@@ -40,8 +40,8 @@ impl FixedWindow {
         hits.min(MAX_SAFE_INTEGER.cast_signed())
     }
 
-    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed. A count of Redis above what Lua
-    /// counts exactly is told as that.
+    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed. Reports at
+    /// most what Lua counts exactly, which Redis may exceed.
     #[must_use]
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
         let (limit, after) = (u64::from(self.limit), after.min(MAX_SAFE_INTEGER));
