@@ -8,7 +8,7 @@ mod parse;
 mod redis;
 mod reference;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::limiter::{denial_cache, failure_policies};
@@ -20,7 +20,7 @@ use crate::telemetry::Format;
 use crate::{limiter, plan, rls, server};
 use flags::AnswerFlags;
 
-pub use flags::{Flags, ReadFlags};
+pub use flags::{Flags, ListenerFlags, ReadFlags};
 
 /// Where counters are kept, with the options of that store.
 #[derive(Clone, Debug)]
@@ -111,8 +111,8 @@ impl Settings {
         }
         let headers = if answers.limit_response_headers_enabled { Some(headers(&answers)?) } else { None };
         Ok(Self {
-            grpc: address("GRPC_HOST", &flags.grpc_host, flags.grpc_port)?,
-            http: address("HOST", &flags.host, flags.port)?,
+            grpc: flags.listeners.grpc()?,
+            http: flags.listeners.http()?,
             files: files.read.options(flags.config.unwrap_or_else(|| files.folder()), false),
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
@@ -148,6 +148,45 @@ impl Settings {
             warnings,
         })
     }
+}
+
+impl ListenerFlags {
+    fn grpc(&self) -> Result<SocketAddr, SettingError> {
+        address("GRPC_HOST", &self.grpc_host, self.grpc_port)
+    }
+
+    fn http(&self) -> Result<SocketAddr, SettingError> {
+        address("HOST", &self.host, self.port)
+    }
+
+    /// Where a process on the same machine finds the gRPC listener.
+    ///
+    /// # Errors
+    /// A setting that does not say that.
+    pub fn grpc_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
+        on_this_machine("GRPC_PORT", self.grpc()?)
+    }
+
+    /// Where a process on the same machine finds the HTTP listener.
+    ///
+    /// # Errors
+    /// A setting that does not say that.
+    pub fn http_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
+        on_this_machine("PORT", self.http()?)
+    }
+}
+
+/// A listener on all interfaces listens on loopback too.
+fn on_this_machine(port: &str, mut address: SocketAddr) -> Result<SocketAddr, SettingError> {
+    if address.port() == 0 {
+        return Err(SettingError(format!("{port}: 0 is any free port; write the port that the log of `weir serve` shows")));
+    }
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(address)
 }
 
 fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {

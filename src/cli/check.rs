@@ -1,14 +1,23 @@
 //! `weir check`: checks limit files without a service.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::print;
 use crate::live::files;
-use crate::rules::compile::{self, Compiled, Problem, Severity};
+use crate::rules::compile::{self, OneLine, Problem, Severity, SourceText};
 use crate::settings::ReadFlags;
+
+/// Characters of a line of a file that are shown below a problem.
+const LONGEST_EXCERPT: usize = 100;
+/// Lines of more bytes are not shown: a file of one line can have thousands of problems.
+const LONGEST_LINE: usize = 10_000;
+/// The most of them before the column of the problem.
+const BEFORE_COLUMN: usize = 60;
 
 #[derive(Args, Debug)]
 pub(super) struct Check {
@@ -18,46 +27,54 @@ pub(super) struct Check {
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
     #[command(flatten)]
     read: ReadFlags,
 }
 
+/// What the files hold.
+#[derive(Debug, Default)]
+struct Found {
+    problems: Vec<Problem>,
+    /// The numbers of limits and domains; `None` if there is an error.
+    counts: Option<(usize, usize)>,
+    texts: Vec<SourceText>,
+    skipped: Vec<String>,
+}
+
 pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
-    let (problems, summary) = match compile(check) {
-        Ok(compiled) => {
-            let (limits, domains) = (compiled.rules.limits().len(), compiled.rules.domains().count());
-            (compiled.warnings, Some(format!("{} in {}", counted(limits, "limit"), counted(domains, "domain"))))
-        }
-        Err(problems) => (problems, None),
-    };
-    let mut text: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
-    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
-    let warnings = problems.len() - errors;
-    text += &match &summary {
-        None => format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning")),
-        Some(summary) if warnings == 0 => format!("ok: {summary}\n"),
-        Some(summary) => format!("ok: {summary}, {}\n", counted(warnings, "warning")),
-    };
-    print::out(text)?;
-    Ok(if summary.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let found = compile(check);
+    print::out(match check.format {
+        print::Format::Text => found.text(),
+        print::Format::Json => found.json()?,
+    })?;
+    Ok(if found.counts.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Compiles the files. Problems name files relative to the current folder, so that an editor finds them.
-///
-/// # Errors
-/// All problems of all files.
-fn compile(check: &Check) -> Result<Compiled, Vec<Problem>> {
-    let options = check.read.options(check.path.clone(), check.strict);
-    let mut read = files::read(&options).map_err(|mut problems| {
-        for problem in &mut problems {
-            problem.file = from_here(&check.path, &problem.file);
+fn compile(check: &Check) -> Found {
+    let mut options = check.read.options(check.path.clone(), check.strict);
+    options.compile.for_check = true;
+    let mut read = match files::read(&options) {
+        Ok(read) => read,
+        Err(mut problems) => {
+            for problem in &mut problems {
+                problem.file = from_here(&check.path, &problem.file);
+            }
+            return Found { problems, ..Found::default() };
         }
-        problems
-    })?;
+    };
     for text in &mut read.texts {
         text.name = from_here(&check.path, &text.name);
     }
-    compile::compile(&read.texts, &options.compile)
+    let skipped = read.skipped.iter().map(|name| from_here(&check.path, name)).collect();
+    let (problems, counts) = match compile::compile(&read.texts, &options.compile) {
+        Ok(compiled) => (compiled.warnings, Some((compiled.rules.limits().len(), compiled.rules.domains().count()))),
+        Err(problems) => (problems, None),
+    };
+    Found { problems, counts, texts: read.texts, skipped }
 }
 
 /// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
@@ -67,6 +84,122 @@ fn from_here(path: &Path, name: &str) -> String {
     named.to_string_lossy().into_owned()
 }
 
+impl Found {
+    fn errors(&self) -> usize {
+        self.problems.iter().filter(|problem| problem.severity == Severity::Error).count()
+    }
+
+    /// Each problem as a compiler prints it, and a summary in the last line.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for name in &self.skipped {
+            text += &format!("{}: skipped: a README and backup files hold no limits\n", OneLine(name));
+        }
+        // Problems are in the order of the files.
+        let mut source: Option<(&str, Vec<&str>)> = None;
+        for problem in &self.problems {
+            if source.as_ref().is_none_or(|(name, _)| *name != problem.file) {
+                let file = self.texts.iter().find(|text| text.name == problem.file);
+                let lines = file.and_then(|file| std::str::from_utf8(&file.text).ok()).map(|text| text.lines().collect());
+                source = Some((&problem.file, lines.unwrap_or_default()));
+            }
+            let line = problem.line.checked_sub(1).and_then(|index| source.as_ref()?.1.get(index).copied());
+            let line = line.filter(|line| line.len() <= LONGEST_LINE);
+            text += &format!("{problem}\n");
+            text += &line.map(|line| excerpt(line, problem.line, problem.column)).unwrap_or_default();
+        }
+        let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
+        text += &match self.counts {
+            None => format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning")),
+            Some((limits, domains)) => {
+                let warned = if warnings == 0 { String::new() } else { format!(", {}", counted(warnings, "warning")) };
+                format!("ok: {} in {}{warned}\n", counted(limits, "limit"), counted(domains, "domain"))
+            }
+        };
+        text
+    }
+
+    /// One JSON object on one line.
+    fn json(&self) -> anyhow::Result<String> {
+        #[derive(Serialize)]
+        struct Report<'a> {
+            problems: Vec<Entry<'a>>,
+            skipped: &'a [String],
+            summary: Summary,
+        }
+        #[derive(Serialize)]
+        struct Entry<'a> {
+            file: &'a str,
+            /// Without a line, the problem is the whole file's.
+            line: Option<usize>,
+            column: Option<usize>,
+            severity: &'static str,
+            what: &'a str,
+            remedy: &'a str,
+        }
+        #[derive(Serialize)]
+        struct Summary {
+            ok: bool,
+            errors: usize,
+            warnings: usize,
+            /// Not counted if there is an error.
+            limits: Option<usize>,
+            domains: Option<usize>,
+        }
+        let problems = self.problems.iter().map(|problem| Entry {
+            file: &problem.file,
+            line: Some(problem.line).filter(|&line| line > 0),
+            column: Some(problem.column).filter(|&column| column > 0),
+            severity: problem.severity.name(),
+            what: &problem.what,
+            remedy: &problem.remedy,
+        });
+        let (limits, domains) = self.counts.unzip();
+        let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
+        let summary = Summary { ok: self.counts.is_some(), errors, warnings, limits, domains };
+        print::json(&Report { problems: problems.collect(), skipped: &self.skipped, summary })
+    }
+}
+
+/// A line of a file with a mark below the column, as compilers print it. Of a long line, the part around the column is shown.
+fn excerpt(line: &str, number: usize, column: usize) -> String {
+    let line = line.trim_start_matches('\u{feff}');
+    let column = column.saturating_sub(1);
+    let first = if column >= LONGEST_EXCERPT { column - BEFORE_COLUMN } else { 0 };
+    let more = if first > 0 { "..." } else { "" };
+    let part = |from: usize, count: usize| {
+        let characters = line.chars().skip(from).take(count);
+        // A tab is as wide as any other character here, so that the mark is below its column.
+        characters.map(|c| if c == '\t' { ' ' } else { c }).collect::<String>()
+    };
+    let before = format!("{more}{}", OneLine(&part(first, column - first)));
+    let behind = part(column, LONGEST_EXCERPT - (column - first));
+    let rest = if line.chars().nth(first + LONGEST_EXCERPT).is_some() { "..." } else { "" };
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{number:>5} | {before}{}{rest}", OneLine(&behind));
+    let _ = writeln!(text, "      | {}^", " ".repeat(before.chars().count()));
+    text
+}
+
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_is_below_the_column() {
+        assert_eq!(excerpt("  key: é x", 12, 8), "   12 |   key: é x\n      |        ^\n");
+        assert_eq!(excerpt("\tkey: \u{1b}[2J x", 3, 12), "    3 |  key: \\u{1b}[2J x\n      |                 ^\n");
+        assert_eq!(excerpt("", 1, 1), "    1 | \n      | ^\n");
+        assert_eq!(excerpt("ab", 1, 9), "    1 | ab\n      |   ^\n", "a column behind the end");
+        let long = format!("{}X{}", "a".repeat(500), "b".repeat(500));
+        let shown = excerpt(&long, 1, 501);
+        let (text, mark) = shown.split_once('\n').unwrap();
+        assert_eq!(text.chars().nth(mark.trim_end().chars().count() - 1), Some('X'), "{shown}");
+        assert!(text.len() < 120, "{shown}");
+    }
 }

@@ -4,6 +4,24 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::Context;
+use serde::Serialize;
+
+/// Who reads the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A value as JSON on one line.
+///
+/// # Errors
+/// A map whose keys are not text.
+pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(value).context("the output cannot be written as JSON")? + "\n")
+}
 
 /// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further output is useless.
 ///

@@ -60,6 +60,8 @@ impl Default for Options {
 pub struct Read {
     /// The texts, sorted by file name.
     pub texts: Vec<SourceText>,
+    /// The names of files in the folder that were not read, because a README and backup files hold no limits.
+    pub skipped: Vec<String>,
     fingerprint: Fingerprint,
 }
 
@@ -100,7 +102,8 @@ fn try_read(options: &Options) -> Result<Read, ReadError> {
         let texts = read_all(&found.files);
         if poll().fingerprint() == fingerprint {
             let texts = texts.map_err(|problems| ReadError { problems, rejected: None })?;
-            return Ok(Read { texts, fingerprint });
+            let skipped = found.skipped.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+            return Ok(Read { texts, skipped, fingerprint });
         }
         if attempt < READS {
             std::thread::sleep(BETWEEN_READS);
@@ -135,7 +138,7 @@ fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
 /// All problems of all files, which are counted and kept in `live`, but not logged; and what [`watch`] needs to watch the folder all the same.
 pub fn load_once(live: &Arc<Live>, options: &Options) -> Result<Watched, (Vec<Problem>, Watched)> {
     let (loaded, tried) = match try_read(options) {
-        Ok(read) => (put_in_force(live, options, &read.texts), Some(read.fingerprint)),
+        Ok(read) => (put_in_force(live, options, &read.texts, &read.skipped), Some(read.fingerprint)),
         Err(error) => (Err(error.problems), error.rejected),
     };
     let watched = Watched(Debounce::new(tried));
@@ -183,7 +186,7 @@ fn poll(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
     let loaded = match try_read(options) {
         Ok(read) => {
             debounce.tried(Some(read.fingerprint));
-            put_in_force(live, options, &read.texts)
+            put_in_force(live, options, &read.texts, &read.skipped)
         }
         Err(error) => {
             debounce.tried(error.rejected);
@@ -195,7 +198,7 @@ fn poll(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
     }
 }
 
-fn put_in_force(live: &Live, options: &Options, texts: &[SourceText]) -> Result<(), Vec<Problem>> {
+fn put_in_force(live: &Live, options: &Options, texts: &[SourceText], skipped: &[String]) -> Result<(), Vec<Problem>> {
     let compiled = compile(texts, &options.compile)?;
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
@@ -204,7 +207,17 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText]) -> Result<
     let domains = snapshot.rules.domains().count();
     let (files, limits, generation) = (texts.len(), snapshot.rules.limits().len(), snapshot.generation);
     tracing::info!(files, domains, limits, generation, "limits loaded");
+    if !skipped.is_empty() {
+        tracing::info!("files without limits are skipped (a README, backup files): {}", listed(skipped));
+    }
     Ok(())
+}
+
+/// The names for one line of the log.
+fn listed(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(MAX_LOGGED).map(|name| name.escape_debug().to_string()).collect();
+    let more = names.len().saturating_sub(MAX_LOGGED);
+    shown.join(", ") + &if more == 0 { String::new() } else { format!(" and {more} more") }
 }
 
 fn reject(live: &Live, problems: Vec<Problem>) {

@@ -10,6 +10,7 @@ mod descriptor;
 mod fields;
 mod problem;
 mod rate;
+mod suspicion;
 
 use hashbrown::{HashMap, HashSet};
 
@@ -18,6 +19,7 @@ use super::{Commit, Rules};
 use defaults::{Declared, Defaults, PendingLimit};
 use descriptor::Siblings;
 use fields::{Fields, Section};
+pub(crate) use problem::OneLine;
 use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
 
@@ -28,6 +30,8 @@ pub struct Options {
     pub merge_domains: bool,
     /// Warnings are errors.
     pub strict: bool,
+    /// For `weir check`: what envoyproxy/ratelimit accepts, but what cannot be meant, is an error. A service that loads files warns of it.
+    pub for_check: bool,
 }
 
 /// One file.
@@ -62,9 +66,10 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     let mut limits = Vec::new();
     for domain in domains.values_mut() {
         check_replaced(&mut compiler.problems, domain);
+        check_for_limits(&mut compiler.problems, domain);
         limits.extend(defaults::settle(&mut compiler.problems, domain));
     }
-    let (refused, problems) = compiler.problems.finish(options.strict);
+    let (refused, problems) = compiler.problems.finish(options.strict, options.strict || options.for_check);
     if refused {
         return Err(problems);
     }
@@ -98,6 +103,8 @@ struct Domain {
     replaced: Vec<(Location, Box<str>)>,
     commit: Option<Declared<Commit>>,
     defaults: Defaults,
+    /// Whether a file contains a limit, or the attempt of one.
+    mentions_limit: bool,
     /// Its limits, which depend on the defaults that a later file may hold.
     pending: Vec<PendingLimit>,
 }
@@ -112,6 +119,7 @@ impl Domain {
             replaced: Vec::new(),
             commit: None,
             defaults: Defaults::default(),
+            mentions_limit: false,
             pending: Vec::new(),
         }
     }
@@ -125,8 +133,10 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
     for note in document.warnings {
         compiler.problems.warning(note.at, note.what, note.remedy);
     }
+    let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
     let Some(root) = document.root.filter(|root| root.value_type() != ValueType::Nothing) else {
-        return compiler.problems.error(Position::default(), "the file is empty", REMEDY_FOR_DOMAIN);
+        let what = if holds_only_comments { "the file holds only comments" } else { "the file is empty" };
+        return compiler.problems.error(Position::default(), what, REMEDY_FOR_DOMAIN);
     };
     let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else { return };
     let location = compiler.problems.here(fields.lack("domain").at);
@@ -145,6 +155,7 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
         },
     };
     defaults::read(&mut compiler.problems, &fields, domain);
+    domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced();
     if let Some(list) = fields.get("descriptors") {
         let mut siblings = std::mem::take(&mut domain.siblings);
         descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
@@ -165,6 +176,14 @@ fn domain_name<'n>(compiler: &mut Compiler, fields: &Fields<'n>) -> Option<&'n s
         compiler.problems.error(fields.lack("domain").at, "the file has no domain", REMEDY_FOR_DOMAIN);
     }
     Some(name).filter(|name| !name.is_empty())
+}
+
+/// A domain without limits is a warning: Envoy's requests in it are all allowed. After an error it may be no more than a consequence.
+fn check_for_limits(problems: &mut Problems, domain: &Domain) {
+    if !domain.mentions_limit && !problems.has_errors() {
+        let what = format!("the domain {} has no limits: only limits that requests bring along are enforced in it", quoted(&domain.name));
+        problems.warning_in(domain.first, what, "add a descriptor with 'rate_limit', or remove the file");
+    }
 }
 
 /// A name that no limit has is a warning, because the Go service ignores it.

@@ -5,6 +5,7 @@
 //! single values from it. The meaning of the keys is the compiler's business.
 
 mod events;
+mod quotes;
 mod scalar;
 
 use std::rc::Rc;
@@ -207,6 +208,11 @@ impl Node {
             }
         }
     }
+}
+
+/// A file of 16 MiB has no line or column beyond 32 bits.
+fn narrow(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn resolve(text: &str, plain: bool, tag: Tag) -> Scalar {

@@ -96,6 +96,13 @@ impl Tree {
         self.patterns.push((pattern, branch));
     }
 
+    /// The branch of the first pattern so far that matches everything that this key and value match; no value matches any. A `*` of theirs
+    /// stands for any text: only a `*` of the other pattern matches it, because the other texts of a pattern contain none.
+    pub(super) fn pattern_before(&self, key: &str, value: Option<&str>) -> Option<usize> {
+        let entry = Entry { key: key.as_bytes(), value: value.unwrap_or("*").as_bytes() };
+        self.pattern(&entry).map(|branch| branch.0)
+    }
+
     /// The limit on the branch of the last entry.
     pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitId> {
         let (last, above) = entries.split_last()?;

@@ -22,21 +22,11 @@ use crate::store::memory;
 pub struct Flags {
     /// Folder of limit files, or one file [default: ./config, or the path that the RUNTIME_ variables give]
     ///
-    /// Weir reads every file below the folder, whatever its name, except README and README.md.
+    /// Weir reads every file below the folder, whatever its name, except README, README.md and backup files (*~, *.bak, *.swp).
     #[arg(long, help_heading = "Limit files", value_name = "PATH")]
     pub(super) config: Option<PathBuf>,
-    /// Address of the gRPC listener: an IP address or a name of this machine
-    #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
-    pub(super) grpc_host: String,
-    /// Port of the gRPC listener; 0 takes a free port
-    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, help_heading = "Listeners", value_name = "PORT")]
-    pub(super) grpc_port: u16,
-    /// Address of the HTTP listener, which serves health, metrics and JSON
-    #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
-    pub(super) host: String,
-    /// Port of the HTTP listener; 0 takes a free port
-    #[arg(long, env = "PORT", default_value_t = 8080, help_heading = "Listeners", value_name = "PORT")]
-    pub(super) port: u16,
+    #[command(flatten)]
+    pub(super) listeners: ListenerFlags,
     /// Where counters are kept [default: redis if REDIS_URL is set, else memory]
     #[arg(long, env = "BACKEND_TYPE", help_heading = "Store", value_name = "redis|memory")]
     pub(super) backend_type: Option<String>,
@@ -90,6 +80,23 @@ pub struct Flags {
     pub(super) files: FileFlags,
     #[command(flatten)]
     pub(super) answers: AnswerFlags,
+}
+
+/// The listeners of `weir serve`, and where `weir health` finds them.
+#[derive(Args, Clone, Debug)]
+pub struct ListenerFlags {
+    /// Address of the gRPC listener: an IP address or a name of this machine
+    #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
+    pub(super) grpc_host: String,
+    /// Port of the gRPC listener; 0 takes a free port
+    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, help_heading = "Listeners", value_name = "PORT")]
+    pub(super) grpc_port: u16,
+    /// Address of the HTTP listener, which serves health, metrics and JSON
+    #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
+    pub(super) host: String,
+    /// Port of the HTTP listener; 0 takes a free port
+    #[arg(long, env = "PORT", default_value_t = 8080, help_heading = "Listeners", value_name = "PORT")]
+    pub(super) port: u16,
 }
 
 /// Failure policies, and the denial cache in front of Redis.
@@ -186,7 +193,7 @@ impl ReadFlags {
         files::Options {
             path,
             ignore_dot_files: self.runtime_ignoredotfiles,
-            compile: compile::Options { merge_domains: self.merge_domain_config, strict },
+            compile: compile::Options { merge_domains: self.merge_domain_config, strict, ..Default::default() },
             ..Default::default()
         }
     }

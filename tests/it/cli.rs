@@ -113,7 +113,7 @@ fn strict_turns_warnings_into_errors() {
 fn the_examples_have_no_problems() {
     let output = weir(&["check", "--strict"], &[]);
     assert!(output.status.success(), "{}", stdout(&output));
-    assert!(stdout(&output).starts_with("ok: "));
+    assert!(stdout(&output).lines().last().is_some_and(|line| line.starts_with("ok: ")), "{}", stdout(&output));
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("config")).expect("config/") {
         let path = file.expect("a file").path();
         if path.ends_with("README.md") {
@@ -122,6 +122,82 @@ fn the_examples_have_no_problems() {
         let output = weir(&["check", "--strict", &path.to_string_lossy()], &[]);
         assert!(output.status.success(), "{}: {}", path.display(), stdout(&output));
     }
+}
+
+#[test]
+fn check_refuses_what_serve_tolerates_and_shows_the_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "domain: d\ndescriptors:\n- key: a\n  unit: day\n- key: b\n  rate_limit: { unit: day }\n";
+    fs::write(folder.path().join("a.yaml"), text).expect("written");
+    let path = folder.path().to_string_lossy().into_owned();
+    let output = weir(&["check", &path], &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    let expected = format!(
+        "{path}/a.yaml:4:3: error: 'unit' stands beside 'key' and is ignored; indent it below 'rate_limit'\n    4 |   unit: day\n      |   ^\n\
+         {path}/a.yaml:6:15: error: 'requests_per_unit' is missing, which means 0: every request is refused; write 'requests_per_unit: ' and a \
+         number, even if it is 0\n    6 |   rate_limit: {{ unit: day }}\n      |               ^\n2 errors, 0 warnings\n"
+    );
+    assert_eq!(stdout(&output), expected);
+    let weir = Weir::start(&[("a.yaml", text)], &[]);
+    let log = weir.logs().join("\n");
+    assert!(log.contains(r#""warn","@message":"a.yaml:4:3: warning: 'unit' stands beside"#), "a service tolerates it: {log}");
+    assert!(log.contains("limits loaded"), "{log}");
+}
+
+#[test]
+fn backups_are_skipped_with_a_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
+    let files = ["a.yaml", "a.yaml~", "b.yaml.bak", "c.yaml.swp", "README.md"];
+    for name in files {
+        fs::write(folder.path().join(name), limits).expect("written");
+    }
+    let path = folder.path().to_string_lossy().into_owned();
+    let output = weir(&["check", "--strict", &path], &[]);
+    let skipped = |name: &str| format!("{path}/{name}: skipped: a README and backup files hold no limits\n");
+    let expected = ["README.md", "a.yaml~", "b.yaml.bak", "c.yaml.swp"].map(skipped).concat() + "ok: 1 limit in 1 domain\n";
+    assert_eq!(stdout(&output), expected);
+    let output = weir(&["check", &format!("{path}/b.yaml.bak")], &[]);
+    assert_eq!(stdout(&output), "ok: 1 limit in 1 domain\n", "a file that the path names is read");
+    let weir = Weir::start(&files.map(|name| (name, limits)), &[]);
+    let log = weir.logs().join("\n");
+    assert!(log.contains("files without limits are skipped (a README, backup files): README.md, a.yaml~, b.yaml.bak, c.yaml.swp"), "{log}");
+}
+
+#[test]
+fn check_prints_json_for_programs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(
+        folder.path().join("a.yaml"),
+        "domain: d\ndescriptors:\n- key: a\n  value: 10.0.0.0/8\n  rate_limit: { unit: day, requests_per_unit: 1 }\n",
+    )
+    .expect("written");
+    fs::write(folder.path().join("README"), "").expect("written");
+    let path = folder.path().to_string_lossy().into_owned();
+    let json = |arguments: &[&str]| {
+        let output = weir(&[&["check", "--format", "json", &path], arguments].concat(), &[]);
+        let text = stdout(&output);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        (output.status.code(), serde_json::from_str::<serde_json::Value>(&text).expect("JSON"))
+    };
+    let (code, found) = json(&[]);
+    let problem = &found["problems"][0];
+    assert_eq!(code, Some(0));
+    assert_eq!((problem["line"].as_u64(), problem["column"].as_u64(), problem["severity"].as_str()), (Some(4), Some(10), Some("warning")));
+    assert_eq!(problem["file"], format!("{path}/a.yaml"));
+    assert!(problem["what"].as_str().is_some_and(|what| what.contains("looks like a block of addresses")), "{found}");
+    assert!(problem["remedy"].as_str().is_some_and(|remedy| remedy.contains("10.*")), "{found}");
+    assert_eq!(found["skipped"], serde_json::json!([format!("{path}/README")]));
+    assert_eq!(found["summary"], serde_json::json!({"ok": true, "errors": 0, "warnings": 1, "limits": 1, "domains": 1}));
+    let (code, found) = json(&["--strict"]);
+    assert_eq!((code, found["problems"][0]["severity"].as_str()), (Some(1), Some("error")));
+    assert_eq!(found["summary"], serde_json::json!({"ok": false, "errors": 1, "warnings": 0, "limits": null, "domains": null}));
+    fs::write(folder.path().join("a.yaml"), "# nothing\n").expect("written");
+    let (_, found) = json(&[]);
+    assert_eq!(
+        (&found["problems"][0]["line"], found["problems"][0]["what"].as_str()),
+        (&serde_json::Value::Null, Some("the file holds only comments"))
+    );
 }
 
 /// Runs a shell line in which `weir` is the built binary; its exit code and stderr.

@@ -133,7 +133,11 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
         let expected = fs::read_to_string(&expect).unwrap_or_else(|error| panic!("{}: {error}", expect.display()));
         let (first, rest) = expected.split_once('\n').unwrap_or_default();
         let (words, expected) = first.strip_prefix("options:").map_or(("", expected.as_str()), |words| (words, rest));
-        let options = Options { merge_domains: words.contains("merge_domains"), strict: words.contains("strict") };
+        let options = Options {
+            merge_domains: words.contains("merge_domains"),
+            strict: words.contains("strict"),
+            for_check: words.contains("for_check"),
+        };
         let files: Vec<_> = paths.iter().map(|path| source(path)).collect();
         let found = outcome(&files, &options);
         if found != expected {
@@ -365,7 +369,7 @@ proptest! {
 
     #[test]
     fn random_yaml_never_panics(text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}") {
-        let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true });
+        let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true, for_check: true });
     }
 
     #[test]

@@ -22,8 +22,10 @@ const MAX_DEPTH: usize = 32;
 /// The largest file that is read.
 pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Files that describe a folder to people, and hold no limits. Names such as `README.yaml` are not among them: a file of limits is never skipped.
-const DESCRIPTIONS: [&[u8]; 2] = [b"README", b"README.md"];
+/// Names of files that hold no limits: a README describes the folder to people, and editors leave backups. Names such as `README.yaml` are not
+/// among them. A file that the path itself names is read, whatever its name.
+const SKIPPED_NAMES: [&[u8]; 2] = [b"README", b"README.md"];
+const SKIPPED_ENDINGS: [&[u8]; 3] = [b"~", b".bak", b".swp"];
 
 /// The most bytes of all files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
@@ -33,6 +35,8 @@ pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 pub(super) struct Scan {
     /// Sorted by name.
     pub files: Vec<LimitFile>,
+    /// The files in the folder that hold no limits, by their names; sorted.
+    pub skipped: Vec<PathBuf>,
     /// Why they cannot be read, if so.
     pub problems: Vec<Problem>,
 }
@@ -90,8 +94,14 @@ pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
     }
     walk.check_sizes();
     walk.scan.files.sort_by(|one, other| one.name.cmp(&other.name));
+    walk.scan.skipped.sort();
     walk.scan.problems.sort_by(|one, other| one.file.cmp(&other.file));
     walk.scan
+}
+
+fn is_skipped(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    SKIPPED_NAMES.contains(&name) || SKIPPED_ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// A problem of a whole file.
@@ -140,6 +150,13 @@ impl Walk {
             if self.is_ignored(&entry.file_name()) {
                 continue;
             }
+            if is_skipped(&entry.file_name()) {
+                // Bounded like the files, though these cost nothing else.
+                if self.scan.skipped.len() < MAX_ENTRIES {
+                    self.scan.skipped.push(name.join(entry.file_name()));
+                }
+                continue;
+            }
             self.entries += 1;
             if self.entries == MAX_ENTRIES + 1 {
                 let what = format!("more than {MAX_ENTRIES} files and folders");
@@ -154,7 +171,7 @@ impl Walk {
 
     fn is_ignored(&self, name: &OsStr) -> bool {
         let name = name.as_bytes();
-        name.starts_with(b"..") || (self.ignore_dot_files && name.starts_with(b".")) || DESCRIPTIONS.contains(&name)
+        name.starts_with(b"..") || (self.ignore_dot_files && name.starts_with(b"."))
     }
 
     fn entry(&mut self, path: &Path, name: &Path, above: &mut Vec<PathBuf>) {

@@ -186,13 +186,14 @@ fn watching_ends_with_its_future() {
 }
 
 #[test]
-fn files_but_the_readme_are_read_in_the_order_of_their_names() {
+fn files_but_the_readme_and_backups_are_read_in_the_order_of_their_names() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["c.yaml", "a.yaml", "b", "README", "README.md", "README.yaml"] {
+    for name in ["c.yaml", "a.yaml", "b", "README", "README.md", "README.yaml", "a.yaml~", "b.bak", "c.yaml.swp", "swp", "bak"] {
         fs::write(folder.path().join(name), name).unwrap();
     }
     let read = read(&options(folder.path())).unwrap();
     let texts: Vec<_> = read.texts.iter().map(|source| (source.name.as_str(), source.text.as_slice())).collect();
-    let limits: [&str; 4] = ["README.yaml", "a.yaml", "b", "c.yaml"];
-    assert_eq!(texts, limits.map(|name| (name, name.as_bytes())), "a README describes the folder");
+    let limits = ["README.yaml", "a.yaml", "b", "bak", "c.yaml", "swp"];
+    assert_eq!(texts, limits.map(|name| (name, name.as_bytes())), "a README describes the folder, and editors leave backups");
+    assert_eq!(read.skipped, ["README", "README.md", "a.yaml~", "b.bak", "c.yaml.swp"]);
 }

@@ -7,7 +7,7 @@ use super::defaults::{PendingAmount, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::problem::{Location, quoted};
 use super::rate::{self, RateLimit};
-use super::{Compiler, Domain};
+use super::{Compiler, Domain, suspicion};
 use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::{Branch, Tree};
@@ -18,12 +18,19 @@ const LONGEST_PATHS: usize = 64 << 20;
 /// Keys that have a meaning only beside a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
+/// Patterns of one level that are compared with those before them, so that thousands of them do not make loading slow.
+const MOST_PATTERNS: usize = 1_000;
+
 /// One level under construction.
 #[derive(Default)]
 pub(super) struct Siblings {
     pub(super) tree: Tree,
     /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
     seen: HashMap<(Box<str>, Option<Box<str>>), Location>,
+    /// Where each branch of the tree is written, in the order of the branches.
+    written: Vec<Location>,
+    /// The patterns so far.
+    patterns: usize,
 }
 
 /// Reads a list of descriptors into a level; `path` leads to it.
@@ -43,9 +50,13 @@ pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Nod
 
 fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
     let level = read_level(compiler, fields);
-    if let Some(level) = &level {
-        report_duplicate(compiler, fields, level, siblings);
+    if let Some(level) = &level
+        && !is_duplicate(compiler, fields, level, siblings)
+    {
+        warn_of_unreachable(compiler, fields, level, siblings);
     }
+    let has_key = fields.locations().any(|(key, _)| key == "rate_limit" || NEED_A_LIMIT.contains(&key));
+    domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
     if rate_limit.is_none() && !fields.meant("rate_limit") {
         warn_without_limit(compiler, fields);
@@ -58,6 +69,7 @@ fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields
         read_list(compiler, domain, list, &mut children, path);
     }
     if let Some(level) = path.pop() {
+        siblings.written.push(compiler.problems.here(fields.node().at));
         siblings.tree.add(&level.key, level.value.as_deref(), Branch { limit, children: children.tree });
     }
 }
@@ -81,6 +93,9 @@ fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
     };
     let key = fields::text(problems, node, "key")?;
     let value = value?.filter(|value| !value.is_empty());
+    if let (Some(value), Some(node)) = (value, fields.get("value")) {
+        suspicion::warn(problems, node, key, value);
+    }
     if share_threshold && !key.contains('*') && !value.is_some_and(|value| value.contains('*')) {
         let what = "'share_threshold' needs a '*' in the key or the value";
         problems.error_at(fields.lack("share_threshold"), what, "write a pattern, such as value: \"*\", or remove 'share_threshold'");
@@ -88,19 +103,47 @@ fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
     Some(Level { key: key.into(), value: value.map(Into::into), share_threshold, value_to_metric })
 }
 
-/// Reports a descriptor if its level already has one with the same key and value.
-fn report_duplicate(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
+/// Whether the level of a descriptor already has one with the same key and value, which is reported.
+fn is_duplicate(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) -> bool {
     let at = fields.node().at;
     let first = match siblings.seen.entry((level.key.clone(), level.value.clone())) {
         Entry::Vacant(entry) => {
             entry.insert(compiler.problems.here(at));
-            return;
+            return false;
         }
         Entry::Occupied(entry) => compiler.problems.show(*entry.get()),
     };
     let value = level.value.as_ref().map_or_else(|| "no value".to_owned(), |value| format!("value {}", quoted(value)));
     let what = format!("this level already has a descriptor with key {} and {value}, in {first}", quoted(&level.key));
     compiler.problems.error(at, what, "merge the two descriptors, or change the key or the value of one");
+    true
+}
+
+/// Warns of a descriptor that no entry reaches, because an earlier pattern of its level matches all that it matches; and of an earlier
+/// descriptor with the key alone if this is a pattern for all values of the key.
+fn warn_of_unreachable(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
+    let (key, value) = (&*level.key, level.value.as_deref());
+    let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
+    // A value without a '*' is found before all patterns.
+    if (!is_pattern && value.is_some()) || siblings.patterns >= MOST_PATTERNS {
+        return;
+    }
+    let problems = &mut compiler.problems;
+    siblings.patterns += usize::from(is_pattern);
+    if let Some(first) = siblings.tree.pattern_before(key, value).and_then(|branch| siblings.written.get(branch)) {
+        let first = problems.show(*first);
+        let what = format!("this descriptor is never reached: the pattern in {first} matches everything that it matches");
+        let remedy = if is_pattern { "move it before that pattern, or remove it" } else { "remove it, or remove that pattern" };
+        problems.warning(fields.node().at, what, remedy);
+    }
+    if is_pattern
+        && value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'))
+        && let Some(first) = siblings.seen.get(&(level.key.clone(), None))
+    {
+        let here = problems.show(problems.here(fields.node().at));
+        let what = format!("this descriptor is never reached: the pattern in {here} matches every value of the key");
+        problems.warning_in(*first, what, "remove it, or remove that pattern");
+    }
 }
 
 /// Reads the keys beside a `rate_limit`, and adds the limit if there is one.

@@ -67,12 +67,17 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
 const OWN_KEYS: [&str; 5] = ["unit_multiplier", "algorithm", "on_store_failure", "defaults", "commit"];
 
+/// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are ignored, and the descriptor has no limit.
+const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
+
 /// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
     node: &'n Node,
     found: Vec<(&'static str, &'n Node)>,
     /// The keys that misspelled ones were probably meant to be: that they are missing needs no second message.
     meant: Vec<&'static str>,
+    /// Whether a key belongs to another section.
+    has_misplaced: bool,
 }
 
 impl<'n> Fields<'n> {
@@ -89,6 +94,11 @@ impl<'n> Fields<'n> {
     /// Whether a misspelled key was probably meant to be this one.
     pub(super) fn meant(&self, key: &str) -> bool {
         self.meant.contains(&key)
+    }
+
+    /// Whether a key of the map has its meaning in another section.
+    pub(super) fn has_misplaced(&self) -> bool {
+        self.has_misplaced
     }
 
     /// The keys with the positions of their values, including nulls.
@@ -114,12 +124,13 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
         problems.error_at(node, what, remedy_for_map(section));
         return None;
     };
-    let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(keys().count())), meant: Vec::new() };
+    let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(keys().count())), meant: Vec::new(), has_misplaced: false };
     for (key, value) in entries {
         let Some(name) = key_text(problems, key) else { continue };
         match keys().find(|(known, _)| *known == name) {
             Some((known, sections)) if sections.contains(&section) => fields.found.push((known, value)),
             Some((known, sections)) => {
+                fields.has_misplaced = true;
                 let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
                 let what = format!("'{known}' has no meaning {}", section.name());
                 let names: Vec<&str> = sections.iter().map(|section| section.name()).collect();
@@ -127,7 +138,11 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
                 if is_own || section == Section::Defaults {
                     problems.error_at(key, what, remedy);
                 } else {
-                    problems.warning(key.at, what + " and is ignored", remedy);
+                    if section == Section::Descriptor && AMOUNT.contains(&known) {
+                        problems.mistake(key.at, format!("'{known}' stands beside 'key' and is ignored"), "indent it below 'rate_limit'");
+                    } else {
+                        problems.warning(key.at, what + " and is ignored", remedy);
+                    }
                     if known != "metadata" {
                         check_ignored(problems, value);
                     }

@@ -20,6 +20,26 @@ pub enum Severity {
     Warning,
 }
 
+impl Severity {
+    /// The word in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// How bad a problem is before it is known what the files are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grade {
+    Error,
+    /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an error of `weir check` only.
+    Mistake,
+    Warning,
+}
+
 /// One thing that is wrong in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -39,10 +59,7 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
+        let severity = self.severity.name();
         let (file, what, remedy) = (OneLine(&self.file), OneLine(&self.what), OneLine(&self.remedy));
         match self.line {
             0 => write!(formatter, "{file}: {severity}: {what}; {remedy}"),
@@ -52,7 +69,7 @@ impl fmt::Display for Problem {
 }
 
 /// A text with its control characters escaped, which would end the line or control a terminal: file names may contain any character.
-struct OneLine<'a>(&'a str);
+pub(crate) struct OneLine<'a>(pub(crate) &'a str);
 
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,10 +97,11 @@ pub(super) struct Location {
 #[derive(Default)]
 pub(super) struct Problems {
     files: Vec<File>,
-    found: Vec<(Location, Severity, String, String)>,
+    found: Vec<(Location, Grade, String, String)>,
     /// A problem is reported once, though aliases lead to its location more than once.
     reported: HashSet<(Location, String)>,
     errors: bool,
+    mistakes: bool,
     warnings: bool,
 }
 
@@ -112,12 +130,17 @@ impl Problems {
 
     /// Adds an error in the current file.
     pub(super) fn error(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(self.here(at), Severity::Error, what.into(), remedy.into());
+        self.add(self.here(at), Grade::Error, what.into(), remedy.into());
     }
 
     /// The same, at a node.
     pub(super) fn error_at(&mut self, node: &Node, what: impl Into<String>, remedy: impl Into<String>) {
         self.error(node.at, what, remedy);
+    }
+
+    /// Adds what is an error for `weir check`, and a warning when a service loads the file.
+    pub(super) fn mistake(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(self.here(at), Grade::Mistake, what.into(), remedy.into());
     }
 
     /// Adds a warning in the current file.
@@ -127,12 +150,12 @@ impl Problems {
 
     /// The same, in any file.
     pub(super) fn warning_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(location, Severity::Warning, what.into(), remedy.into());
+        self.add(location, Grade::Warning, what.into(), remedy.into());
     }
 
     /// Adds an error in any file.
     pub(super) fn error_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
-        self.add(location, Severity::Error, what.into(), remedy.into());
+        self.add(location, Grade::Error, what.into(), remedy.into());
     }
 
     /// Whether the current file has so many problems that another one would only be counted, so that its message is not needed.
@@ -140,37 +163,49 @@ impl Problems {
         self.files.last().is_some_and(|file| file.found >= MOST_PER_FILE)
     }
 
-    fn add(&mut self, location: Location, severity: Severity, what: String, remedy: String) {
-        match severity {
-            Severity::Error => self.errors = true,
-            Severity::Warning => self.warnings = true,
+    fn add(&mut self, location: Location, grade: Grade, what: String, remedy: String) {
+        match grade {
+            Grade::Error => self.errors = true,
+            Grade::Mistake => self.mistakes = true,
+            Grade::Warning => self.warnings = true,
         }
         let Some(file) = self.files.get_mut(location.file) else { return };
         if file.found >= MOST_PER_FILE {
             file.unshown += 1;
         } else if self.reported.insert((location, what.clone())) {
             file.found += 1;
-            self.found.push((location, severity, what, remedy));
+            self.found.push((location, grade, what, remedy));
         }
     }
 
-    /// All problems in the order of files, lines and columns, and whether one of them is an error. With `strict`, warnings are errors.
-    pub(super) fn finish(mut self, strict: bool) -> (bool, Vec<Problem>) {
+    /// Whether there is an error, whatever the files are compiled for.
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors
+    }
+
+    /// All problems in the order of files, lines and columns, and whether one of them is an error.
+    pub(super) fn finish(mut self, warnings_are_errors: bool, mistakes_are_errors: bool) -> (bool, Vec<Problem>) {
+        let severity = |grade| match grade {
+            Grade::Warning if !warnings_are_errors => Severity::Warning,
+            Grade::Mistake if !mistakes_are_errors => Severity::Warning,
+            Grade::Error | Grade::Mistake | Grade::Warning => Severity::Error,
+        };
+        let is_error = |grade| severity(grade) == Severity::Error;
+        let refused = self.errors || (self.mistakes && is_error(Grade::Mistake)) || (self.warnings && is_error(Grade::Warning));
         let last = Position { line: u32::MAX, column: u32::MAX };
         for (index, file) in self.files.iter().enumerate().filter(|(_, file)| file.unshown > 0) {
             let what = format!("{} more problems in this file are not shown", file.unshown);
             let remedy = "correct these first".to_owned();
-            self.found.push((Location { file: index, at: last }, Severity::Warning, what, remedy));
+            self.found.push((Location { file: index, at: last }, Grade::Warning, what, remedy));
         }
         self.found.sort_by_key(|(location, ..)| *location);
         let files = self.files;
-        let problems = self.found.into_iter().map(|(location, severity, what, remedy)| {
+        let problems = self.found.into_iter().map(|(location, grade, what, remedy)| {
             let at = if location.at == last { Position::default() } else { location.at };
             let file = files[location.file].name.to_string();
-            let severity = if strict { Severity::Error } else { severity };
-            Problem { severity, file, line: at.line as usize, column: at.column as usize, what, remedy }
+            Problem { severity: severity(grade), file, line: at.line as usize, column: at.column as usize, what, remedy }
         });
-        (self.errors || (strict && self.warnings), problems.collect())
+        (refused, problems.collect())
     }
 }
 

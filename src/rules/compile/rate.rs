@@ -78,7 +78,7 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
         None => {
             if !fields.meant("requests_per_unit") {
                 let what = "'requests_per_unit' is missing, which means 0: every request is refused";
-                problems.warning(fields.lack("requests_per_unit").at, what, "write 'requests_per_unit: ' and a number, even if it is 0");
+                problems.mistake(fields.lack("requests_per_unit").at, what, "write 'requests_per_unit: ' and a number, even if it is 0");
             }
             Some(0)
         }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag as RawTag};
 
-use super::{Content, Document, Node, Note, Pair, Position, Tag, ValueType};
+use super::{Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quotes};
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
 const LARGEST_FILE: usize = 16 << 20;
@@ -34,7 +34,7 @@ pub(in crate::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
     let mut root = None;
     // Ends at the end of the first document, or of the stream when there is none.
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| scan_error(&error))?;
+        let (event, span) = event.map_err(|error| scan_error(text, &error))?;
         match event {
             Event::DocumentEnd => {
                 root = builder.root.take();
@@ -234,11 +234,6 @@ fn position(mark: &Marker) -> Position {
     Position { line: narrow(mark.line()), column: narrow(mark.col() + 1) }
 }
 
-/// A file of 16 MiB has no line or column beyond 32 bits.
-fn narrow(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
 fn too_deep(at: Position) -> Note {
     let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
     Note { at, what, remedy: "write the limits with fewer levels".into() }
@@ -249,12 +244,15 @@ fn too_many(at: Position) -> Note {
 }
 
 /// Explains the parser's message for the usual mistakes; other messages are passed on.
-fn scan_error(error: &ScanError) -> Note {
+fn scan_error(text: &str, error: &ScanError) -> Note {
     let at = position(error.marker());
     let info = error.info();
     let said = |words: &[&str]| words.iter().any(|word| info.contains(word));
     if said(&["recursion limit"]) {
         return too_deep(at);
+    }
+    if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
+        return Note { at: quote, what: "the quote that opens here is not closed".into(), remedy: "close the quote".into() };
     }
     let (what, remedy) = if said(&["unknown anchor"]) {
         ("the alias names an anchor that is not defined", "define it with '&' before this alias; text that begins with '*' needs quotes")

@@ -1,0 +1,63 @@
+//! Values that are right, and most likely not what was meant: Weir compares text, in which only `*` is special.
+
+use super::problem::{Problems, quoted};
+use crate::rules::source::Node;
+
+/// The key under which Envoy sends blocks of addresses as text, so that they match as they are written.
+const SENDS_BLOCKS: &str = "masked_remote_address";
+
+/// Warns of a value that looks like a block of addresses or like a regular expression.
+pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str) {
+    if key != SENDS_BLOCKS && is_block(value) {
+        let what = format!("{} looks like a block of addresses, but is compared as text: no address in it matches", quoted(value));
+        let remedy = "write a pattern such as \"10.*\", or let Envoy send the block with its action masked_remote_address";
+        problems.warning(node.at, what, remedy);
+    } else if is_regular_expression(value) {
+        let what = format!("{} looks like a regular expression, but is compared as text in which only '*' is special", quoted(value));
+        let remedy =
+            "write the text that Envoy sends, with '*' for any part of it, or match the expression in Envoy with header_value_match";
+        problems.warning(node.at, what, remedy);
+    }
+}
+
+/// `10.0.0.0/8`
+fn is_block(value: &str) -> bool {
+    let Some((address, bits)) = value.split_once('/') else { return false };
+    let is_v4 = address.split('.').count() == 4 && address.split('.').all(|byte| byte.parse::<u8>().is_ok());
+    let is_v6 = address.matches(':').count() >= 2 && address.bytes().all(|byte| byte == b':' || byte == b'.' || byte.is_ascii_hexdigit());
+    bits.parse::<u8>().is_ok_and(|bits| (is_v4 && bits <= 32) || (is_v6 && bits <= 128))
+}
+
+/// Only what hardly occurs in other values: `10.*` and `/search?q=*` are patterns of Weir.
+fn is_regular_expression(value: &str) -> bool {
+    let anchored = value.starts_with('^') || (value.len() > 1 && value.ends_with('$'));
+    let class = value.find('[').is_some_and(|open| {
+        let behind = &value[open..];
+        ["]+", "]*", "]{", "]?"].iter().any(|end| behind.contains(end))
+    });
+    let any = ["/.*", ").*", ".+"].iter().any(|part| value.contains(part)) || value.starts_with(".*");
+    let escape = ["\\d", "\\w", "\\s", "\\.", "\\/", "(?"].iter().any(|part| value.contains(part));
+    let choice = value.find('(').is_some_and(|open| value[open..].contains('|') && value[open..].contains(')'));
+    anchored || class || any || escape || choice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_hardly_be_meant_as_text_is_suspicious() {
+        for block in ["10.0.0.0/8", "::1/128", "2001:db8::/32", "1.2.3.4/32"] {
+            assert!(is_block(block), "{block}");
+        }
+        for text in ["10.0.0.1", "10.0.0.0/33", "/8", "a/8", "10.*", "10.0.0.0/8/x"] {
+            assert!(!is_block(text), "{text}");
+        }
+        for expression in ["^/api", "/api$", ".*", "/api/.*", "/v[0-9]+/x", "\\d+", "(get|put)", "(?i)get", "a.+b", "example\\.org"] {
+            assert!(is_regular_expression(expression), "{expression}");
+        }
+        for text in ["10.*", "*", "/api/*", "*.example.org", "/search?q=*", "a+b", "$", "[::1]", "a|b", "f(x)", "v1.2", "a.*b"] {
+            assert!(!is_regular_expression(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Finds the quote that was not closed, in a file that is not YAML.
+//!
+//! The parser reads on to the next quote of the file and reports what stands behind that one, or its indentation, which is far from the mistake.
+
+use super::{Position, narrow};
+
+/// The first quote that opens a value or a key and is not closed: not at all, or only by a quote of a later line in front of more text.
+pub(super) fn unclosed(text: &str) -> Option<Position> {
+    let mut line_start = 0;
+    let mut line = 1;
+    while line_start < text.len() {
+        let end = text[line_start..].find('\n').map_or(text.len(), |length| line_start + length);
+        let mut at = line_start;
+        // A quote opens a text only where a value or a key may begin: `it's` is text.
+        let mut may_open = true;
+        while at < end {
+            let byte = text.as_bytes()[at];
+            match byte {
+                b'#' if at == line_start || text.as_bytes()[at - 1].is_ascii_whitespace() => break,
+                b'"' | b'\'' if may_open => match closing(text, at) {
+                    Some(close) if close < end => at = close,
+                    Some(close) if ends_a_value(&text[close + 1..]) => {
+                        line += text[at..close].matches('\n').count();
+                        line_start = close + 1;
+                        break;
+                    }
+                    _ => {
+                        let begin = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+                        let column = text[begin..at].trim_start_matches('\u{feff}').chars().count() + 1;
+                        return Some(Position { line: narrow(line), column: narrow(column) });
+                    }
+                },
+                _ => {}
+            }
+            may_open = match byte {
+                b'[' | b'{' | b',' => true,
+                b':' | b'-' | b'?' => text.as_bytes().get(at + 1).is_some_and(u8::is_ascii_whitespace),
+                b' ' | b'\t' | 0xef | 0xbb | 0xbf => may_open,
+                _ => false,
+            };
+            at += 1;
+        }
+        if line_start <= end {
+            line_start = end + 1;
+            line += 1;
+        }
+    }
+    None
+}
+
+/// The quote that closes the one at `open`.
+fn closing(text: &str, open: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let quote = bytes[open];
+    let mut at = open + 1;
+    while at < bytes.len() {
+        match (bytes[at], bytes.get(at + 1)) {
+            (b'\\', _) if quote == b'"' => at += 1,
+            (byte, next) if byte == quote => {
+                if quote == b'"' || next != Some(&quote) {
+                    return Some(at);
+                }
+                at += 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Whether what stands behind a quoted text may stand there.
+fn ends_a_value(behind: &str) -> bool {
+    let line = behind.lines().next().unwrap_or_default().trim_start();
+    line.is_empty() || line.starts_with(['#', ',', ']', '}', ':'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quote_that_is_not_closed_is_found_and_no_other_one() {
+        for (text, expected) in [
+            ("a: \"b\nc: d\n", Some((1, 4))),
+            ("x: y\na: \"b\n  c: \"d\"\n", Some((2, 4))),
+            ("a: \"two\n  lines\"\nb: 'c\n", Some((3, 4))),
+            ("- {key: 'a, value: b}\n- {key: 'c'}\n", Some((1, 9))),
+            ("é: [\"a\", \"b]\n", Some((1, 10))),
+            ("\u{feff}\"a: b\n", Some((1, 1))),
+            ("a: it's\nb: 5\" x\n# \"c\nd: 'it''s' # '\ne: \"\\\"\"\n", None),
+            ("a: \"two\n  lines\" # \"\nb: ''\nc: \"\"\n", None),
+            ("", None),
+        ] {
+            let expected = expected.map(|(line, column)| Position { line, column });
+            assert_eq!(unclosed(text), expected, "{text}");
+        }
+    }
+}
