@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Without a subcommand, `weir` serves.
 
 mod check;
+mod health;
 mod hit;
 mod print;
 mod serve;
@@ -28,6 +29,8 @@ enum Command {
     Check(check::Check),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
+    /// Ask a running service on this machine whether it is healthy
+    Health(health::Health),
 }
 
 /// The exit code for invalid arguments.
@@ -44,6 +47,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(flags) => serve::run(*flags),
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
+        Command::Health(health) => health::run(&health),
     })
 }
 

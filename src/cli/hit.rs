@@ -1,5 +1,6 @@
 //! `weir hit`: sends requests to a running service, and prints its answers.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use serde::Serialize;
 use tonic::Status;
 use tonic::transport::Endpoint;
 
@@ -41,6 +43,9 @@ pub(super) struct Hit {
     /// Longest wait for each answer, in milliseconds; 1 to 3600000
     #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: u64,
+    /// Format of the output: text for people, json for programs, one object per request
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
 }
 
 pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
@@ -61,7 +66,11 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
         let answer = client.should_rate_limit(request.clone()).await;
         let response = answer.map_err(|status| request_error(&hit.address, &status))?.into_inner();
         over = response.overall_code() == Code::OverLimit;
-        if !print::out(describe(&request, &response))? {
+        let text = match hit.format {
+            print::Format::Text => describe(&request, &response),
+            print::Format::Json => json(&request, &response)?,
+        };
+        if !print::out(text)? {
             break;
         }
     }
@@ -79,7 +88,7 @@ fn address(text: &str) -> Result<String, String> {
 }
 
 /// The error of the service; or, for a failure of the transport, its likely cause.
-fn request_error(address: &str, status: &Status) -> anyhow::Error {
+pub(super) fn request_error(address: &str, status: &Status) -> anyhow::Error {
     let (code, message) = (status.code(), status.message().escape_debug());
     // Only a failure of the transport has a source: an answer is a code and a message.
     if std::error::Error::source(status).is_some() && code != tonic::Code::Cancelled && code != tonic::Code::DeadlineExceeded {
@@ -140,6 +149,60 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
         }
     };
     (code_name(status.code()), format!("{entries}: {limit}"))
+}
+
+/// One JSON object on one line.
+fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Result<String> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        code: &'static str,
+        descriptors: Vec<Descriptor<'a>>,
+    }
+    #[derive(Serialize)]
+    struct Descriptor<'a> {
+        entries: Vec<Pair<'a>>,
+        code: &'static str,
+        /// A limit matches, and it is `unlimited: true`.
+        unlimited: bool,
+        /// Without a limit there is nothing left to count.
+        limit: Option<Limit<'a>>,
+        remaining: Option<u32>,
+        reset_seconds: Option<i64>,
+    }
+    #[derive(Serialize)]
+    struct Pair<'a> {
+        key: Cow<'a, str>,
+        value: Cow<'a, str>,
+    }
+    impl<'a> Pair<'a> {
+        fn new(entry: &'a Entry) -> Self {
+            Self { key: String::from_utf8_lossy(&entry.key), value: String::from_utf8_lossy(&entry.value) }
+        }
+    }
+    #[derive(Serialize)]
+    struct Limit<'a> {
+        name: &'a str,
+        requests_per_unit: u32,
+        unit: Option<&'static str>,
+        unit_multiplier: u32,
+    }
+    let descriptors = request.descriptors.iter().zip(&response.statuses).map(|(descriptor, status)| {
+        let limit = status.current_limit.as_ref().map(|limit| Limit {
+            name: &limit.name,
+            requests_per_unit: limit.requests_per_unit,
+            unit: u64::try_from(limit.unit).ok().and_then(Unit::from_number).map(Unit::name),
+            unit_multiplier: limit.unit_multiplier.unwrap_or(1),
+        });
+        Descriptor {
+            entries: descriptor.entries.iter().map(Pair::new).collect(),
+            code: code_name(status.code()),
+            unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
+            remaining: limit.as_ref().map(|_| status.limit_remaining),
+            reset_seconds: status.duration_until_reset.as_ref().map(|duration| duration.seconds),
+            limit,
+        }
+    });
+    print::json(&Answer { code: code_name(response.overall_code()), descriptors: descriptors.collect() })
 }
 
 fn code_name(code: Code) -> &'static str {

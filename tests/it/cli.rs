@@ -200,6 +200,65 @@ fn check_prints_json_for_programs() {
     );
 }
 
+#[test]
+fn hit_prints_json_for_programs() {
+    let service = Weir::start(support::DEMO, &[]);
+    let address = service.grpc_addr().to_string();
+    let output = weir(&["hit", "-d", "demo", "--address", &address, "--format", "json", "-n", "3", "year=1", ",", "x=y"], &[]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let answers: Vec<serde_json::Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(answers.iter().map(|answer| answer["code"].as_str().expect("text")).collect::<Vec<_>>(), ["OK", "OK", "OVER_LIMIT"]);
+    let first = &answers[0]["descriptors"][0];
+    assert_eq!(first["entries"], serde_json::json!([{"key": "year", "value": "1"}]));
+    assert_eq!(first["limit"], serde_json::json!({"name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1}));
+    assert_eq!((first["code"].as_str(), first["remaining"].as_u64()), (Some("OK"), Some(1)));
+    assert!(first["reset_seconds"].as_u64().is_some_and(|seconds| seconds > 0), "{first}");
+    let without = &answers[0]["descriptors"][1];
+    assert_eq!((&without["limit"], &without["remaining"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+}
+
+#[tokio::test]
+async fn health_is_an_exit_code_over_http_and_grpc() {
+    let service = Weir::start(support::DEMO, &[("DRAIN_DELAY", "30s")]);
+    let (grpc, http) = (service.grpc_addr().port().to_string(), service.http_addr().port().to_string());
+    let health = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let output = weir(&[&["health"], arguments].concat(), environment);
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let healthy = (Some(0), "healthy\n".to_owned());
+    assert_eq!(health(&["--port", &http], &[]), healthy);
+    assert_eq!(health(&[], &[("PORT", &http)]), healthy, "the variable of `weir serve`");
+    assert_eq!(health(&["--grpc"], &[("GRPC_PORT", &grpc), ("GRPC_HOST", "127.0.0.1")]), healthy);
+    let (code, text) = health(&["--port", &grpc], &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("is not the HTTP listener of Weir"), "{text}");
+    let (code, text) = health(&["--grpc", "--grpc-port", &http], &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("does not speak gRPC"), "{text}");
+
+    service.signal("TERM");
+    service.wait_for_log("unhealthy from now on").await;
+    let unhealthy = (Some(1), "unhealthy\n".to_owned());
+    assert_eq!(health(&["--port", &http], &[]), unhealthy);
+    assert_eq!(health(&["--grpc", "--grpc-port", &grpc], &[]), unhealthy);
+    drop(service);
+    let (code, text) = health(&["--port", &http], &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("no service at 127.0.0.1:{http}; is `weir serve` running?")), "{text}");
+    assert_eq!(health(&["--timeout-ms", "0"], &[]).0, Some(2));
+
+    // Neither a listener that never answers nor one that never ends its answer makes the check wait.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port().to_string();
+    for more in [&["--port", &port][..], &["--grpc", "--grpc-port", &port]] {
+        let began = std::time::Instant::now();
+        let (code, text) = health(&[more, &["--timeout-ms", "200"]].concat(), &[]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("within 200 ms"), "{text}");
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+}
+
 /// Runs a shell line in which `weir` is the built binary; its exit code and stderr.
 fn shell(line: &str) -> (Option<i32>, String) {
     let mut command = Command::new("bash");

@@ -134,6 +134,10 @@ fn run(commands: &[Shown]) {
                 assert_eq!(shown, real, "what the page shows, and what the process logs");
             }
             ["weir", "hit", ..] => assert_shows(shown, &shell(&(command.replacen("weir", WEIR, 1) + " --address " + &grpc))),
+            ["weir", "health", ..] => {
+                let ports = format!("PORT={} GRPC_PORT={} ", weir.http_addr().port(), weir.grpc_addr().port());
+                assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
+            }
             ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&example_configuration(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {

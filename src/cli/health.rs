@@ -1,0 +1,75 @@
+//! `weir health`: asks a running service on this machine whether it is healthy, for the health checks of containers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::transport::Endpoint;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use super::print;
+use crate::settings::ListenerFlags;
+
+/// The bytes of an answer that are read at most: its first line says all.
+const LONGEST_ANSWER: u64 = 1_024;
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 healthy, 2 invalid arguments, 1 unhealthy or no answer.\n\n\
+    The address is that of `weir serve` with the same flags and variables; an address for all interfaces, such as 0.0.0.0, means loopback.")]
+pub(super) struct Health {
+    /// Ask with gRPC (grpc.health.v1) on the gRPC listener, not with HTTP (/healthcheck) on the HTTP listener
+    #[arg(long)]
+    grpc: bool,
+    /// Longest wait for the answer, in milliseconds; 1 to 3600000
+    #[arg(long, default_value_t = 1_000, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    timeout_ms: u64,
+    #[command(flatten)]
+    listeners: ListenerFlags,
+}
+
+pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
+    let address = if health.grpc { health.listeners.grpc_on_this_machine() } else { health.listeners.http_on_this_machine() }?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answer = runtime.block_on(async {
+        let ask = async { if health.grpc { ask_grpc(address).await } else { ask_http(address).await } };
+        tokio::time::timeout(Duration::from_millis(health.timeout_ms), ask).await
+    });
+    let is_healthy = answer.with_context(|| format!("no answer from {address} within {} ms", health.timeout_ms))??;
+    print::out(if is_healthy { "healthy\n" } else { "unhealthy\n" })?;
+    Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn ask_http(address: SocketAddr) -> anyhow::Result<bool> {
+    let no_service = || format!("no service at {address}; is `weir serve` running?");
+    let mut stream = TcpStream::connect(address).await.with_context(no_service)?;
+    let request = format!("GET /healthcheck HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.with_context(no_service)?;
+    let mut answer = Vec::new();
+    // A reset behind an answer is no error of the answer.
+    match stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await {
+        Err(error) if answer.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => return Err(error).with_context(no_service),
+        _ => {}
+    }
+    let status = answer.split(|&byte| byte == b'\r').next().and_then(|line| line.strip_prefix(b"HTTP/1.1 ")).and_then(|line| line.get(..3));
+    match status {
+        Some(b"200") => Ok(true),
+        Some(b"500") => Ok(false),
+        _ => anyhow::bail!(
+            "what listens at {address} is not the HTTP listener of Weir; use the port of PORT, which is 8080 unless it is set"
+        ),
+    }
+}
+
+async fn ask_grpc(address: SocketAddr) -> anyhow::Result<bool> {
+    let endpoint = Endpoint::try_from(format!("http://{address}"))?;
+    let channel = endpoint.connect().await.with_context(|| format!("no service at {address}; is `weir serve` running?"))?;
+    let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+    let answer = answer.map_err(|status| super::hit::request_error(&address.to_string(), &status))?;
+    Ok(answer.into_inner().status() == ServingStatus::Serving)
+}
