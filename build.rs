@@ -6,6 +6,7 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::process::Command;
 
 use prost::Message;
 use prost_types::field_descriptor_proto::Type;
@@ -15,6 +16,7 @@ const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
+    println!("cargo:rustc-env=WEIR_COMMIT={}", commit());
     #[expect(clippy::disallowed_methods, reason = "cargo passes the output folder in the environment")]
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
@@ -42,6 +44,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build();
     tonic_build::manual::Builder::new().out_dir(&server).build_client(false).compile(&[service]);
     Ok(())
+}
+
+/// The commit for `weir_build_info`: the variable `WEIR_COMMIT`, or what git says in a release build. Empty if neither knows.
+///
+/// Other builds do not ask git, so that a commit does not make the next test compile everything again.
+#[expect(clippy::disallowed_methods, reason = "a build script gets everything from the environment")]
+fn commit() -> String {
+    println!("cargo:rerun-if-env-changed=WEIR_COMMIT");
+    let is_hash = |text: &String| !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if let Some(commit) = env::var("WEIR_COMMIT").ok().filter(is_hash) {
+        return commit;
+    }
+    // In a source archive inside of another repository, git would tell that one's commit.
+    if env::var("PROFILE").as_deref() != Ok("release") || !std::path::Path::new(".git").exists() {
+        return String::new();
+    }
+    // It changes with each commit and checkout. A path that does not exist would make every build run this script.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists()) {
+        println!("cargo:rerun-if-changed={log}");
+    }
+    git(&["rev-parse", "--short=12", "HEAD"]).filter(is_hash).unwrap_or_default()
+}
+
+/// The output of git; `None` without git, and if it fails.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
 /// Makes the strings of entries `bytes`, which are the same on the wire: text that is not UTF-8 must be limited too, and `string` refuses it.

@@ -9,6 +9,7 @@ mod dynamic;
 mod exposition;
 pub mod families;
 mod partition;
+mod proc;
 mod process;
 mod tallies;
 
@@ -54,6 +55,7 @@ pub struct Metrics {
     process: Process,
     dynamic: Dynamic,
     series: Mutex<tallies::Register>,
+    free: Mutex<Arc<tallies::FreeByDomain>>,
     unknown_domains: Mutex<BTreeMap<String, u64>>,
     config: Config,
     panics: AtomicU64,
@@ -91,6 +93,7 @@ impl Metrics {
             process: Process::new(cores),
             dynamic: Dynamic::new(MAX_DYNAMIC_SERIES),
             series: Mutex::default(),
+            free: Mutex::default(),
             unknown_domains: Mutex::default(),
             config: Config::default(),
             panics: AtomicU64::new(0),
@@ -163,11 +166,15 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut exposition = Exposition::default();
         self.process.gather(&mut exposition);
+        proc::gather(&mut exposition);
         self.gather_limits(&mut exposition);
+        self.gather_free(&mut exposition);
         self.gather_rest(&mut exposition);
         for (domain, &count) in &*self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner) {
             exposition.add(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }
+        // So that the family is there before the first such request; samples with equal labels are added up.
+        exposition.add(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
         for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
             for sample in source() {
                 exposition.add(sample);
@@ -178,7 +185,7 @@ impl Metrics {
 
     fn gather_rest(&self, exposition: &mut Exposition) {
         let Config { loaded, refused, last_refused, loaded_at_secs, generation, limits, domains } = &self.config;
-        exposition.add(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION")], 1));
+        exposition.add(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
         for (family, cell) in [
             (&families::CONFIG_LOAD_SUCCESS, loaded),
             (&families::CONFIG_LOAD_ERROR, refused),
@@ -200,6 +207,10 @@ impl Metrics {
         let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
         let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
         *domains.entry(if known { name } else { dynamic::OTHER.to_owned() }).or_insert(0) += 1;
+    }
+
+    fn free(&self) -> MutexGuard<'_, Arc<tallies::FreeByDomain>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn series(&self) -> MutexGuard<'_, tallies::Register> {

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, families};
 pub use body::Budget;
 pub use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
@@ -104,6 +104,9 @@ pub async fn accept(
     mut stop: watch::Receiver<bool>,
 ) {
     let permits = Arc::new(Semaphore::new(options.max_connections));
+    let gauge = Arc::clone(&permits);
+    let open = move || options.max_connections.saturating_sub(gauge.available_permits());
+    metrics.register(Box::new(move || vec![families::CONNECTIONS.count(&[], open() as u64)]));
     let mut last_warning = None::<Instant>;
     loop {
         let accepted = tokio::select! {

@@ -118,9 +118,13 @@ families! {
     /// Requests for a domain that no file of limits declares.
     DOMAIN_NOT_FOUND = Counter "weir_domain_not_found_total" ["domain"];
     /// Descriptors of known domains that no limit applied to: none matched, or it was replaced.
-    FREE_DESCRIPTORS = Counter "weir_free_descriptors_total" [];
+    FREE_DESCRIPTORS = Counter "weir_free_descriptors_total" ["domain"];
     /// Calls refused with RESOURCE_EXHAUSTED because too many were waiting, or because they had waited too long.
     CALLS_REFUSED = Counter "weir_calls_refused_total" [];
+    /// Open connections of clients to the gRPC port.
+    CONNECTIONS = Gauge "weir_connections" [];
+    /// Calls that wait: for the store, for a leaky_bucket, or for the rest of a message. All other calls are answered at once.
+    WAITING_CALLS = Gauge "weir_waiting_calls" ["worker"];
     /// Connections closed because there were too many.
     CONNECTIONS_REFUSED = Counter "weir_connections_refused_total" [];
 
@@ -227,8 +231,24 @@ families! {
 
     // The process.
 
-    /// Always 1; the label is the version of Weir.
-    BUILD_INFO = Gauge "weir_build_info" ["version"];
+    /// Always 1; the labels are the version of Weir and the commit that it was built from, which is empty if the build did not know it.
+    BUILD_INFO = Gauge "weir_build_info" ["version", "commit"];
+    /// CPU time of all threads, in seconds.
+    PROCESS_CPU_SECONDS = Counter "process_cpu_seconds_total" [];
+    /// When the process started, in seconds since 1970.
+    PROCESS_START_TIME = Gauge "process_start_time_seconds" [];
+    /// Memory of the process that is in RAM, in bytes.
+    PROCESS_RESIDENT_MEMORY = Gauge "process_resident_memory_bytes" [];
+    /// Address space of the process, in bytes.
+    PROCESS_VIRTUAL_MEMORY = Gauge "process_virtual_memory_bytes" [];
+    /// Threads of the process.
+    PROCESS_THREADS = Gauge "process_threads" [];
+    /// Open file descriptors, sockets included.
+    PROCESS_OPEN_FDS = Gauge "process_open_fds" [];
+    /// File descriptors that the process may open.
+    PROCESS_MAX_FDS = Gauge "process_max_fds" [];
+    /// CPU time of each worker thread, in seconds: its rate is the busy fraction of the worker.
+    WORKER_BUSY_SECONDS = Counter "weir_worker_busy_seconds_total" ["worker"];
     /// Panics that were caught; each one is a defect of Weir.
     PANICS = Counter "weir_panics_total" [];
     /// Log lines that were dropped because stderr was not read in time.
@@ -246,7 +266,7 @@ mod tests {
         let names: BTreeSet<_> = ALL.iter().map(|family| family.name).collect();
         assert_eq!(names.len(), ALL.len());
         for Family { name, metric_type, labels, help } in ALL {
-            assert!(name.starts_with("weir_") || name.starts_with("ratelimit_"), "{name}");
+            assert!(["weir_", "ratelimit_", "process_"].iter().any(|prefix| name.starts_with(prefix)), "{name}");
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'), "{name}");
             let is_total = name.ends_with("_total");
             assert!(!name.starts_with("weir_") || is_total == (*metric_type == MetricType::Counter), "{name}: a counter ends in _total");

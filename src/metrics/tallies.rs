@@ -30,8 +30,12 @@ type Series = Cells<COUNTERS>;
 #[derive(Clone, Debug)]
 pub struct Tallies {
     series: Arc<[Arc<Series>]>,
+    free: Arc<FreeByDomain>,
     metrics: Arc<Metrics>,
 }
+
+/// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the next rules too goes on with its counter.
+pub(super) type FreeByDomain = hashbrown::HashMap<Box<[u8]>, Arc<Cells<1>>>;
 
 /// The series of one limit, as scrapes show it.
 #[derive(Debug)]
@@ -55,10 +59,11 @@ impl Metrics {
     #[must_use]
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
         self.dynamic.retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
-        self.tallies_of(rules.limits())
+        self.tallies_of(rules.limits(), rules.domains())
     }
 
-    pub(super) fn tallies_of(self: &Arc<Self>, limits: &[Limit]) -> Tallies {
+    pub(super) fn tallies_of<'d>(self: &Arc<Self>, limits: &[Limit], domains: impl Iterator<Item = &'d [u8]>) -> Tallies {
+        let free = self.free_by_domain(domains);
         let mut register = self.series();
         let mut next = Register::with_capacity(limits.len());
         let mut series = Vec::with_capacity(limits.len());
@@ -72,7 +77,23 @@ impl Metrics {
             next.insert(labels, LimitSeries { series: own, path: limit.path(), unlimited: limit.amount.is_none(), dynamic });
         }
         *register = next;
-        Tallies { series: series.into(), metrics: Arc::clone(self) }
+        Tallies { series: series.into(), free, metrics: Arc::clone(self) }
+    }
+
+    fn free_by_domain<'d>(&self, domains: impl Iterator<Item = &'d [u8]>) -> Arc<FreeByDomain> {
+        let mut register = self.free();
+        let cells = |domain: &[u8]| register.get(domain).map_or_else(|| Arc::new(Cells::new(self.cores)), Arc::clone);
+        let next = Arc::new(domains.map(|domain| (domain.into(), cells(domain))).collect());
+        *register = Arc::clone(&next);
+        next
+    }
+
+    /// Adds the descriptors that no limit applied to.
+    pub(super) fn gather_free(&self, exposition: &mut Exposition) {
+        let by_domain = Arc::clone(&self.free());
+        for (domain, cells) in &*by_domain {
+            exposition.add(families::FREE_DESCRIPTORS.count(&[&String::from_utf8_lossy(domain)], cells.sums()[0]));
+        }
     }
 
     /// Adds the counters of all limits.
@@ -110,15 +131,21 @@ impl Tallies {
         if plan.unknown_domain {
             return self.metrics.domain_not_found(domain);
         }
+        let mut free = 0;
         for slot in &plan.slots {
             match slot {
-                Slot::Free => self.metrics.process.count(core, process::Count::Free),
+                Slot::Free => free += 1,
                 Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
                 Slot::Checked { check, limit, metric, .. } => {
                     let checked = Checked { check: &plan.checks[*check], decision: &decisions[check.0] };
                     self.checked(core, domain, *limit, metric.as_deref(), &checked);
                 }
             }
+        }
+        if free > 0
+            && let Some(cells) = self.free.get(domain)
+        {
+            cells.add(core, 0, free);
         }
     }
 

@@ -32,6 +32,10 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
     }
 }
 
+fn tallies_of(metrics: &Arc<Metrics>, limits: &[Limit]) -> Tallies {
+    metrics.tallies_of(limits, [&b"shop"[..], b"blog"].into_iter())
+}
+
 fn verdict(allowed: bool, used: u64) -> Verdict {
     let second = Span::from_secs(1);
     Verdict { allowed, remaining: 0, used, reset_after: second, retry_after: Wait::For(second), delay: Span::ZERO }
@@ -76,7 +80,7 @@ fn every_limit_has_its_series_from_the_start() {
     let metrics = Metrics::new(2, 0.8);
     let three = [("user", Some("bob")), ("path", None), ("/x", None)];
     let _tallies =
-        metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &three, Some(TEN)), limit(2, &[("vip", None)], None)]);
+        tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN)), limit(1, &three, Some(TEN)), limit(2, &[("vip", None)], None)]);
     let text = metrics.encode();
     for stat in ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "over_limit_with_local_cache"] {
         for labels in [ONE_LEVEL, TWO_LEVELS] {
@@ -94,13 +98,16 @@ fn every_limit_has_its_series_from_the_start() {
     assert_eq!(value(&text, "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"), Some(0.0));
     assert_eq!(value(&text, "ratelimit_service_global_shadow_mode"), Some(0.0));
     assert_eq!(value(&text, "ratelimit_service_config_load_error"), Some(0.0));
-    assert_eq!(value(&text, concat!("weir_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}")), Some(1.0));
+    assert_eq!(
+        value(&text, concat!("weir_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\",commit=\"", env!("WEIR_COMMIT"), "\"}")),
+        Some(1.0)
+    );
 }
 
 #[test]
 fn hits_and_outcomes_are_counted_by_limit() {
     let metrics = Metrics::new(2, 0.8);
-    let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("vip", None)], None)]);
+    let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("vip", None)], None)]);
     let (plain, shadow) = (Modes::default(), Modes { shadow: true, quota: false });
     let slot = || checked(Some(0), None);
     observe(&tallies, slot(), 3, plain, Ok(verdict(true, 9)));
@@ -122,13 +129,14 @@ fn hits_and_outcomes_are_counted_by_limit() {
     assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.vip\",outcome=\"unlimited\"}"), Some(1.0));
     assert_eq!(value(&text, "weir_negative_hits_total{domain=\"shop\",limit=\"shop.user\"}"), Some(4.0));
     assert_eq!(value(&text, "weir_store_errors_total{kind=\"unknown\"}"), Some(1.0));
-    assert_eq!(value(&text, "weir_free_descriptors_total"), Some(1.0));
+    assert_eq!(value(&text, "weir_free_descriptors_total{domain=\"shop\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_free_descriptors_total{domain=\"blog\"}"), Some(0.0));
 }
 
 #[test]
 fn decisions_without_the_store_are_counted_by_their_source() {
     let metrics = Metrics::new(1, 0.8);
-    let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN))]);
+    let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
     let (plain, shadow) = (Modes::default(), Modes { shadow: true, quota: false });
     let (over, error) = (verdict(false, 5), StoreError::NotExecuted("connect"));
     for (hits, modes, decision) in [
@@ -169,8 +177,8 @@ fn decisions_without_the_store_are_counted_by_their_source() {
 #[test]
 fn counters_survive_a_reload_by_the_labels_of_their_limit() {
     let metrics = Metrics::new(1, 0.8);
-    let old = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("gone", None)], Some(TEN))]);
-    let new = metrics.tallies_of(&[limit(0, &[("fresh", None)], Some(TEN)), limit(1, &[("user", None)], Some(TEN))]);
+    let old = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN)), limit(1, &[("gone", None)], Some(TEN))]);
+    let new = tallies_of(&metrics, &[limit(0, &[("fresh", None)], Some(TEN)), limit(1, &[("user", None)], Some(TEN))]);
     observe(&old, checked(Some(0), None), 1, Modes::default(), Ok(verdict(true, 1)));
     observe(&new, checked(Some(1), None), 2, Modes::default(), Ok(verdict(true, 3)));
     let text = metrics.encode();
@@ -185,7 +193,7 @@ fn limits_of_equal_labels_are_one_series() {
     let metrics = Metrics::new(1, 0.8);
     let (one, other) = (limit(0, &[("a_b", Some("c"))], Some(TEN)), limit(1, &[("a", Some("b_c"))], Some(TEN)));
     let (dotted, nested) = (limit(2, &[("x.y", None)], Some(TEN)), limit(3, &[("x", None), ("y", None)], Some(TEN)));
-    let tallies = metrics.tallies_of(&[one, other, dotted, nested]);
+    let tallies = tallies_of(&metrics, &[one, other, dotted, nested]);
     for id in 0..4 {
         observe(&tallies, checked(Some(id), None), 1, Modes::default(), Ok(verdict(true, 1)));
     }
@@ -199,7 +207,7 @@ fn limits_of_equal_labels_are_one_series() {
 fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
     let metrics = Metrics::new(1, 0.8);
     let detailed = Limit { detailed_metric: true, ..limit(0, &[("user", None)], Some(TEN)) };
-    let tallies = metrics.tallies_of(&[detailed]);
+    let tallies = tallies_of(&metrics, &[detailed]);
     observe(&tallies, checked(Some(0), Some(&["user_bob"])), 1, Modes::default(), Ok(verdict(true, 1)));
     observe(&tallies, checked(None, Some(&["user_\"eve\"", "b", "c"])), 12, Modes::default(), Ok(verdict(false, 11)));
     let text = metrics.encode();
@@ -215,7 +223,7 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
 #[test]
 fn unknown_domains_are_named_up_to_a_bound() {
     let metrics = Metrics::new(1, 0.8);
-    let tallies = metrics.tallies_of(&[]);
+    let tallies = tallies_of(&metrics, &[]);
     for number in 0..MAX_UNKNOWN_DOMAINS + 50 {
         tallies.observe(CORE, format!("d{number}").as_bytes(), &empty_plan(), &Decisions::new());
     }
@@ -286,7 +294,7 @@ fn other_parts_of_the_process_add_their_samples() {
 #[test]
 fn no_request_waits_for_a_scrape_or_a_reload() {
     let metrics = Metrics::new(2, 0.8);
-    let tallies = metrics.tallies_of(&[limit(0, &[("user", None)], Some(TEN))]);
+    let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
     // Both hold this lock for as long as they go through all limits.
     let held = metrics.series();
     let (done, counted) = std::sync::mpsc::sync_channel(1);

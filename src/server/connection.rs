@@ -20,6 +20,7 @@ use super::call::{Calls, begin};
 use super::header_blocks::{HeaderBlocks, HeaderBudget};
 use super::socket::Socket;
 use super::{Options, Services};
+use crate::metrics::families;
 use crate::rls::ShouldRateLimit;
 
 type Http2 = server::Connection<HeaderBlocks<Socket>, Bytes>;
@@ -106,8 +107,12 @@ pub(super) struct WorkerState<T> {
 }
 
 impl<T> WorkerState<T> {
-    pub(super) fn new(services: Services<T>, backlog: Arc<Backlog>, header_budget: HeaderBudget, options: Options) -> Self {
+    /// The state of the worker of this number.
+    pub(super) fn new(index: usize, services: Services<T>, backlog: Arc<Backlog>, header_budget: HeaderBudget, options: Options) -> Self {
         let wait_permits = Arc::new(Semaphore::new(options.max_waiting_calls));
+        let (worker, gauge) = (index.to_string(), Arc::clone(&wait_permits));
+        let waiting = move || options.max_waiting_calls.saturating_sub(gauge.available_permits());
+        services.metrics.register(Box::new(move || vec![families::WAITING_CALLS.count(&[&worker], waiting() as u64)]));
         Self { services: Arc::new(services), wait_permits, backlog, header_budget, options }
     }
 }

@@ -82,7 +82,7 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let shared = Arc::new(WorkerState::new(services, Arc::new(Backlog::new(true)), HeaderBudget::default(), Options::default()));
+    let shared = Arc::new(WorkerState::new(0, services, Arc::new(Backlog::new(true)), HeaderBudget::default(), Options::default()));
     let serving = serve(NewConnection { stream, permit }, shared, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");

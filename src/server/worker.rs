@@ -49,7 +49,7 @@ impl Workers {
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
             let (services, phase, header_budget) = (services.clone(), phase.subscribe(), header_budget.clone());
             let run = move || {
-                let state = |services| WorkerState::new(services, backlog, header_budget, options);
+                let state = |services| WorkerState::new(index, services, backlog, header_budget, options);
                 runtime.block_on(async { work(incoming, state(services(index)), phase).await });
                 // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
                 runtime.shutdown_background();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir::metrics::families;
 
 use crate::support::wait::eventually_async;
-use crate::support::{self, RedisServer, Weir, descriptor, descriptor_with_hits, request};
+use crate::support::{self, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools};
 
 /// Limits whose capacity is above the hits of a window, and one whose capacity is not.
 const BURSTS: &[(&str, &str)] = &[(
@@ -100,27 +100,152 @@ async fn allowed_hits_are_never_over_the_limit() {
         let counts = |key: &str| {
             ["total_hits", "within_limit", "near_limit", "over_limit"].map(|stat| {
                 let series = format!("ratelimit_service_rate_limit_{stat}{{domain=\"bursts\",key1=\"{key}\"}}");
-                weir.metric(&series).unwrap_or_else(|| panic!("no {series}"))
+                weir.metric(&series).unwrap_or_else(|| panic!("no {series}")) as u64
             })
         };
         for _ in 0..30 {
             assert!(ask("bucket", 1).await);
         }
-        assert_eq!(counts("bucket"), [30.0, 30.0, 0.0, 0.0], "30 of 50 at once");
+        assert_eq!(counts("bucket"), [30, 30, 0, 0], "30 of 50 at once");
         assert!(ask("bucket", 20).await);
-        assert_eq!(counts("bucket"), [50.0, 50.0, 10.0, 0.0], "near begins at 40 of 50");
+        assert_eq!(counts("bucket"), [50, 50, 10, 0], "near begins at 40 of 50");
         assert!(!ask("bucket", 3).await);
-        assert_eq!(counts("bucket"), [53.0, 50.0, 10.0, 3.0]);
+        assert_eq!(counts("bucket"), [53, 50, 10, 3]);
 
         assert!(ask("queue", 30).await);
-        assert_eq!(counts("queue"), [30.0, 30.0, 0.0, 0.0], "30 of 51 slots");
+        assert_eq!(counts("queue"), [30, 30, 0, 0], "30 of 51 slots");
         assert!(!ask("queue", 40).await);
-        assert_eq!(counts("queue"), [70.0, 30.0, 0.0, 40.0]);
+        assert_eq!(counts("queue"), [70, 30, 0, 40]);
 
         assert!(ask("window", 5).await);
         assert!(!ask("window", 8).await);
-        assert_eq!(counts("window"), [13.0, 5.0, 2.0, 3.0], "envoyproxy/ratelimit divides a request that crosses the limit");
+        assert_eq!(counts("window"), [13, 5, 2, 3], "envoyproxy/ratelimit divides a request that crosses the limit");
     }
+}
+
+/// The metrics in the section Alerts of deploy/operations.md.
+fn alerted() -> BTreeSet<String> {
+    let page = tools::file("deploy/operations.md");
+    let (_, section) = page.split_once("\n## Alerts\n").expect("the section");
+    let section = section.split("\n## ").next().expect("its text");
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let names =
+        rows.map(|row| row.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').find(|word| word.starts_with("weir_")));
+    names.map(|name| name.expect("each alert has a metric").to_owned()).collect()
+}
+
+/// A counter that appears with its first event has no increase: Prometheus sees no change.
+#[test]
+fn what_alerts_look_at_is_there_from_the_first_scrape() {
+    let redis = RedisServer::absent();
+    let names = alerted();
+    assert!(names.len() >= 7, "{names:?}");
+    for (environment, absent) in [(&[][..], "weir_redis_up"), (&[("REDIS_URL", &*redis.url())], "weir_memory_evicted_total")] {
+        let weir = Weir::start(support::DEMO, environment);
+        let page = weir.get("/metrics").1;
+        for name in names.iter().filter(|name| *name != absent) {
+            let samples: Vec<_> = page.lines().filter(|line| line.starts_with(&**name)).collect();
+            assert!(!samples.is_empty(), "no {name} in {page}");
+            let expected = if name == "weir_config_last_load_successful" { " 1" } else { " 0" };
+            assert!(samples.iter().all(|sample| sample.ends_with(expected)), "{samples:?}");
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_process_its_workers_and_its_connections_are_shown() {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    let weir = Weir::start(support::DEMO, &[("WORKERS", "2")]);
+    let value = |series: &str| weir.metric(series).unwrap_or_else(|| panic!("no {series}"));
+    assert_eq!(weir.metric("weir_connections"), Some(0.0));
+    let files = value("process_open_fds");
+    let mut clients = [weir.client().await, weir.client().await, weir.client().await];
+    for client in &mut clients {
+        let _ = client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.expect("an answer");
+    }
+    assert_eq!(weir.metric("weir_connections"), Some(3.0));
+    assert!(value("process_open_fds") >= files + 3.0);
+    assert!(value("process_max_fds") > value("process_open_fds"));
+    let resident = value("process_resident_memory_bytes");
+    assert!((1e6..4e9).contains(&resident) && value("process_virtual_memory_bytes") > resident, "{resident}");
+    assert!(value("process_threads") >= 3.0, "two workers and the control thread");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let age = now - value("process_start_time_seconds");
+    assert!((-2.0..600.0).contains(&age), "{age} s old");
+    for worker in ["0", "1"] {
+        assert_eq!(weir.metric(&format!("weir_waiting_calls{{worker=\"{worker}\"}}")), Some(0.0));
+    }
+
+    // A client that does nothing but ask makes its worker busy, and the process with it.
+    let busy = || ["0", "1"].map(|worker| value(&format!("weir_worker_busy_seconds_total{{worker=\"{worker}\"}}"))).iter().sum::<f64>();
+    let (busy_before, cpu_before) = (busy(), value("process_cpu_seconds_total"));
+    let began = std::time::Instant::now();
+    while busy() < busy_before + 0.05 {
+        assert!(began.elapsed().as_secs() < 60, "{} s busy", busy());
+        for _ in 0..500 {
+            let _ = clients[0].should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.expect("an answer");
+        }
+    }
+    let (busy, cpu) = (busy() - busy_before, value("process_cpu_seconds_total") - cpu_before);
+    assert!(cpu >= busy - 0.03, "{busy} s of workers are part of {cpu} s; times are in hundredths");
+    drop(clients);
+    assert_eq!(eventually_async(|| Some(()).filter(|()| weir.metric("weir_connections") == Some(0.0))).await, Some(()));
+}
+
+#[tokio::test]
+async fn calls_that_wait_are_shown() {
+    const LIMITS: &str = "
+domain: slow
+descriptors:
+  - { key: queue, rate_limit: { unit: second, requests_per_unit: 1, algorithm: leaky_bucket, max_delay: 30s } }
+";
+    let weir = Weir::start(&[("limits.yaml", LIMITS)], &[("WORKERS", "1")]);
+    let client = weir.client().await;
+    let ask = || {
+        let mut client = client.clone();
+        async move { client.should_rate_limit(request("slow", vec![descriptor(&[("queue", "x")])])).await.map(|_| ()) }
+    };
+    let waiting = "weir_waiting_calls{worker=\"0\"}";
+    assert_eq!(weir.metric(waiting), Some(0.0));
+    let asked: Vec<_> = (0..4).map(|_| tokio::spawn(ask())).collect();
+    assert_eq!(eventually_async(|| weir.metric(waiting).filter(|&count| count >= 2.0).map(|_| ())).await, Some(()), "three of four wait");
+    for call in asked {
+        call.await.expect("no panic").expect("an answer");
+    }
+    assert_eq!(eventually_async(|| weir.metric(waiting).filter(|&count| count == 0.0).map(|_| ())).await, Some(()));
+}
+
+/// A mistake in Envoy's descriptors shows beside the domain that it is for; a reload keeps the counters.
+#[tokio::test]
+async fn descriptors_that_nothing_matched_are_counted_by_domain() {
+    let files = |limit: u32| {
+        ["one", "two"].map(|domain| {
+            let text =
+                format!("domain: {domain}\ndescriptors: [{{ key: known, rate_limit: {{ unit: year, requests_per_unit: {limit} }} }}]\n");
+            (format!("{domain}.yaml"), text)
+        })
+    };
+    let first = files(5);
+    let weir = Weir::start(&first.each_ref().map(|(name, text)| (&**name, &**text)), &[]);
+    let client = &mut weir.client().await;
+    let free = |domain: &str| weir.metric(&format!("weir_free_descriptors_total{{domain=\"{domain}\"}}"));
+    assert_eq!((free("one"), free("two"), free("three")), (Some(0.0), Some(0.0), None));
+    let mut ask = async || {
+        for (domain, keys) in [("one", &["known", "x", "y"][..]), ("two", &["known"]), ("three", &["x"])] {
+            let descriptors = keys.iter().map(|key| descriptor(&[(key, "v")])).collect();
+            let _ = client.should_rate_limit(request(domain, descriptors)).await.expect("an answer");
+        }
+    };
+    ask().await;
+    assert_eq!((free("one"), free("two"), free("three")), (Some(2.0), Some(0.0), None));
+    for (name, text) in files(6) {
+        std::fs::write(weir.config_dir().join(name), text).expect("a file");
+    }
+    assert_eq!(eventually_async(|| weir.metric("weir_config_generation").filter(|&number| number >= 2.0).map(|_| ())).await, Some(()));
+    ask().await;
+    assert_eq!((free("one"), free("two"), free("three")), (Some(4.0), Some(0.0), None));
 }
 
 #[test]
