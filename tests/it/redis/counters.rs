@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir::algorithm::{Arrival, State};
+use weir::store::Memory;
 use weir::store::redis::Deployment;
 use weir::verdict::Wait;
 
@@ -160,6 +161,25 @@ async fn answers_are_in_the_order_of_the_checks() {
     let refused = answers.checks[1].expect("Redis is well");
     assert_eq!(refused.retry_after, Wait::Never, "2 hits never fit into 1");
     assert_eq!(answers.checks[0].expect("Redis is well").remaining, 9);
+    server.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn a_look_keeps_its_place_among_the_hits_of_its_request() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let memory = Memory::new(weir::store::memory::Options::default());
+    let looks_first = [("g", check(10, 1)), ("f", check(10, 0)), ("f", check(10, 3))];
+    let looks_last = [("g", check(10, 0)), ("h", check(10, 2)), ("h", check(10, 0)), ("f", check(10, 0))];
+    // The second time the counters are known to have a TTL.
+    for checks in [&looks_first[..], &looks_last, &looks_first, &looks_last] {
+        let checks = Arc::new(checks_of(checks));
+        let left = |answers: Answers| -> Vec<_> { answers.checks.iter().map(|answer| answer.map(|verdict| verdict.remaining)).collect() };
+        let budget = Budget::until(Instant::now() + TIMEOUT);
+        let in_redis = left(redis.decide(&checks, &checks.indices(), budget).await);
+        assert_eq!(in_redis, left(memory.decide(&checks, &checks.indices(), budget).await));
+        assert!(in_redis.iter().all(Result::is_ok), "{in_redis:?}");
+    }
     server.assert_every_key_expires();
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A check is encoded in one of three ways. A look at a fixed window that counts refused hits, and a hit on one whose counter is known to
 //! expire, are plain commands (`TIME`, `GET` or `INCRBY`). A hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and
-//! `EXPIRE`, `EXEC`). All other checks go in a call of the script. A single server gets at most one group of each encoding. A node of a cluster
+//! `EXPIRE`, `EXEC`), with the looks of its request at the same window. All other checks go in a call of the script. A single server gets at most one group of each encoding. A node of a cluster
 //! gets one transaction and one call per slot, because neither may use keys of two slots. Every request gets its own answers, whatever became
 //! of the others in the batch.
 
@@ -49,6 +49,13 @@ pub(crate) struct Work {
     /// The server imports the slot of these checks: it executes a command on the slot only directly behind ASKING.
     /// Source: Redis Cluster specification, "ASK redirection".
     pub(crate) is_asking: bool,
+}
+
+impl Work {
+    /// Whether one of the picked checks hits this key.
+    fn hits(&self, key: &[u8]) -> bool {
+        self.picked.iter().map(|&index| &self.checks[index]).any(|check| check.hits > 0 && self.checks.key(check) == key)
+    }
 }
 
 /// The answers to the [`Work`] of one request.
@@ -143,7 +150,9 @@ impl<'w> Batch<'w> {
                 let encoding = match window_without_script(&work.checks, check) {
                     Some(fixed) if !by_script => {
                         // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and EXPIRE have to go together.
-                        let is_plain = !work.is_asking && (check.hits == 0 || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
+                        // A look has to keep its place among the hits of its request on the same counter, and so takes their encoding.
+                        let is_lone_look = check.hits == 0 && !work.hits(work.checks.key(check));
+                        let is_plain = !work.is_asking && (is_lone_look || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
                         if is_plain { Encoding::Plain } else { Encoding::Transaction }
                     }
                     _ => Encoding::Script(ScriptRef::ByHash),
