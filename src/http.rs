@@ -103,6 +103,7 @@ impl Pages {
         match request.uri().path() {
             "/healthcheck" => self.healthcheck(),
             "/metrics" => self.metrics(request.method()).await,
+            "/json" if request.method() != Method::POST => not_allowed("POST", "send a RateLimitRequest with POST\n"),
             "/json" => self.json(request.into_body()).await,
             "/" => text(StatusCode::OK, INDEX),
             _ => text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),
@@ -117,9 +118,7 @@ impl Pages {
     /// the control thread also accepts connections.
     async fn metrics(&self, method: &Method) -> Response<Full<Bytes>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "metrics can only be read; use GET\n");
-            refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return refused;
+            return not_allowed("GET, HEAD", "metrics can only be read; use GET\n");
         }
         let _only = self.scrape.lock().await;
         let metrics = Arc::clone(&self.metrics);
@@ -129,7 +128,6 @@ impl Pages {
         }
     }
 
-    /// Any method, as in envoyproxy/ratelimit.
     async fn json(&self, body: Incoming) -> Response<Full<Bytes>> {
         let body = match collect(body).await {
             Ok(body) => body,
@@ -173,6 +171,12 @@ fn status_code(code: Code) -> StatusCode {
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
+}
+
+fn not_allowed(allowed: &'static str, message: &'static str) -> Response<Full<Bytes>> {
+    let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, message);
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    refused
 }
 
 /// An error as one line of text; control characters of the message become spaces.

@@ -105,6 +105,10 @@ async fn json_is_decided_and_errors_have_their_status() {
         assert_eq!(ask(address, "POST", "/json", &format!("{{\"domain\": \"{domain}\"}}")).await.0, 500);
     }
     assert!(metrics.encode().contains("weir_panics_total 1\n"));
+    for method in ["GET", "PUT", "DELETE"] {
+        let (status, head, _) = ask(address, method, "/json", "{\"domain\": \"d\"}").await;
+        assert!(status == 405 && head.contains("\r\nallow: post"), "{method}: {head}");
+    }
     for body in ["", "{", "{\"domain\": \"d\", \"x\": 1}"] {
         let (status, _, message) = ask(address, "POST", "/json", body).await;
         assert!(status == 400 && message.starts_with("the body is not a RateLimitRequest") && message.lines().count() == 1, "{message}");

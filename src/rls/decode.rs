@@ -3,6 +3,8 @@
 //! Only what Envoy's configuration chooses is capped: the number of descriptors and of entries. What a client can choose (values of any length and
 //! any bytes) is never rejected, because Envoy lets a request pass when its rate limit call fails.
 //!
+//! A known field of another wire type is an unknown field, and a number for a field of 32 bits loses its higher bits, as in the Go and C++ runtimes.
+//!
 //! Source of the field numbers: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitRequest`) and `envoy/extensions/common/ratelimit/v3/ratelimit.proto`
 //! (`RateLimitDescriptor`).
 
@@ -52,7 +54,7 @@ pub enum InvalidRequest {
         /// The index of the descriptor in the request.
         descriptor: usize,
         /// The number that was sent; 0 is UNKNOWN.
-        unit: u64,
+        unit: i32,
     },
     /// The limit of a descriptor has a window of no length or of more than 100 years.
     #[error("descriptors[{descriptor}].limit.unit_multiplier: {multiplier} gives a window outside of 1 second to 100 years")]
@@ -72,9 +74,9 @@ pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
     let mut ask = Ask::default();
     for field in Fields::of(message) {
         match field.map_err(malformed("request"))? {
-            (1, value) => ask.domain = value.bytes().map_err(malformed("domain"))?,
-            (2, value) => descriptor(&mut ask, value.bytes().map_err(malformed("descriptors"))?)?,
-            (3, value) => ask.hits_addend = value.uint32().map_err(malformed("hits_addend"))?,
+            (1, Value::Bytes(domain)) => ask.domain = domain,
+            (2, Value::Bytes(message)) => descriptor(&mut ask, message)?,
+            (3, Value::Varint(hits)) => ask.hits_addend = hits as u32,
             _ => {}
         }
     }
@@ -95,19 +97,19 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidReq
     let mut entries = 0;
     for field in Fields::of(message) {
         match field.map_err(malformed("descriptors"))? {
-            (1, value) => {
+            (1, Value::Bytes(message)) => {
                 entries += 1;
                 if entries > MAX_ENTRIES {
                     return Err(InvalidRequest::TooManyEntries { descriptor: index });
                 }
-                ask.push(entry(value).map_err(malformed("descriptors.entries"))?);
+                ask.push(entry(message).map_err(malformed("descriptors.entries"))?);
             }
-            (2, value) => read_limit(limit.get_or_insert_default(), value).map_err(malformed("descriptors.limit"))?,
-            (3, value) => {
-                let read = wrapped(value, descriptor.hits_addend.unwrap_or(0));
+            (2, Value::Bytes(message)) => read_limit(limit.get_or_insert_default(), message).map_err(malformed("descriptors.limit"))?,
+            (3, Value::Bytes(message)) => {
+                let read = wrapped(message, descriptor.hits_addend.unwrap_or(0));
                 descriptor.hits_addend = Some(read.map_err(malformed("descriptors.hits_addend"))?);
             }
-            (4, value) => descriptor.is_negative_hits = value.varint().map_err(malformed("descriptors.is_negative_hits"))? != 0,
+            (4, Value::Varint(flag)) => descriptor.is_negative_hits = flag != 0,
             _ => {}
         }
     }
@@ -116,12 +118,12 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidReq
     Ok(())
 }
 
-fn entry(value: Value<'_>) -> Result<Entry<'_>, Malformed> {
+fn entry(message: &[u8]) -> Result<Entry<'_>, Malformed> {
     let mut entry = Entry::default();
-    for field in Fields::of(value.bytes()?) {
+    for field in Fields::of(message) {
         match field? {
-            (1, value) => entry.key = value.bytes()?,
-            (2, value) => entry.value = value.bytes()?,
+            (1, Value::Bytes(key)) => entry.key = key,
+            (2, Value::Bytes(value)) => entry.value = value,
             _ => {}
         }
     }
@@ -132,16 +134,16 @@ fn entry(value: Value<'_>) -> Result<Entry<'_>, Malformed> {
 #[derive(Default)]
 struct WireLimit {
     requests_per_unit: u32,
-    unit: u64,
+    unit: i32,
     unit_multiplier: Option<u64>,
 }
 
-fn read_limit(limit: &mut WireLimit, value: Value<'_>) -> Result<(), Malformed> {
-    for field in Fields::of(value.bytes()?) {
+fn read_limit(limit: &mut WireLimit, message: &[u8]) -> Result<(), Malformed> {
+    for field in Fields::of(message) {
         match field? {
-            (1, value) => limit.requests_per_unit = value.uint32()?,
-            (2, value) => limit.unit = value.varint()?,
-            (3, value) => limit.unit_multiplier = Some(wrapped(value, limit.unit_multiplier.unwrap_or(0))?),
+            (1, Value::Varint(requests)) => limit.requests_per_unit = requests as u32,
+            (2, Value::Varint(unit)) => limit.unit = unit as i32,
+            (3, Value::Bytes(value)) => limit.unit_multiplier = Some(wrapped(value, limit.unit_multiplier.unwrap_or(0))?),
             _ => {}
         }
     }
@@ -149,19 +151,19 @@ fn read_limit(limit: &mut WireLimit, value: Value<'_>) -> Result<(), Malformed> 
 }
 
 fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
-    let unit = Unit::from_number(limit.unit).ok_or(InvalidRequest::Unit { descriptor, unit: limit.unit })?;
-    // A uint32: protobuf parsers drop the higher bits.
+    let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number);
+    let unit = unit.ok_or(InvalidRequest::Unit { descriptor, unit: limit.unit })?;
     let unit_multiplier = limit.unit_multiplier.map_or(1, |multiplier| multiplier as u32);
     let rate = Rate { requests_per_unit: limit.requests_per_unit, unit, unit_multiplier };
     rate.window().map(|_| rate).ok_or(InvalidRequest::Multiplier { descriptor, multiplier: unit_multiplier })
 }
 
 /// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field that occurs again is merged with `before`.
-fn wrapped(value: Value<'_>, before: u64) -> Result<u64, Malformed> {
+fn wrapped(message: &[u8], before: u64) -> Result<u64, Malformed> {
     let mut number = before;
-    for field in Fields::of(value.bytes()?) {
-        if let (1, value) = field? {
-            number = value.varint()?;
+    for field in Fields::of(message) {
+        if let (1, Value::Varint(value)) = field? {
+            number = value;
         }
     }
     Ok(number)

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::RecvStream;
 use h2::server::SendResponse;
-use http::header::CONTENT_TYPE;
-use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
@@ -69,6 +69,11 @@ where
     pub(super) fn serve(&mut self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>, context: &mut Context<'_>) {
         // On a connection that is behind, clients have given up some calls before Weir begins them.
         if self.intake.is_behind() && respond.poll_reset(context).is_ready() {
+            return;
+        }
+        if let Some(refusal) = refusal(&request) {
+            // An error means that the client has reset the stream.
+            drop(respond.send_response(refusal, true));
             return;
         }
         let mut message = Message::default();
@@ -157,9 +162,31 @@ fn panicked<T>(services: &Services<T>) -> Status {
     Status::internal("the request made the service panic; this is a defect of the service")
 }
 
+/// The answer to a request that is not gRPC; as a status of HTTP, because another client would take gRPC's 200 for success. Source: gRPC over HTTP/2,
+/// Requests (`:method POST`; 415 when the content type does not begin with `application/grpc`).
+fn refusal(request: &Request<RecvStream>) -> Option<Response<()>> {
+    let mut refusal = Response::new(());
+    if request.method() != Method::POST {
+        *refusal.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+    } else if !request.headers().get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes())) {
+        *refusal.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    } else {
+        return None;
+    }
+    Some(refusal)
+}
+
+/// Whether a content type is gRPC's: alone, with a format (`+proto`) or with parameters. gRPC-Web (`application/grpc-web`) is another protocol.
+fn is_grpc(content_type: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let (start, rest) = content_type.split_at(content_type.len().min(GRPC.len()));
+    start.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+}
+
 /// Whether a call is a usual one as far as its headers tell. The generated service would give the same answer to such a call.
 fn is_usual(request: &Request<RecvStream>) -> bool {
-    request.uri().path() == proto::METHOD_PATH && request.method() == Method::POST && !request.headers().contains_key(GRPC_ENCODING)
+    request.uri().path() == proto::METHOD_PATH && !request.headers().contains_key(GRPC_ENCODING)
 }
 
 /// Removes all that the services do not read, which may take a megabyte; a call that waits would keep it. What stays is copied out of the buffers that

@@ -75,8 +75,10 @@ const DATA_FRAME_BUDGET: usize = 512 * 1_024;
 /// The bytes of answers that one stream may buffer before a streaming service has to wait; hyper's default.
 const SEND_BUFFER_BYTES: usize = 400 * 1_024;
 
-/// How many streams Weir resets for errors of the client before it closes the connection; hyper's default.
-const MAX_LOCAL_ERROR_RESETS: usize = 1_024;
+/// How many streams h2 resets for errors of the client in the life of a connection before it closes it, with all calls in flight. A proxy's clients share
+/// its connection for a day, so that one of them must not reach the bound soon. It is there for a client that does not read the resets: each that
+/// waits to be written takes about half a KiB.
+const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
 
 /// Weir remembers this many streams that it has reset, for this long: frames that were already under way to them are then no error.
 const MAX_REMEMBERED_RESETS: usize = 50;

@@ -3,6 +3,7 @@
 mod frames;
 mod header_blocks;
 mod overload;
+mod resets;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -94,6 +94,90 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
         .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
 }
 
+/// A value as it stands on the wire.
+#[derive(Clone, Debug)]
+enum Wire {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(Vec<u8>),
+    Group,
+    Fixed32(u32),
+}
+
+fn field(number: u64, value: &Wire) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut tag = |wire_type| prost::encoding::encode_varint(number << 3 | wire_type, &mut bytes);
+    match value {
+        Wire::Varint(value) => {
+            tag(0);
+            prost::encoding::encode_varint(*value, &mut bytes);
+        }
+        Wire::Fixed64(value) => {
+            tag(1);
+            bytes.extend(value.to_le_bytes());
+        }
+        Wire::Bytes(value) => {
+            tag(2);
+            prost::encoding::encode_varint(value.len() as u64, &mut bytes);
+            bytes.extend(value);
+        }
+        Wire::Group => {
+            tag(3);
+            tag(4);
+        }
+        Wire::Fixed32(value) => {
+            tag(5);
+            bytes.extend(value.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn any_wire() -> impl Strategy<Value = Wire> {
+    prop_oneof![
+        any::<u64>().prop_map(Wire::Varint),
+        any::<u64>().prop_map(Wire::Fixed64),
+        prop::collection::vec(any::<u8>(), 0..9).prop_map(Wire::Bytes),
+        Just(Wire::Group),
+        any::<u32>().prop_map(Wire::Fixed32),
+    ]
+}
+
+/// The domain `d`, and an entry (`k`, `v`) of a descriptor.
+const DOMAIN: &[u8] = b"\x0a\x01d";
+const ENTRY: &[u8] = b"\x0a\x06\x0a\x01k\x12\x01v";
+
+/// Each known field within a descriptor with another wire type. The first descriptor stays as it is without that field.
+#[test]
+fn known_fields_of_another_wire_type_within_a_descriptor_are_unknown() {
+    let others = [Wire::Varint(3), Wire::Fixed64(3), Wire::Bytes(b"\x08\x03".to_vec()), Wire::Group, Wire::Fixed32(3)];
+    let plain = [DOMAIN.to_vec(), field(2, &Wire::Bytes(ENTRY.to_vec()))].concat();
+    let plain = format!("{:?}", decode(&plain).expect("a request"));
+    for (number, is_varint) in [(1, false), (2, false), (3, false), (4, true)] {
+        for other in
+            others.iter().filter(|other| if is_varint { !matches!(other, Wire::Varint(_)) } else { !matches!(other, Wire::Bytes(_)) })
+        {
+            let descriptor = [ENTRY.to_vec(), field(number, other)].concat();
+            let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
+            let read = decode(&bytes).unwrap_or_else(|error| panic!("field {number} as {other:?}: {error}"));
+            assert_eq!(format!("{read:?}"), plain, "field {number} as {other:?}");
+        }
+    }
+    // Within an entry, a limit (5 per minute) and a wrapped number.
+    for other in others.iter().filter(|other| !matches!(other, Wire::Bytes(_) | Wire::Varint(_))) {
+        let limit = [field(1, &Wire::Varint(5)), field(2, &Wire::Varint(2)), field(1, other), field(2, other), field(3, other)].concat();
+        let entry = [field(1, &Wire::Bytes(b"k".to_vec())), field(1, other), field(2, other)].concat();
+        let hits = [field(1, &Wire::Varint(7)), field(1, other)].concat();
+        let descriptor = [field(1, &Wire::Bytes(entry)), field(2, &Wire::Bytes(limit)), field(3, &Wire::Bytes(hits))].concat();
+        let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
+        let ask = decode(&bytes).unwrap_or_else(|error| panic!("{other:?}: {error}"));
+        let (descriptor, entries) = ask.descriptors().next().expect("one descriptor");
+        assert_eq!((entries, descriptor.hits_addend), (&[Entry { key: b"k", value: b"" }][..], Some(7)), "{other:?}");
+        let expected = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+        assert_eq!(descriptor.limit, Some(expected), "{other:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_message_that_prost_encodes_is_decoded(request in any_request()) {
@@ -123,8 +207,51 @@ proptest! {
         if let Err(InvalidRequest::Malformed { .. }) = ours {
             prop_assert!(theirs.is_err(), "we refuse what prost reads: {:?}", ours);
         } else if let Err(error) = theirs {
-            prop_assert!(error.to_string().contains("UTF-8"), "we read what prost refuses: {}", error);
+            // A known field of another wire type is an error for prost, and an unknown field for Go and C++.
+            let text = error.to_string();
+            prop_assert!(text.contains("UTF-8") || text.contains("invalid wire type: "), "we read what prost refuses: {}", text);
         }
+    }
+
+    /// An enum of more than 32 bits loses the higher ones, and may become negative.
+    #[test]
+    fn numbers_of_any_size_are_read_as_prost_does(
+        unit in prop_oneof![any::<u64>(), (any::<u32>(), 0..9_u64).prop_map(|(high, low)| u64::from(high) << 32 | low)],
+        (requests, hits) in any::<(u64, u64)>(),
+    ) {
+        let limit = [field(1, &Wire::Varint(requests)), field(2, &Wire::Varint(unit))].concat();
+        let descriptor = [ENTRY.to_vec(), field(2, &Wire::Bytes(limit))].concat();
+        let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor)), field(3, &Wire::Varint(hits))].concat();
+        let theirs = RateLimitRequest::decode(&bytes[..]).expect("valid");
+        let limit = theirs.descriptors[0].limit.expect("a limit");
+        match decode(&bytes) {
+            Ok(ask) => {
+                let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+                let ours = descriptor.limit.expect("a limit");
+                prop_assert_eq!((ours.requests_per_unit, ours.unit.number(), ask.hits_addend), (limit.requests_per_unit, limit.unit, theirs.hits_addend));
+            }
+            Err(error) => {
+                prop_assert_eq!(error, InvalidRequest::Unit { descriptor: 0, unit: limit.unit });
+                prop_assert!(!(1..=7).contains(&limit.unit));
+            }
+        }
+    }
+
+    /// Wherever a known field of another wire type stands, the message means what it means without the field. prost refuses such messages, but the
+    /// runtimes of Go (`consumeMessageField` and the like return `errUnknown`) and C++ (the table-driven parser's fallback) keep them as unknown fields.
+    #[test]
+    fn a_known_field_of_another_wire_type_is_unknown(request in any_request(), number in 1..5_u64, other in any_wire(), is_last in any::<bool>()) {
+        let request = request.encode_to_vec();
+        let known_as_bytes = [1, 2];
+        let is_known = match &other {
+            Wire::Varint(_) => number == 3,
+            Wire::Bytes(_) => known_as_bytes.contains(&number),
+            _ => false,
+        };
+        prop_assume!(!is_known);
+        let other = field(number, &other);
+        let bytes = if is_last { [request.clone(), other].concat() } else { [other, request.clone()].concat() };
+        prop_assert_eq!(format!("{:?}", decode(&bytes)), format!("{:?}", decode(&request)));
     }
 
     #[test]

@@ -14,29 +14,8 @@ const MAX_GROUP_DEPTH: usize = 32;
 pub(super) enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Eight bytes, four bytes or a group. No known field has such a type, so that its content is skipped.
+    /// Eight bytes, four bytes or a group. No known field has such a type.
     Skipped,
-}
-
-impl<'a> Value<'a> {
-    pub(super) fn varint(self) -> Result<u64, Malformed> {
-        match self {
-            Self::Varint(number) => Ok(number),
-            _ => Err(Malformed("wrong wire type, expected a varint")),
-        }
-    }
-
-    /// The lowest 32 bits of a varint, as protobuf parsers read a uint32.
-    pub(super) fn uint32(self) -> Result<u32, Malformed> {
-        self.varint().map(|number| number as u32)
-    }
-
-    pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed("wrong wire type, expected a string or a message")),
-        }
-    }
 }
 
 /// The fields of a message, in the order of the wire. Ends after the first error.

@@ -146,6 +146,48 @@ async fn an_invalid_call_is_refused_and_does_not_affect_others() {
     assert_eq!(call(&mut client, head(METHOD, &[]), &[&whole]).await.2, Code::Ok, "the connection is still usable");
 }
 
+/// gRPC over HTTP/2 prescribes POST, and 415 for content types that do not begin with `application/grpc`.
+#[tokio::test]
+async fn what_is_not_grpc_is_refused_with_a_status_of_http() {
+    let server = Server::start(Options::default());
+    let mut client = connect(&server, 65_535).await;
+    let whole = framed(b"long 9");
+    for path in [METHOD, "/grpc.health.v1.Health/Check", "/x/y"] {
+        for (method, content_type, expected, allow) in [
+            ("GET", Some("application/grpc"), 405, Some("POST")),
+            ("GET", None, 405, Some("POST")),
+            ("PUT", Some("application/grpc"), 405, Some("POST")),
+            ("OPTIONS", None, 405, Some("POST")),
+            ("POST", None, 415, None),
+            ("POST", Some("application/json"), 415, None),
+            ("POST", Some("application/grpc-web"), 415, None),
+            ("POST", Some("application/grpcx"), 415, None),
+            ("POST", Some("application/grp"), 415, None),
+            ("POST", Some(""), 415, None),
+        ] {
+            let mut request = head(path, &[]);
+            *request.method_mut() = method.parse().expect("a method");
+            match content_type {
+                Some(content_type) => request.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type)),
+                None => request.headers_mut().remove("content-type"),
+            };
+            let (answer, mut stream) = begin(&mut client, request, false).await;
+            // Weir may have reset the stream already.
+            let _ = stream.send_data(whole.clone(), true);
+            let answer = answer.await.expect("an answer");
+            let allowed = answer.headers().get("allow").map(|value| value.to_str().expect("text"));
+            assert_eq!((answer.status().as_u16(), allowed), (expected, allow), "{method} {path} {content_type:?}");
+            assert!(answer.headers().get("grpc-status").is_none());
+        }
+    }
+    for content_type in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8", "Application/gRPC"] {
+        let mut request = head(METHOD, &[]);
+        request.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type));
+        let (_, body, code) = call(&mut client, request, &[&whole]).await;
+        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{content_type}");
+    }
+}
+
 #[tokio::test]
 async fn hundreds_of_calls_share_a_connection() {
     let server = Server::start(Options::default());

@@ -22,17 +22,17 @@ descriptors:
 ",
 )];
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const SETTINGS: u8 = 4;
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const SETTINGS: u8 = 4;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 
 /// The largest frame that Weir accepts.
 const FRAME_BYTES: usize = 16 * 1_024;
 
-const MIB: u64 = 1_024;
+pub(super) const MIB: u64 = 1_024;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
@@ -50,7 +50,7 @@ fn unfinished(address: SocketAddr, hpack: &[u8]) -> TcpStream {
 }
 
 /// Whether Weir has closed the connection.
-fn is_closed(mut socket: &TcpStream) -> bool {
+pub(super) fn is_closed(mut socket: &TcpStream) -> bool {
     socket.set_nonblocking(true).expect("a socket");
     let mut bytes = [0; 1_024];
     loop {
@@ -86,7 +86,7 @@ fn long_header(length: usize) -> Vec<u8> {
 }
 
 /// The resident memory of a service, in KiB.
-fn resident_kib(weir: &Weir) -> u64 {
+pub(super) fn resident_kib(weir: &Weir) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", weir.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
@@ -104,7 +104,7 @@ fn unread_bytes(weir: &Weir) -> u64 {
     table.lines().filter_map(unread).sum()
 }
 
-fn wait_until_read(weir: &Weir) {
+pub(super) fn wait_until_read(weir: &Weir) {
     eventually(|| (unread_bytes(weir) == 0).then_some(())).expect("Weir reads what arrives");
 }
 
