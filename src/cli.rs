@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Without a subcommand, `weir` serves.
 
 mod check;
+mod completions;
 mod health;
 mod hit;
 mod print;
@@ -9,12 +10,13 @@ mod serve;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use crate::settings::SettingError;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// A rate-limit service for Envoy
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, about, disable_help_subcommand = true)]
+#[command(name = "weir", version, about, override_usage = "weir [COMMAND] [OPTIONS]")]
 #[command(after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`.")]
 struct Cli {
     #[command(subcommand)]
@@ -31,6 +33,8 @@ enum Command {
     Hit(hit::Hit),
     /// Ask a running service on this machine whether it is healthy
     Health(health::Health),
+    /// Print a script with which a shell completes commands and flags
+    Completions(completions::Completions),
 }
 
 /// The exit code for invalid arguments.
@@ -48,14 +52,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
         Command::Health(health) => health::run(&health),
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
     })
 }
 
-/// The exit code of a command; an error is printed as one line.
+/// Arguments that clap cannot refuse.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UsageError(String);
+
+/// The exit code of a command; an error is printed as one line. A setting that cannot be used is an invalid argument too.
 fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         print::error(format_args!("weir: {error:#}"));
-        ExitCode::FAILURE
+        if error.is::<UsageError>() || error.is::<SettingError>() { ExitCode::from(USAGE_ERROR) } else { ExitCode::FAILURE }
     })
 }
 
@@ -73,7 +83,12 @@ fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
 /// Prints help as it is, and an error of the arguments as one line.
 fn help_or_error(error: &clap::Error) -> anyhow::Result<ExitCode> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        print::out(error)?;
+        let help = error.render();
+        if print::has_colours() {
+            print::out(help.ansi())?;
+        } else {
+            print::out(help)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     // clap prints the error (missing arguments on lines of their own), an empty line, and the usage.
@@ -108,7 +123,6 @@ mod tests {
 
     #[test]
     fn the_declaration_is_valid() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 }

@@ -47,6 +47,7 @@ struct Found {
 pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     let found = compile(check);
     print::out(match check.format {
+        print::Format::Text if print::has_colours() => coloured(&found.text()),
         print::Format::Text => found.text(),
         print::Format::Json => found.json()?,
     })?;
@@ -182,6 +183,29 @@ fn excerpt(line: &str, number: usize, column: usize) -> String {
     text
 }
 
+/// The same text with the words that compilers colour in colour. Lines of files begin with a number, and are left as they are.
+fn coloured(text: &str) -> String {
+    let (red, yellow, green, off) = ("\u{1b}[1;31m", "\u{1b}[1;33m", "\u{1b}[1;32m", "\u{1b}[0m");
+    text.lines()
+        .map(|line| {
+            let line = match line {
+                line if line.starts_with("      | ") => line.replacen('^', &format!("{green}^{off}"), 1),
+                line if line.starts_with("ok: ") => line.replacen("ok", &format!("{green}ok{off}"), 1),
+                line if line.starts_with(' ') => line.to_owned(),
+                line => {
+                    let first = |word: &str| line.find(word).unwrap_or(usize::MAX);
+                    match (first(": error: "), first(": warning: ")) {
+                        (usize::MAX, usize::MAX) => line.to_owned(),
+                        (error, warning) if error < warning => line.replacen(": error: ", &format!(": {red}error{off}: "), 1),
+                        _ => line.replacen(": warning: ", &format!(": {yellow}warning{off}: "), 1),
+                    }
+                }
+            };
+            line + "\n"
+        })
+        .collect()
+}
+
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -189,6 +213,16 @@ fn counted(count: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colours_change_nothing_but_colours() {
+        let text = "a: error: b.yaml:1:2: warning: error: x; y\n    1 | a: error: ^\n      |    ^\nc: skipped: d\nok: 1 limit\n1 error, 0 warnings\n";
+        let shown = coloured(text);
+        assert_eq!(shown.matches('\u{1b}').count(), 6, "{shown:?}");
+        assert!(shown.starts_with("a: \u{1b}[1;31merror\u{1b}[0m: b.yaml"), "{shown:?}");
+        let plain = ["[1;31m", "[1;33m", "[1;32m", "[0m"].iter().fold(shown, |text, code| text.replace(&format!("\u{1b}{code}"), ""));
+        assert_eq!(plain, text);
+    }
 
     #[test]
     fn the_mark_is_below_the_column() {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tonic::Status;
 use tonic::transport::Endpoint;
 
-use super::print;
+use super::{UsageError, print};
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
@@ -108,13 +108,15 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
             continue;
         }
         let equals = bytes.iter().position(|&byte| byte == b'=');
-        let equals = equals.with_context(|| format!("`{}` is not an entry; write key=value", text.to_string_lossy()))?;
+        let equals = equals.ok_or_else(|| UsageError(format!("`{}` is not an entry; write key=value", text.to_string_lossy())))?;
         if let Some(descriptor) = descriptors.last_mut() {
             descriptor.entries.push(Entry { key: bytes[..equals].to_vec(), value: bytes[equals + 1..].to_vec() });
         }
     }
     for descriptor in &mut descriptors {
-        anyhow::ensure!(!descriptor.entries.is_empty(), "a descriptor has no entries; write key=value on both sides of `,`");
+        if descriptor.entries.is_empty() {
+            return Err(UsageError("a descriptor has no entries; write key=value on both sides of `,`".to_owned()).into());
+        }
         descriptor.hits_addend = hit.hits.map(i64::unsigned_abs);
         descriptor.is_negative_hits = hit.hits.is_some_and(i64::is_negative);
     }

@@ -1,7 +1,7 @@
 //! Output to stdout and stderr, either of which may be closed, full, or a pipe whose reader has ended.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -13,6 +13,17 @@ pub(super) enum Format {
     Text,
     /// For programs.
     Json,
+}
+
+/// Whether stdout shows colours: it is a terminal, and `NO_COLOR` (<https://no-color.org>) does not forbid them.
+#[expect(clippy::disallowed_methods, reason = "variables of the terminal are no settings of the service")]
+pub(super) fn has_colours() -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    colours(io::stdout().is_terminal(), set("NO_COLOR").is_some(), set("TERM").is_some_and(|kind| kind != "dumb"))
+}
+
+fn colours(is_terminal: bool, is_forbidden: bool, terminal_has_them: bool) -> bool {
+    is_terminal && !is_forbidden && terminal_has_them
 }
 
 /// A value as JSON on one line.

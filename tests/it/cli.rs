@@ -39,10 +39,10 @@ fn an_error_is_one_line_and_an_exit_code() {
         (weir(&["--grpc-port", "none"], &[]), 2, "--grpc-port"),
         (weir(&[], &[("GRPC_PORT", "70000")]), 2, "70000"),
         (weir(&[], &[("SHADOW_MODE", "perhaps")]), 2, "write true or false"),
-        (weir(&[], &[("BACKEND_TYPE", "redis")]), 1, "REDIS_URL"),
-        (weir(&[], &[("BACKEND_TYPE", "memcache")]), 1, "`redis` or in `memory`"),
-        (weir(&[], &[("REDIS_URL", "redis://:hunter2@:x")]), 1, "REDIS_URL"),
-        (weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]), 1, "GRPC_SERVER_USE_TLS"),
+        (weir(&[], &[("BACKEND_TYPE", "redis")]), 2, "REDIS_URL"),
+        (weir(&[], &[("BACKEND_TYPE", "memcache")]), 2, "`redis` or in `memory`"),
+        (weir(&[], &[("REDIS_URL", "redis://:hunter2@:x")]), 2, "REDIS_URL"),
+        (weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]), 2, "GRPC_SERVER_USE_TLS"),
         (serve(&["--grpc-port", &port], &[]), 1, "stop what uses the port"),
         (serve(&["--grpc-port", "0", "--config", &missing], &[]), 1, "missing"),
         (weir(&["hit"], &[]), 2, "not provided: --domain <DOMAIN> <KEY=VALUE>..."),
@@ -50,10 +50,14 @@ fn an_error_is_one_line_and_an_exit_code() {
         (weir(&["hit", "-d", "d", "a=b", "--address", "::1:8081"], &[]), 2, "[::1]:8081"),
         (weir(&["hit", "-d", "d", "a=b", "--timeout-ms", "0"], &[]), 2, "1..="),
         (weir(&[], &[("STORE_TIMEOUT", "0")]), 2, "write 1ms to 1h"),
-        (weir(&[], &[("REDIS_TYPE", "cluster")]), 1, "REDIS_TYPE needs REDIS_URL"),
-        (weir(&[], &[("REDIS_URL", "h:1"), ("REDIS_AUTH", "hunter2"), ("REDIS_AUTH_FILE", "/f")]), 1, "REDIS_AUTH_FILE"),
-        (weir(&[], &[("REDIS_URL", "rediss://:hunter2@h"), ("REDIS_TLS_CACERT", "/no/such")]), 1, "REDIS_TLS_CACERT: /no/such"),
-        (weir(&["hit", "--domain", "d", "no-entry"], &[]), 1, "write key=value"),
+        (weir(&[], &[("REDIS_TYPE", "cluster")]), 2, "REDIS_TYPE needs REDIS_URL"),
+        (weir(&[], &[("REDIS_URL", "h:1"), ("REDIS_AUTH", "hunter2"), ("REDIS_AUTH_FILE", "/f")]), 2, "REDIS_AUTH_FILE"),
+        (weir(&[], &[("REDIS_URL", "rediss://:hunter2@h"), ("REDIS_TLS_CACERT", "/no/such")]), 2, "REDIS_TLS_CACERT: /no/such"),
+        (weir(&["hit", "--domain", "d", "no-entry"], &[]), 2, "write key=value"),
+        (weir(&["hit", "--domain", "d", "a=b", ","], &[]), 2, "on both sides"),
+        (weir(&["health", "--port", "0"], &[]), 2, "0 is any free port"),
+        (weir(&["help", "sevre"], &[]), 2, "sevre"),
+        (weir(&["completions", "tcsh"], &[]), 2, "bash"),
         (weir(&["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"], &[]), 1, "is `weir serve` running?"),
     ] {
         let text = stderr(&output);
@@ -73,10 +77,52 @@ fn an_error_is_one_line_and_an_exit_code() {
 
 #[test]
 fn help_and_version_succeed() {
-    for arguments in [&["--help"][..], &["--version"], &["serve", "--help"], &["check", "--help"], &["hit", "-h"]] {
+    for arguments in
+        [&["--help"][..], &["--version"], &["serve", "--help"], &["check", "--help"], &["hit", "-h"], &["help"], &["help", "serve"]]
+    {
         let output = weir(arguments, &[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://:hunter2@h")]);
         assert!(output.status.success(), "{arguments:?}");
         assert!(!stdout(&output).contains("hunter2"), "{arguments:?} shows a secret");
+        assert!(!stdout(&output).contains('\u{1b}'), "colours are for terminals only: {arguments:?}");
+    }
+    assert_eq!(stdout(&weir(&["help"], &[])), stdout(&weir(&["--help"], &[])));
+    assert!(stdout(&weir(&["help"], &[])).contains("Usage: weir [COMMAND] [OPTIONS]\n"), "the command is optional");
+}
+
+/// Each shell takes its script, where it is installed; each script knows the commands and their flags.
+#[test]
+fn completions_are_scripts_of_their_shells() {
+    for name in ["bash", "zsh", "fish"] {
+        let output = weir(&["completions", name], &[]);
+        let script = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        for word in ["check", "hit", "health", "timeout-ms", "grpc-port"] {
+            assert!(script.contains(word), "{name}: no {word}");
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), &script).expect("written");
+        if let Ok(parsed) = Command::new(name).arg("-n").arg(file.path()).output() {
+            assert!(parsed.status.success(), "{name}: {}", stderr(&parsed));
+        }
+    }
+}
+
+/// `script` of util-linux runs a command on a terminal of its own.
+#[test]
+fn colours_are_for_terminals_without_no_color() {
+    let on_a_terminal = |environment: &str| {
+        let line = format!("TERM=xterm {environment} script -qec '\"$weir\" check config' /dev/null </dev/null");
+        let mut command = Command::new("bash");
+        command.args(["-c", &line]).env("weir", env!("CARGO_BIN_EXE_weir")).env_remove("NO_COLOR");
+        stdout(&command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("a shell"))
+    };
+    if !on_a_terminal("").contains("19 limits") {
+        eprintln!("not tested: there is no `script` of util-linux");
+        return;
+    }
+    assert!(on_a_terminal("").contains("\u{1b}[1;32mok\u{1b}[0m: 19 limits"));
+    for environment in ["NO_COLOR=1", "TERM=dumb"] {
+        assert!(!on_a_terminal(environment).contains('\u{1b}'), "{environment}");
     }
 }
 
@@ -280,7 +326,7 @@ fn a_closed_or_full_output_does_not_panic() {
         assert_eq!((code, text.as_str()), (Some(0), ""), "{command}");
     }
     assert_eq!(shell("\"$weir\" --no-such-flag 2>/dev/full").0, Some(2));
-    assert_eq!(shell("\"$weir\" --redis-type x 2>/dev/full").0, Some(1));
+    assert_eq!(shell("\"$weir\" --redis-type x 2>/dev/full").0, Some(2));
 }
 
 #[tokio::test]

@@ -117,9 +117,15 @@ fn files_have_none_of_the_phrases() {
 
 #[test]
 fn help_texts_have_none_of_the_phrases() {
-    for command in
-        [&["--help"][..], &["serve", "--help"], &["serve", "-h"], &["check", "--help"], &["hit", "--help"], &["health", "--help"]]
-    {
+    for command in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["serve", "-h"],
+        &["check", "--help"],
+        &["hit", "--help"],
+        &["health", "--help"],
+        &["completions", "--help"],
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).env_clear().output().expect("the binary runs");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
         assert!(output.status.success() && text.contains("Usage:"), "{command:?}: {text}");
