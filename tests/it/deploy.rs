@@ -47,7 +47,7 @@ fn every_command_of_the_readme_names_what_is_there() {
     for command in commands {
         let exists = |path: &str| assert!(tools::repository().join(path).exists(), "{path} of {command:?}");
         match command[..] {
-            ["docker", "build", "-f", file, "-t", image, "."] => {
+            ["docker", "build", "-f", file, "-t", image, "--build-arg", "WEIR_COMMIT=$(git", "rev-parse", "--short=12", "HEAD)", "."] => {
                 exists(file);
                 assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION")));
             }

@@ -202,7 +202,10 @@ async fn an_invalid_request_is_refused_with_a_reason() {
         assert_eq!(status.code(), GrpcCode::InvalidArgument);
         assert!(status.message().contains(message), "{}", status.message());
     }
-    for garbage in [&b"\x0a"[..], b"\x12\x05ab", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x08\x01", b"\x07"] {
+    // A domain of another wire type is an unknown field.
+    let status = support::raw_call(&weir, b"\x08\x01").await.expect_err("a refusal");
+    assert_eq!((status.code(), status.message()), (GrpcCode::InvalidArgument, "rate limit domain must not be empty"));
+    for garbage in [&b"\x0a"[..], b"\x12\x05ab", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x07"] {
         let status = support::raw_call(&weir, garbage).await.expect_err("a refusal");
         assert_eq!(status.code(), GrpcCode::InvalidArgument, "{garbage:?}");
         assert!(status.message().starts_with("malformed RateLimitRequest: "), "{}", status.message());
