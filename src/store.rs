@@ -36,8 +36,9 @@ impl Budget {
 
 /// A store of counters.
 pub trait Store {
-    /// Decides the checks at `picked` (in ascending order), counts each at most once, and returns before the deadline or a few milliseconds after it. The result has one
-    /// answer per check of `checks`; those of checks that were not picked mean nothing. Of checks that commit all or none all are picked.
+    /// Decides the checks at `picked`, whose indices ascend. Counts each at most once, and returns before the deadline or a few milliseconds after
+    /// it. The result has one answer per check of `checks`; those of checks that were not picked mean nothing. Of checks that commit all or none
+    /// all are picked.
     ///
     /// Dropping the future is safe. What was sent to the store by then may be counted.
     fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> impl Future<Output = Answers> + Send;

@@ -138,7 +138,8 @@ pub(super) struct FileFlags {
     /// Root of the limit files, as in envoyproxy/ratelimit [default: /srv/runtime_data/current if RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is
     /// set]
     ///
-    /// If one of the three is set, limits are in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY. --config comes first.
+    /// If RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set, limits are in RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY.
+    /// --config takes precedence.
     #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH")]
     pub(super) runtime_root: Option<String>,
     /// Folder below RUNTIME_ROOT; see there

@@ -66,9 +66,9 @@ pub(super) struct RedisFlags {
     #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_tls_skip_hostname_verification: bool,
-    /// Longest random time that a key lives beyond its need, in seconds [default: 300]
+    /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds [default: 300]
     ///
-    /// It spreads the expiry of keys, so that they do not all expire together.
+    /// It spreads the expiry, so that keys do not all expire together. It is at most one window.
     #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_name = "SECONDS")]
     expiration_jitter_max_seconds: Option<u32>,
     /// Send fixed windows to Redis as scripts instead of INCRBY

@@ -109,6 +109,7 @@ impl Memory {
     /// Decides the checks at `picked`, as [`Store::decide`] does, at the time `at`.
     #[must_use]
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
+        debug_assert!(picked.is_sorted_by(|one, next| one.0 < next.0), "picked indices ascend: {picked:?}");
         let answers = match checks.commit {
             Commit::Each => {
                 let mut picked = picked.iter().peekable();
