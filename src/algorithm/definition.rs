@@ -40,9 +40,6 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::share`].
     fn share(self, replicas: NonZeroU32) -> Self;
 
-    /// See [`Algorithm::without_debt`].
-    fn without_debt(self) -> Self;
-
     /// See [`Algorithm::capacity`].
     fn capacity(&self) -> u32;
 
@@ -153,8 +150,9 @@ impl Algorithm {
 
     /// The same limit with `count_denied: false`.
     #[must_use]
-    pub fn without_debt(self) -> Self {
-        dispatch!(map self, it => Definition::without_debt(it))
+    pub fn without_debt(mut self) -> Self {
+        dispatch!(&mut self, it => it.count_denied = false);
+        self
     }
 
     /// The most hits that a key without a state can take at once.

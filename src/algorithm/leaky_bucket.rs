@@ -151,10 +151,6 @@ impl Definition for LeakyBucket {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
-    fn without_debt(self) -> Self {
-        Self { count_denied: false, ..self }
-    }
-
     fn capacity(&self) -> u32 {
         self.capacity()
     }

@@ -137,10 +137,6 @@ impl Definition for SlidingWindowCounter {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
-    fn without_debt(self) -> Self {
-        Self { count_denied: false, ..self }
-    }
-
     fn capacity(&self) -> u32 {
         self.limit
     }

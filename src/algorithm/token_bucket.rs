@@ -114,10 +114,6 @@ impl Definition for TokenBucket {
         Self { limit: self.limit.div_ceil(replicas.get()), burst: self.burst.div_ceil(replicas.get()), ..self }
     }
 
-    fn without_debt(self) -> Self {
-        Self { count_denied: false, ..self }
-    }
-
     fn capacity(&self) -> u32 {
         self.burst
     }
