@@ -3,7 +3,9 @@
 //! It runs on the control thread and is not made for load: connections, bodies and times have tight bounds. There is no authentication, so that
 //! no page may show a secret.
 
+mod deadline;
 mod json;
+mod scrapes;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,11 +24,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
+use self::deadline::WriteDeadline;
+use self::scrapes::Scrapes;
 use crate::health::Health;
 use crate::metrics::Metrics;
 
@@ -48,7 +52,10 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for the body of a request to arrive.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The maximum age of a connection, so that a client that reads nothing does not hold it for ever.
+/// Time for a client to take an answer. A scrape of 10,000 limits has megabytes; Prometheus waits for 10 s by default.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The maximum age of a connection, so that no client holds one for ever.
 const CONNECTION_AGE: Duration = Duration::from_secs(600);
 
 /// Grace period for the request in flight when a connection has to end.
@@ -71,8 +78,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
 pub struct Pages {
     metrics: Arc<Metrics>,
     health: Health,
-    /// Held by the one scrape that is encoded at a time.
-    scrape: Mutex<()>,
+    scrapes: Scrapes,
     parsing: Semaphore,
     decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
 }
@@ -91,9 +97,9 @@ impl Pages {
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
     {
         Self {
+            scrapes: Scrapes::new(Arc::clone(&metrics)),
             metrics,
             health,
-            scrape: Mutex::new(()),
             parsing: Semaphore::new(MAX_PARSED_AT_A_TIME),
             decide: Box::new(move |request| Box::pin(decide(request))),
         }
@@ -114,15 +120,11 @@ impl Pages {
         if self.health.is_ready() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
     }
 
-    /// With 10,000 limits the text has megabytes and takes tenths of a second. It is encoded on a blocking thread, one scrape at a time, because
-    /// the control thread also accepts connections.
     async fn metrics(&self, method: &Method) -> Response<Full<Bytes>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return not_allowed("GET, HEAD", "metrics can only be read; use GET\n");
         }
-        let _only = self.scrape.lock().await;
-        let metrics = Arc::clone(&self.metrics);
-        match tokio::task::spawn_blocking(move || metrics.encode()).await {
+        match self.scrapes.body().await {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
             Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be shown: {error}")),
         }
@@ -240,6 +242,7 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Recei
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD_BYTES);
+    let stream = WriteDeadline::new(stream, ANSWER_DEADLINE);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), pages));
     tokio::select! {
         // A client that breaks off its connection is not logged.

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::*;
 use crate::health::Status as HealthStatus;
+use crate::metrics::families;
 
 struct Listening {
     address: SocketAddr,
@@ -160,4 +162,24 @@ async fn stopping_answers_what_is_in_flight_and_closes_what_is_idle() {
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).await.unwrap();
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+/// The clock is paused: it moves on when nothing is left to do.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_take_an_answer_is_disconnected() {
+    let Listening { address, metrics, stop: _stop, .. } = listening().await;
+    // Megabytes, more than the sockets of both sides buffer.
+    let value = "v".repeat(1 << 20);
+    metrics.register(Box::new(move || {
+        (0..32).map(|number| families::DOMAIN_NOT_FOUND.count(&[&format!("{number}{value}")], number)).collect()
+    }));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let began = Instant::now();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\n\r\n").await.unwrap();
+    stream.read_exact(&mut [0; 12]).await.unwrap();
+    sleep(ANSWER_DEADLINE + Duration::from_secs(1)).await;
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(rest.len() < 32 << 20, "{} bytes", rest.len());
+    assert!(began.elapsed() < 2 * ANSWER_DEADLINE, "{:?}", began.elapsed());
 }

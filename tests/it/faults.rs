@@ -82,13 +82,6 @@ fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
     services.iter().map(|service| service.get("/metrics").1.lines().filter_map(value).sum::<f64>() as u64).sum()
 }
 
-/// The resident memory of a service.
-fn resident_kib(service: &Weir) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.id())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
-}
-
 /// tests/README.md lists every goal of the code, and no other.
 #[test]
 fn the_page_lists_the_goals() {

@@ -1,5 +1,7 @@
 //! The families on `/metrics` of the real process are the declared ones.
 
+mod scrapes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir::metrics::families;

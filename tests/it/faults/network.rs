@@ -21,7 +21,7 @@ fn g4_latency_is_waited_for_or_answered() {
     let services = two_services(&proxy.url(), &[("STORE_TIMEOUT", ENVOYS_BUDGET)]);
     let load = Load::start(Options::new(&services, |_| load_request("error", "g4")));
     sleep(Duration::from_secs(1));
-    let before: u64 = services.iter().map(resident_kib).sum();
+    let before: u64 = services.iter().map(Weir::resident_kib).sum();
     let phase = |millis| {
         let added = Duration::from_millis(millis);
         proxy.to_client(Forwarding::Delay { by: added, jitter: Duration::ZERO });
@@ -43,7 +43,7 @@ fn g4_latency_is_waited_for_or_answered() {
         fitting = phase(5);
     }
     let phases = [fitting, phase(50), phase(200)];
-    let after: u64 = services.iter().map(resident_kib).sum();
+    let after: u64 = services.iter().map(Weir::resident_kib).sum();
     let report = load.stop();
     let mut figures = Vec::new();
     for Phase { added, report } in phases {

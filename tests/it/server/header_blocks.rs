@@ -85,13 +85,6 @@ fn long_header(length: usize) -> Vec<u8> {
     block
 }
 
-/// The resident memory of a service, in KiB.
-pub(super) fn resident_kib(weir: &Weir) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.id())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
-}
-
 /// The bytes that wait in the kernel for Weir to read them. Source of the columns: proc_net_tcp(5).
 fn unread_bytes(weir: &Weir) -> u64 {
     let port = format!(":{:04X}", weir.grpc_addr().port());
@@ -111,11 +104,11 @@ pub(super) fn wait_until_read(weir: &Weir) {
 #[test]
 fn unfinished_header_blocks_take_what_they_have_on_the_wire() {
     let weir = Weir::start(LIMITS, &[]);
-    let before = resident_kib(&weir);
+    let before = weir.resident_kib();
     let block = small_headers(6_000);
     let connections: Vec<_> = (0..150).map(|_| unfinished(weir.grpc_addr(), &block)).collect();
     wait_until_read(&weir);
-    let grown = resident_kib(&weir).saturating_sub(before);
+    let grown = weir.resident_kib().saturating_sub(before);
     assert!(grown < 40 * MIB, "150 blocks of {} bytes take {} MiB", block.len(), grown / MIB);
     assert!(!connections.iter().any(is_closed), "they may still be finished");
 }
@@ -126,11 +119,11 @@ async fn all_unfinished_header_blocks_share_a_budget() {
     let mut client = weir.client().await;
     let ask = || request("d", vec![descriptor(&[("k", "v")])]);
     client.should_rate_limit(ask()).await.expect("an answer");
-    let before = resident_kib(&weir);
+    let before = weir.resident_kib();
     let block = long_header(250_000);
     let connections: Vec<_> = (0..500).map(|_| unfinished(weir.grpc_addr(), &block[..240_000])).collect();
     wait_until_read(&weir);
-    let grown = resident_kib(&weir).saturating_sub(before);
+    let grown = weir.resident_kib().saturating_sub(before);
     assert!(grown < 110 * MIB, "500 blocks of 240 KB take {} MiB", grown / MIB);
     let closed = connections.iter().filter(|socket| is_closed(socket)).count();
     assert!((200..=300).contains(&closed), "64 MiB are enough for 270 or so, and {closed} of 500 connections are closed");
@@ -175,13 +168,13 @@ async fn calls_that_wait_for_their_message_do_not_keep_large_headers() {
         request
     };
     assert_eq!(call(&mut client, large(), &[&message]).await.2, Code::Ok);
-    let before = resident_kib(&weir);
+    let before = weir.resident_kib();
     let mut waiting = Vec::new();
     for _ in 0..200 {
         waiting.push(begin(&mut client, large(), false).await);
         assert_eq!(call(&mut client, head(METHOD, &[]), &[&message]).await.2, Code::Ok);
     }
-    let grown = resident_kib(&weir).saturating_sub(before);
+    let grown = weir.resident_kib().saturating_sub(before);
     assert!(grown < 30 * MIB, "200 calls without a message take {} MiB", grown / MIB);
     drop(waiting);
 }

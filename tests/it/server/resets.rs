@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::frames::{METHOD, framed};
-use super::header_blocks::{MIB, PREFACE, SETTINGS, frame, is_closed, resident_kib, wait_until_read};
+use super::header_blocks::{MIB, PREFACE, SETTINGS, frame, is_closed, wait_until_read};
 use crate::support::wait::eventually;
 use crate::support::{Weir, descriptor, request};
 
@@ -87,13 +87,13 @@ fn thousands_of_resets_do_not_end_calls_in_flight() {
 #[test]
 fn resets_that_the_client_does_not_read_take_bounded_memory() {
     let weir = Weir::start(LIMITS, &[]);
-    let before = resident_kib(&weir);
+    let before = weir.resident_kib();
     let mut socket = connect(weir.grpc_addr());
     for index in 0..MAX_RESETS {
         let _ = socket.write_all(&malformed(1 + 2 * index));
     }
     wait_until_read(&weir);
-    let grown = resident_kib(&weir).saturating_sub(before);
+    let grown = weir.resident_kib().saturating_sub(before);
     assert!(grown < 64 * MIB, "{MAX_RESETS} resets take {} MiB", grown / MIB);
     let _ = socket.write_all(&malformed(1 + 2 * MAX_RESETS));
     eventually(|| is_closed(&socket).then_some(())).expect("one more ends the connection");

@@ -120,6 +120,23 @@ impl Weir {
         self.child.id()
     }
 
+    /// The resident memory of the process, in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// The most resident memory that the process had so far, in KiB.
+    pub fn peak_resident_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    /// A size that the kernel shows. Source of the names: proc_pid_status(5).
+    fn status_kib(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     /// Sends the signal with this name: `TERM`, `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
