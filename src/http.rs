@@ -4,6 +4,7 @@
 //! no page may show a secret.
 
 mod deadline;
+mod encoding;
 mod json;
 mod scrapes;
 
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -30,6 +31,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use self::deadline::WriteDeadline;
+use self::encoding::{Encoding, preferred};
 use self::scrapes::Scrapes;
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -108,7 +110,7 @@ impl Pages {
     async fn page(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         match request.uri().path() {
             "/healthcheck" => self.healthcheck(),
-            "/metrics" => self.metrics(request.method()).await,
+            "/metrics" => self.metrics(&request).await,
             "/json" if request.method() != Method::POST => not_allowed("POST", "send a RateLimitRequest with POST\n"),
             "/json" => self.json(request.into_body()).await,
             "/" => text(StatusCode::OK, INDEX),
@@ -120,14 +122,22 @@ impl Pages {
         if self.health.is_ready() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
     }
 
-    async fn metrics(&self, method: &Method) -> Response<Full<Bytes>> {
-        if !matches!(*method, Method::GET | Method::HEAD) {
+    async fn metrics(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return not_allowed("GET, HEAD", "metrics can only be read; use GET\n");
         }
-        match self.scrapes.body().await {
+        let Some(encoding) = preferred(request.headers()) else {
+            return failed(StatusCode::NOT_ACCEPTABLE, "metrics are sent as they are or in gzip, and Accept-Encoding refuses both");
+        };
+        let mut response = match self.scrapes.body(encoding).await {
             Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
-            Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be shown: {error}")),
+            Err(error) => return failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be shown: {error}")),
+        };
+        response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+        if encoding == Encoding::Gzip {
+            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
+        response
     }
 
     async fn json(&self, body: Incoming) -> Response<Full<Bytes>> {

@@ -7,16 +7,21 @@
 //!   happened before it, unless another scrape is less than a second ahead of it.
 //! - At most two texts are in memory. While both are being sent, further readers get the newer one, however old. That is at most the time in which
 //!   a connection must take an answer (`deadline`): the older one gets no further readers, and when its last one has ended, a new text is made.
-//! - One text is made at a time, on a thread of lower priority, because the control thread also accepts connections.
+//! - A text is compressed once, for the first reader that wants it compressed.
+//! - One text is made or compressed at a time, on a thread of lower priority, because the control thread also accepts connections.
 
-use std::sync::{Arc, Weak};
+use std::io::Write;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use super::encoding::Encoding;
 use crate::metrics::Metrics;
 
 /// The age up to which a text that is being sent gets further readers.
@@ -40,16 +45,14 @@ struct Texts {
 #[derive(Debug)]
 struct Text {
     made: Instant,
-    text: Box<str>,
+    plain: Box<str>,
+    gzip: OnceLock<Vec<u8>>,
 }
 
 /// What one response holds until its last byte is sent.
-struct Reader(Arc<Text>);
-
-impl AsRef<[u8]> for Reader {
-    fn as_ref(&self) -> &[u8] {
-        self.0.text.as_bytes()
-    }
+struct Reader {
+    text: Arc<Text>,
+    encoding: Encoding,
 }
 
 impl Scrapes {
@@ -58,17 +61,53 @@ impl Scrapes {
     }
 
     /// The body of one response. An error means that making the text panicked.
-    pub(super) async fn body(&self) -> Result<Bytes, JoinError> {
+    pub(super) async fn body(&self, encoding: Encoding) -> Result<Bytes, JoinError> {
         let mut texts = Arc::clone(&self.texts).lock_owned().await;
         let text = match texts.shared(Instant::now()) {
-            Some(text) => text,
-            None => {
+            Some(text) if text.has(encoding) => text,
+            shared => {
                 let metrics = Arc::clone(&self.metrics);
-                let make = move || texts.add(Text { made: Instant::now(), text: metrics.encode().into_boxed_str() });
+                let make = move || {
+                    let text = shared.unwrap_or_else(|| texts.add(Text::new(metrics.encode())));
+                    text.encode(encoding);
+                    text
+                };
                 tokio::task::spawn_blocking(make).await?
             }
         };
-        Ok(Bytes::from_owner(Reader(text)))
+        Ok(Bytes::from_owner(Reader { text, encoding }))
+    }
+}
+
+impl Text {
+    fn new(text: String) -> Self {
+        Self { made: Instant::now(), plain: text.into_boxed_str(), gzip: OnceLock::new() }
+    }
+
+    fn has(&self, encoding: Encoding) -> bool {
+        encoding == Encoding::Identity || self.gzip.get().is_some()
+    }
+
+    fn encode(&self, encoding: Encoding) {
+        if encoding == Encoding::Gzip {
+            self.gzip.get_or_init(|| gzip(self.plain.as_bytes()));
+        }
+    }
+}
+
+/// Names and labels repeat so much that the fastest level leaves a twentieth.
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let written = encoder.write_all(plain).and_then(|()| encoder.finish());
+    written.expect("writing into a vector does not fail")
+}
+
+impl AsRef<[u8]> for Reader {
+    fn as_ref(&self) -> &[u8] {
+        match self.encoding {
+            Encoding::Identity => self.text.plain.as_bytes(),
+            Encoding::Gzip => self.text.gzip.get().map_or(&[], Vec::as_slice),
+        }
     }
 }
 
@@ -95,7 +134,7 @@ mod tests {
     use super::*;
 
     fn text(made: Instant) -> Text {
-        Text { made, text: Box::default() }
+        Text { made, ..Text::new(String::new()) }
     }
 
     #[test]
@@ -124,5 +163,17 @@ mod tests {
         assert!(texts.shared(now + 4 * minute).is_some_and(|shared| Arc::ptr_eq(&shared, &third)));
         drop(first);
         assert!(texts.shared(now + 4 * minute).is_none(), "there is room for a new one");
+    }
+
+    #[tokio::test]
+    async fn a_text_is_compressed_once() {
+        let scrapes = Scrapes::new(Metrics::new(1, 0.8));
+        let first = scrapes.body(Encoding::Gzip).await.unwrap();
+        let second = scrapes.body(Encoding::Gzip).await.unwrap();
+        let plain = scrapes.body(Encoding::Identity).await.unwrap();
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert!(first.len() * 3 < plain.len(), "{} of {} bytes", first.len(), plain.len());
+        drop([first, second, plain]);
+        assert!(scrapes.texts.lock().await.shared(Instant::now()).is_none());
     }
 }

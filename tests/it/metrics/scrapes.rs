@@ -1,13 +1,13 @@
-//! What a scrape of `/metrics` costs: readers that do not read.
+//! What a scrape of `/metrics` costs: readers that do not read, and gzip.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use crate::support::wait::TIMEOUT;
-use crate::support::{Weir, descriptor, request};
+use crate::support::{Weir, descriptor, http_client, request};
 
 const KIB: u64 = 1 << 10;
 
@@ -78,4 +78,36 @@ fn readers_that_leave_at_once_do_not_have_texts_made_side_by_side() {
     assert!(weir.get("/metrics").1.len() as u64 / KIB >= text_kib);
     let grown = weir.peak_resident_kib() - before;
     assert!(grown < 5 * text_kib, "{grown} KiB at the peak, and a text has {text_kib} KiB");
+}
+
+/// Head and body of the answer to a request for the metrics.
+fn scraped(address: SocketAddr, method: &str, accept_encoding: &str) -> (String, Vec<u8>) {
+    let message = format!("{method} /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\naccept-encoding: {accept_encoding}\r\n\r\n");
+    let mut received = http_client::exchange(Ipv4Addr::LOCALHOST, address, message.as_bytes()).expect("an answer");
+    let head = received.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let body = received.split_off(head);
+    (String::from_utf8(received).expect("text").to_ascii_lowercase(), body)
+}
+
+#[test]
+fn a_scraper_that_accepts_gzip_gets_gzip() {
+    let weir = Weir::start(&[("limits.yaml", &many_limits(500))], &[]);
+    let plain = weir.get("/metrics").1;
+    // What Prometheus sends.
+    let (head, body) = scraped(weir.http_addr(), "GET", "gzip");
+    assert!(head.contains("\r\ncontent-encoding: gzip\r\n") && head.contains("\r\nvary: accept-encoding\r\n"), "{head}");
+    assert!(head.contains("\r\ncontent-type: text/plain; version=0.0.4"), "{head}");
+    assert!(body.len() * 10 < plain.len(), "{} of {} bytes", body.len(), plain.len());
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&*body).read_to_string(&mut text).expect("gzip");
+    let names = |page: &str| page.lines().filter_map(|line| line.rsplit_once(' ')).map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(&text), names(&plain));
+
+    for (accepts, status) in [("gzip;q=0", "200"), ("br", "200"), ("gzip;q=0.5, identity", "200"), ("identity;q=0", "406")] {
+        let (head, body) = scraped(weir.http_addr(), "GET", accepts);
+        assert!(head.starts_with(&format!("http/1.1 {status}")) && !head.contains("content-encoding"), "{accepts}: {head}");
+        assert_eq!(body.starts_with(b"# HELP "), status == "200", "{accepts}");
+    }
+    let (head, body) = scraped(weir.http_addr(), "HEAD", "gzip");
+    assert!(head.contains("\r\ncontent-encoding: gzip\r\n") && body.is_empty(), "{head}");
 }
