@@ -19,8 +19,7 @@ else
   found = call('MGET', list(keys))
   states = { list(found) }
 end
--- The longest life of a key in milliseconds; the packings of a limit and of a run.
-local LONGEST = 10000000000000
+-- The packings of a limit and of a run.
 local LIMIT, LIMIT_SIZE, RUN, RUN_SIZE = '<Bddddddd', 57, '<HHdd', 20
 if not all_or_none and now <= unpack('<d', ARGV[5]) then
   local from, at, runs = 1, 1, ARGV[4]

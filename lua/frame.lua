@@ -84,10 +84,21 @@ local function read(index, code)
   return slot, state, true
 end
 
+-- The longest life of a key in milliseconds: Redis can count it, and an expiry has space for a fraction.
+local LONGEST = 10000000000000
+
 -- Setting an expiry costs Redis more than the write that it belongs to, so that states which hold their expiry get it in advance: until
 -- `needed`, in milliseconds, and for the same time again. The addition is at least 10 s for a new key, so that a key that is used once does
--- not stay for long, and at least 60 s for others, so that a busy key seldom needs a new expiry. Returns the expiry.
+-- not stay for long, and at least 60 s for others, so that a busy key seldom needs a new expiry. Returns the expiry, a whole number.
 local function renew(slot, needed, before)
-  lives[slot] = needed + math.max(needed - now_ms, before <= 1 and 10000 or 60000)
+  lives[slot] = math.min(math.ceil(needed + math.max(needed - now_ms, before < 2 and 10000 or 60000)), now_ms + LONGEST)
   return lives[slot]
+end
+
+-- A state that counts in ticks names its tick in the fraction of its expiry: a tick of 10^n microseconds is `mark` = n / 16. So a limit whose amount
+-- changes, and with it its tick, reads what the other amount has counted. Converts the tick of the last change, rounded up, and an amount of units,
+-- which the caller rounds.
+local function in_tick(mark, other, last, amount)
+  local factor, divisor = 10 ^ math.max(0, (other - mark) * 16), 10 ^ math.max(0, (mark - other) * 16)
+  return math.ceil(last * factor / divisor), amount * factor / divisor
 end

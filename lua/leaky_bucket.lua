@@ -1,11 +1,11 @@
 -- leaky_bucket. The twin is src/algorithm/leaky_bucket.rs, which also describes the algorithm.
 --
--- State: the key's expiry in milliseconds; the tick of the last change; the backlog in units. A hit adds `window` units and each tick drains
--- `rate` units. No state means an empty queue. Check parameter: how many ticks the caller can be held, at most `longest`. Parameters:
--- count_denied, rate, window, longest.
+-- State: the key's expiry in milliseconds, whose fraction names the tick (see frame.lua); the tick of the last change; the backlog in units. A hit adds
+-- `window` units and each tick drains `rate` units. No state means an empty queue. Check parameter: how many ticks the caller can be held, at most
+-- `longest`. Parameters: count_denied, rate, window, longest, the tick's exponent.
 if steps[81] then -- 'Q'
-  steps[81] = function(from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, longest) -- 'Q'
-    local room, added = longest * rate, hits * window
+  steps[81] = function(from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, longest, exponent) -- 'Q'
+    local room, added, mark = longest * rate, hits * window, exponent / 16
     local most = room + window + rate * window
     -- The longest backlog at which the hits are allowed: a give-back is always allowed, and a look is refused in debt.
     local threshold = hits < 0 and most or room + window
@@ -23,13 +23,17 @@ if steps[81] then -- 'Q'
       local slot, text, readable = index, states[index]
       if not text or firsts and firsts[index] ~= index then
         slot, text, readable = read(index, 81) -- 'Q'
-        text = text or readable and pack('<ddd', 1, present, 0)
+        text = text or readable and pack('<ddd', 1 + mark, present, 0)
       end
       allowed = nil
       if text and #text == 24 then
         local expiry, last, stored = unpack('<ddd', text)
         if (last + stored) % 1 == 0 and stored >= 0 and expiry > 0 then
           local t, backlog, earliest = present, 0, soonest
+          if expiry % 1 ~= mark then
+            last, stored = in_tick(mark, expiry % 1, last, stored)
+            stored, expiry = math.ceil(stored), expiry - expiry % 1 + mark
+          end
           if stored > most then
             stored = most
           end
@@ -56,7 +60,7 @@ if steps[81] then -- 'Q'
           if after ~= backlog then
             local needed = earliest + after * unit_ms
             if expiry < needed then
-              expiry = renew(slot, needed, expiry)
+              expiry = renew(slot, needed, expiry) + mark
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then

@@ -1,10 +1,11 @@
 -- token_bucket. The twin is src/algorithm/token_bucket.rs, which also describes the algorithm.
 --
--- State: the key's expiry in milliseconds; the tick of the last change; the level in units. A hit costs `window` units and each tick adds
--- `rate` units. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied, rate, window, burst.
+-- State: the key's expiry in milliseconds, whose fraction names the tick (see frame.lua); the tick of the last change; the level in units. A hit costs
+-- `window` units and each tick adds `rate` units. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied, rate,
+-- window, burst, the tick's exponent.
 if steps[84] then -- 'T'
-  steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst) -- 'T'
-    local full, cost = burst * window, hits * window
+  steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst, exponent) -- 'T'
+    local full, cost, mark = burst * window, hits * window, exponent / 16
     -- Hits are allowed if at least this level is left: a look is refused in debt, and a give-back is always allowed.
     local empty, least = -full, hits < 0 and -full or 0
     -- A life may be one tick too long, which avoids rounding.
@@ -15,13 +16,17 @@ if steps[84] then -- 'T'
       local slot, text, readable = index, states[index]
       if not text or firsts and firsts[index] ~= index then
         slot, text, readable = read(index, 84) -- 'T'
-        text = text or readable and pack('<ddd', 1, present, full)
+        text = text or readable and pack('<ddd', 1 + mark, present, full)
       end
       allowed = nil
       if text and #text == 24 then
         local expiry, last, stored = unpack('<ddd', text)
         if (last + stored) % 1 == 0 and expiry > 0 then
           local t, level, earliest = present, full, soonest
+          if expiry % 1 ~= mark then
+            last, stored = in_tick(mark, expiry % 1, last, stored)
+            stored, expiry = math.floor(stored), expiry - expiry % 1 + mark
+          end
           -- A level out of bounds is clamped.
           if stored < empty then
             stored = empty
@@ -49,7 +54,7 @@ if steps[84] then -- 'T'
           if after ~= level then
             local needed = earliest + (full - after) * unit_ms
             if expiry < needed then
-              expiry = renew(slot, needed, expiry)
+              expiry = renew(slot, needed, expiry) + mark
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then

@@ -24,7 +24,7 @@ pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
 pub use token_bucket::TokenBucket;
 
-use crate::time::Span;
+use crate::time::{Span, Tick};
 use definition::Definition;
 
 /// What one algorithm is, besides its arithmetic.
@@ -227,6 +227,8 @@ pub enum State {
         last: u64,
         /// The level at that tick, in units: a token is as many units as the window has ticks. Negative: debt.
         level: i64,
+        /// The tick: that of the limit which wrote the state. A limit of another amount may have another.
+        tick: Tick,
     },
     /// Of [`LeakyBucket`].
     Queue {
@@ -234,6 +236,8 @@ pub enum State {
         last: u64,
         /// The backlog at that tick, in units: a hit is as many units as the window has ticks.
         backlog: u64,
+        /// The tick: that of the limit which wrote the state. A limit of another amount may have another.
+        tick: Tick,
     },
 }
 

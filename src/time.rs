@@ -136,6 +136,12 @@ impl Tick {
         span.0.div_ceil(self.micros())
     }
 
+    /// The factor and the divisor that turn a number of ticks of `other` into ticks of this length; one of them is 1.
+    #[must_use]
+    pub const fn ratio(self, other: Self) -> (u64, u64) {
+        (10_u64.pow(other.0.saturating_sub(self.0) as u32), 10_u64.pow(self.0.saturating_sub(other.0) as u32))
+    }
+
     /// The tick that an instant is in. It stands still from the year 2255 on, so that sums of ticks never overflow.
     #[must_use]
     pub fn at(self, now: Micros) -> u64 {

@@ -60,9 +60,7 @@ pub(super) trait Definition: Copy {
     }
 
     /// See [`Algorithm::write_key_suffix`].
-    fn write_key_suffix(&self, out: &mut Vec<u8>) {
-        write_tick(self.tick(), out);
-    }
+    fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
 
     /// See [`Algorithm::script_parameters`].
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS];
@@ -73,7 +71,7 @@ pub(super) trait Definition: Copy {
     }
 
     /// See [`Algorithm::state_of_row`].
-    fn state_of_row(&self, _numbers: [f64; 3]) -> Option<State> {
+    fn state_of_row(&self, _row: [f64; 4]) -> Option<State> {
         None
     }
 
@@ -86,12 +84,6 @@ pub(super) trait Definition: Copy {
     fn unpack(&self, _micros: u64, _number: u64) -> Option<State> {
         None
     }
-}
-
-/// The tick in a counter key: states in different ticks are different counters.
-pub(super) fn write_tick(tick: Tick, out: &mut Vec<u8>) {
-    out.push(b'.');
-    out.extend_from_slice(itoa::Buffer::new().format(tick.exponent()).as_bytes());
 }
 
 impl AlgorithmKind {
@@ -181,8 +173,8 @@ impl Algorithm {
         dispatch!(self, it => it.tick())
     }
 
-    /// Writes what a counter key holds behind the window: everything else that gives the state its meaning. Amounts are not in it, so that
-    /// a changed amount keeps its counters.
+    /// Writes what a counter key holds behind the window: everything else that gives the state its meaning. Amounts are not in it, nor the tick,
+    /// which follows from the amount, so that a changed amount keeps its counters.
     pub fn write_key_suffix(&self, out: &mut Vec<u8>) {
         dispatch!(self, it => it.write_key_suffix(out));
     }
@@ -199,11 +191,11 @@ impl Algorithm {
         dispatch!(self, it => it.check_parameter(max_hold))
     }
 
-    /// The state in a row of the script's reply: the numbers behind the expiry, missing ones are 0. `None`: rows of this algorithm hold the
-    /// decision and not the state.
+    /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see `lua/frame.lua`), and the numbers behind it, of which
+    /// missing ones are 0. `None`: rows of this algorithm hold the decision and not the state.
     #[must_use]
-    pub fn state_of_row(&self, numbers: [f64; 3]) -> Option<State> {
-        dispatch!(self, it => it.state_of_row(numbers))
+    pub fn state_of_row(&self, row: [f64; 4]) -> Option<State> {
+        dispatch!(self, it => it.state_of_row(row))
     }
 
     /// The state as a time in microseconds since the epoch and a number, for a store that keeps two words per key. `None`: it does not fit.

@@ -106,9 +106,6 @@ impl Definition for FixedWindow {
         Tick::FINEST
     }
 
-    /// The store appends the window's number.
-    fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
-
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
         [self.count_denied.into(), self.limit.into(), 0, 0, 0, 0]
     }

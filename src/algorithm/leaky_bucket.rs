@@ -19,7 +19,9 @@ use crate::verdict::Verdict;
 pub struct LeakyBucket {
     /// Hits per window.
     pub limit: u32,
-    /// The window in ticks; never zero.
+    /// The window.
+    pub period: Span,
+    /// The window in ticks, rounded up; never zero.
     pub window: u64,
     /// The longest delay in ticks; 0: hits are spaced strictly, and none waits.
     pub max_delay: u64,
@@ -33,13 +35,14 @@ impl LeakyBucket {
     /// The queue of these numbers. At most 2^32 - 1 hits wait, however long `max_delay` is.
     #[must_use]
     pub fn new(limit: u32, max_delay: Span, window: Span, count_denied: bool) -> Self {
+        let period = window;
         let at = |tick: Tick| {
-            let window = tick.ceil(window);
+            let window = tick.ceil(period);
             let longest = (u128::from(u32::MAX - 1) * u128::from(window)).checked_div(u128::from(limit)).unwrap_or(0);
             let max_delay = tick.floor(max_delay).min(u64::try_from(longest).unwrap_or(u64::MAX));
-            Self { limit, window, max_delay, tick, count_denied }
+            Self { limit, period, window, max_delay, tick, count_denied }
         };
-        at(ticks::finest(window, limit, |tick| u64::from(at(tick).capacity()) + u64::from(limit) + 2))
+        at(ticks::finest(period, limit, |tick| u64::from(at(tick).capacity()) + u64::from(limit) + 2))
     }
 
     /// The most hits that an empty queue takes: those whose slots are within `max_delay`.
@@ -54,9 +57,14 @@ impl LeakyBucket {
 
     /// The current backlog in units.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, u64) {
-        if let Some(&State::Queue { last, backlog }) = state
-            && let Some(clock) = Clock::resume(now, last, self.window)
-        {
+        if let Some(&State::Queue { mut last, mut backlog, tick }) = state {
+            if tick != self.tick {
+                // Rounded so that no time drains twice, and no part of a hit is lost.
+                let (factor, divisor) = self.tick.ratio(tick);
+                last = last.saturating_mul(factor).div_ceil(divisor);
+                backlog = backlog.saturating_mul(factor).div_ceil(divisor);
+            }
+            let Some(clock) = Clock::resume(now, last, self.window) else { return (Clock::fresh(now), 0) };
             let backlog = backlog.min(self.longest());
             let drained = u64::from(self.limit) * (clock.now - last).min(self.drain(backlog));
             return (clock, backlog.saturating_sub(drained));
@@ -144,7 +152,7 @@ impl Definition for LeakyBucket {
             return Step { verdict, state, keep_for: None };
         }
         let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Queue { last: clock.now, backlog: after }), keep_for: Some(keep_for) }
+        Step { verdict, state: Some(State::Queue { last: clock.now, backlog: after, tick: self.tick }), keep_for: Some(keep_for) }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
@@ -161,7 +169,7 @@ impl Definition for LeakyBucket {
     }
 
     fn window(&self) -> Span {
-        self.tick.span(self.window)
+        self.period
     }
 
     fn tick(&self) -> Tick {
@@ -173,7 +181,7 @@ impl Definition for LeakyBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, self.max_delay, 0, 0]
+        [self.count_denied.into(), self.limit.into(), self.window, self.max_delay, self.tick.exponent().into(), 0]
     }
 
     /// How many ticks the caller can be held.
@@ -181,17 +189,20 @@ impl Definition for LeakyBucket {
         self.tick.floor(max_hold).min(self.max_delay)
     }
 
-    fn state_of_row(&self, [last, backlog, _]: [f64; 3]) -> Option<State> {
-        Some(State::Queue { last: last as u64, backlog: backlog as u64 })
+    fn state_of_row(&self, [expiry, last, backlog, _]: [f64; 4]) -> Option<State> {
+        Some(State::Queue { last: last as u64, backlog: backlog as u64, tick: ticks::tick_of_expiry(expiry) })
     }
 
-    /// The last tick and the backlog.
+    /// The last tick; the backlog, and in the lowest four bits the tick's exponent.
     fn pack(&self, state: &State) -> Option<(u64, u64)> {
-        let &State::Queue { last, backlog } = state else { return None };
-        Some((last.checked_mul(self.tick.micros())?, backlog))
+        let &State::Queue { last, backlog, tick } = state else { return None };
+        let number = backlog.checked_mul(ticks::EXPONENTS.cast_unsigned())?;
+        Some((last.checked_mul(tick.micros())?, number | u64::from(tick.exponent())))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        Some(State::Queue { last: micros / self.tick.micros(), backlog: number })
+        let exponents = ticks::EXPONENTS.cast_unsigned();
+        let tick = Tick::new((number % exponents) as u8);
+        Some(State::Queue { last: micros / tick.micros(), backlog: number / exponents, tick })
     }
 }

@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 
-use super::definition::{Definition, write_tick};
+use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Micros, Span, Tick};
@@ -227,7 +227,6 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn write_key_suffix(&self, out: &mut Vec<u8>) {
-        write_tick(self.tick, out);
         for (mark, number) in [(b'.', self.interval), (b'x', self.buckets.into())] {
             out.push(mark);
             out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());

@@ -17,7 +17,9 @@ use crate::time::{Span, Tick};
 pub struct SlidingWindowCounter {
     /// Hits per window.
     pub limit: u32,
-    /// The window in ticks; never zero.
+    /// The window.
+    pub period: Span,
+    /// The window in ticks, rounded up; never zero.
     pub window: u64,
     /// The resolution of its times.
     pub tick: Tick,
@@ -41,7 +43,7 @@ impl SlidingWindowCounter {
     pub fn new(limit: u32, window: Span, count_denied: bool) -> Self {
         // When a limit is lowered, both windows may be in debt: four limits, and the hits of the check.
         let tick = ticks::finest(window, limit, |_| 3 * (u64::from(limit) + 1));
-        Self { limit, window: tick.ceil(window), tick, count_denied }
+        Self { limit, period: window, window: tick.ceil(window), tick, count_denied }
     }
 
     /// The current windows.
@@ -142,7 +144,7 @@ impl Definition for SlidingWindowCounter {
     }
 
     fn window(&self) -> Span {
-        self.tick.span(self.window)
+        self.period
     }
 
     fn tick(&self) -> Tick {
@@ -153,7 +155,7 @@ impl Definition for SlidingWindowCounter {
         [self.count_denied.into(), self.limit.into(), self.window, 0, 0, 0]
     }
 
-    fn state_of_row(&self, [window, current, previous]: [f64; 3]) -> Option<State> {
+    fn state_of_row(&self, [_, window, current, previous]: [f64; 4]) -> Option<State> {
         Some(State::Counter { window: window as u64, current: current as u64, previous: previous as u64 })
     }
 
@@ -162,11 +164,11 @@ impl Definition for SlidingWindowCounter {
         let &State::Counter { window, current, previous } = state else { return None };
         let (current, previous) = (u32::try_from(current).ok()?, u32::try_from(previous).ok()?);
         let counts = (u64::from(current) << u32::BITS) | u64::from(previous);
-        Some((window.checked_mul(self.window().micros())?, counts))
+        Some((window.checked_mul(self.period.micros())?, counts))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        let window = micros / self.window().micros();
+        let window = micros / self.period.micros();
         Some(State::Counter { window, current: number >> u32::BITS, previous: u64::from(number as u32) })
     }
 }

@@ -47,6 +47,14 @@ impl Clock {
     }
 }
 
+/// More than any tick's exponent: a state holds its tick in so many parts of another number.
+pub(super) const EXPONENTS: i64 = 16;
+
+/// The tick that the fraction of an expiry in Redis names (see `lua/frame.lua`).
+pub(super) fn tick_of_expiry(expiry: f64) -> Tick {
+    Tick::new((expiry.fract() * EXPONENTS as f64) as u8)
+}
+
 /// The outcome of a step, in ticks of the algorithm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {

@@ -18,7 +18,9 @@ pub struct TokenBucket {
     pub limit: u32,
     /// The capacity in tokens.
     pub burst: u32,
-    /// The window in ticks; never zero.
+    /// The window.
+    pub period: Span,
+    /// The window in ticks, rounded up; never zero.
     pub window: u64,
     /// The resolution of its times.
     pub tick: Tick,
@@ -32,15 +34,20 @@ impl TokenBucket {
     pub fn new(limit: u32, burst: u32, window: Span, count_denied: bool) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
         let tick = ticks::finest(window, limit, |_| u64::from(limit.max(burst)) + 1);
-        Self { limit, burst, window: tick.ceil(window), tick, count_denied }
+        Self { limit, burst, period: window, window: tick.ceil(window), tick, count_denied }
     }
 
     /// The current level in units.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, i64) {
         let full = self.full();
-        if let Some(&State::Tokens { last, level }) = state
-            && let Some(clock) = Clock::resume(now, last, self.window)
-        {
+        if let Some(&State::Tokens { mut last, mut level, tick }) = state {
+            if tick != self.tick {
+                // Rounded so that no time refills twice, and no part of a token is added.
+                let (factor, divisor) = self.tick.ratio(tick);
+                last = last.saturating_mul(factor).div_ceil(divisor);
+                level = level.saturating_mul(factor.cast_signed()).div_euclid(divisor.cast_signed());
+            }
+            let Some(clock) = Clock::resume(now, last, self.window) else { return (Clock::fresh(now), full) };
             // The state of a larger bucket may hold more.
             let level = level.clamp(-full, full);
             // The refill ends when the bucket is full, so that a long gap cannot overflow the product.
@@ -107,7 +114,7 @@ impl Definition for TokenBucket {
             return Step { verdict, state, keep_for: None };
         }
         let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Tokens { last: clock.now, level: after }), keep_for: Some(keep_for) }
+        Step { verdict, state: Some(State::Tokens { last: clock.now, level: after, tick: self.tick }), keep_for: Some(keep_for) }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
@@ -119,7 +126,7 @@ impl Definition for TokenBucket {
     }
 
     fn window(&self) -> Span {
-        self.tick.span(self.window)
+        self.period
     }
 
     fn tick(&self) -> Tick {
@@ -127,20 +134,22 @@ impl Definition for TokenBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, self.burst.into(), 0, 0]
+        [self.count_denied.into(), self.limit.into(), self.window, self.burst.into(), self.tick.exponent().into(), 0]
     }
 
-    fn state_of_row(&self, [last, level, _]: [f64; 3]) -> Option<State> {
-        Some(State::Tokens { last: last as u64, level: level as i64 })
+    fn state_of_row(&self, [expiry, last, level, _]: [f64; 4]) -> Option<State> {
+        Some(State::Tokens { last: last as u64, level: level as i64, tick: ticks::tick_of_expiry(expiry) })
     }
 
-    /// The last tick and the level.
+    /// The last tick; the level, and in the lowest four bits the tick's exponent.
     fn pack(&self, state: &State) -> Option<(u64, u64)> {
-        let &State::Tokens { last, level } = state else { return None };
-        Some((last.checked_mul(self.tick.micros())?, level.cast_unsigned()))
+        let &State::Tokens { last, level, tick } = state else { return None };
+        let number = level.checked_mul(ticks::EXPONENTS)?.cast_unsigned();
+        Some((last.checked_mul(tick.micros())?, number | u64::from(tick.exponent())))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        Some(State::Tokens { last: micros / self.tick.micros(), level: number.cast_signed() })
+        let tick = Tick::new((number % ticks::EXPONENTS.cast_unsigned()) as u8);
+        Some(State::Tokens { last: micros / tick.micros(), level: number.cast_signed().div_euclid(ticks::EXPONENTS), tick })
     }
 }

@@ -1,5 +1,5 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, run on the pure step of each algorithm and on the memory store, and `tests/vectors/all_or_none.txt`;
-//! `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms' definitions.
+//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt` and `changed_amounts.txt`, run on the pure step of each algorithm and on the memory
+//! store; `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms' definitions.
 
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::plan::{AllOrNone, Check, Checks, Modes};
@@ -14,14 +14,14 @@ const START: u64 = 1_800_057_600_000_000;
 /// One line of a table: a sequence of checks on one key.
 pub struct Sequence {
     pub name: String,
-    pub algorithm: Algorithm,
     pub modes: Modes,
     pub commit: Commit,
     pub asks: Vec<Ask>,
 }
 
-/// One request of a line: the hits of its checks, and the verdicts that the line expects.
+/// One request of a line: the limit at this time, the hits of its checks, and the verdicts that the line expects.
 pub struct Ask {
+    pub algorithm: Algorithm,
     pub at: Arrival,
     pub hits: Vec<i64>,
     pub expected: Vec<Expected>,
@@ -30,7 +30,7 @@ pub struct Ask {
 impl Sequence {
     /// The checks of a request on the one key of the line.
     pub fn checks(&self, key: &str, ask: &Ask) -> Checks {
-        let check = |&hits: &i64| (key.as_bytes(), Check::new(self.algorithm, hits, self.modes));
+        let check = |&hits: &i64| (key.as_bytes(), Check::new(ask.algorithm, hits, self.modes));
         let mut checks = Checks::of(ask.hits.iter().map(check));
         checks.commit = self.commit;
         checks
@@ -84,6 +84,7 @@ pub fn tables() -> Vec<Sequence> {
         table(AlgorithmKind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
         table(AlgorithmKind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/all_or_none.txt")),
+        table(AlgorithmKind::FixedWindow, include_str!("../vectors/changed_amounts.txt")),
     ]
     .into_iter()
     .flat_map(|table| {
@@ -101,7 +102,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     let multiplier: u64 = window.strip_suffix('s').expect("seconds").parse().expect("a window");
     let (unit, unit_multiplier) =
         if multiplier.is_multiple_of(31_536_000) { (Unit::Year, multiplier / 31_536_000) } else { (Unit::Second, multiplier) };
-    let rate = Rate {
+    let mut rate = Rate {
         requests_per_unit: requests.parse().expect("a limit"),
         unit,
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
@@ -126,24 +127,29 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             (other, _) => panic!("no option: {other}"),
         }
     }
-    let algorithm = Algorithm::try_new(&rate, &options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"));
+    let made = |rate: &Rate| Algorithm::try_new(rate, &options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"));
+    let mut algorithm = made(&rate);
     let mut expected = expected.split(',').map(|text| answer(text.trim()));
     let mut now = START;
     let mut asks = Vec::new();
     for word in hits.split_whitespace() {
-        match word.strip_prefix('@') {
-            Some(time) => now = START.checked_add_signed(micros(time)).expect("a time"),
-            None => {
+        match (word.strip_prefix('@'), word.strip_prefix("limit=")) {
+            (Some(time), _) => now = START.checked_add_signed(micros(time)).expect("a time"),
+            (_, Some(amount)) => {
+                rate.requests_per_unit = amount.parse().expect("a limit");
+                algorithm = made(&rate);
+            }
+            (None, None) => {
                 let hits: Vec<i64> =
                     word.split('+').map(|hits| if hits == "max" { i64::MAX } else { hits.parse().expect("hits") }).collect();
                 let expected: Vec<Expected> = expected.by_ref().take(hits.len()).collect();
                 assert_eq!(hits.len(), expected.len(), "as many answers as hits: {line}");
-                asks.push(Ask { at: Arrival { now: Micros(now), max_hold }, hits, expected });
+                asks.push(Ask { algorithm, at: Arrival { now: Micros(now), max_hold }, hits, expected });
             }
         }
     }
     assert!(expected.next().is_none() && !asks.is_empty(), "as many answers as hits: {line}");
-    Sequence { name: format!("{:?}: {name}", options.kind), algorithm, modes, commit, asks }
+    Sequence { name: format!("{:?}: {name}", options.kind), modes, commit, asks }
 }
 
 fn answer(text: &str) -> Expected {

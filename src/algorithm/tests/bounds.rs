@@ -15,6 +15,10 @@ fn level() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(i64::MIN), Just(i64::MAX), Just(-(1 << 53)), Just(1 << 53), any::<i64>()]
 }
 
+fn tick() -> impl Strategy<Value = Tick> {
+    prop_oneof![Just(Tick::FINEST), (0..=12_u8).prop_map(Tick::new)]
+}
+
 fn state() -> impl Strategy<Value = Option<State>> {
     let ring = (number(), prop::collection::vec(number(), 0..120)).prop_map(|(last, counts)| Ring { last, counts: counts.into() });
     let entry = (number(), number()).prop_map(|(tick, total)| Entry { tick, total });
@@ -23,8 +27,8 @@ fn state() -> impl Strategy<Value = Option<State>> {
         Just(None),
         (number(), number()).prop_map(|(window, count)| Some(State::FixedWindow { window, count })),
         (number(), number(), number()).prop_map(|(window, current, previous)| Some(State::Counter { window, current, previous })),
-        (number(), level()).prop_map(|(last, level)| Some(State::Tokens { last, level })),
-        (number(), number()).prop_map(|(last, backlog)| Some(State::Queue { last, backlog })),
+        (number(), level(), tick()).prop_map(|(last, level, tick)| Some(State::Tokens { last, level, tick })),
+        (number(), number(), tick()).prop_map(|(last, backlog, tick)| Some(State::Queue { last, backlog, tick })),
         ring.prop_map(|ring| Some(State::Buckets(Box::new(ring)))),
         log.prop_map(|log| Some(State::Log(Box::new(log)))),
     ]

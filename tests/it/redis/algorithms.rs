@@ -1,4 +1,4 @@
-//! The tables in `tests/vectors/algorithms/*.txt` and `tests/vectors/all_or_none.txt`, run through the script inside Redis at given times.
+//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt` and `changed_amounts.txt`, run through the script inside Redis at given times.
 
 use weir::store::redis::ScriptRef;
 
@@ -12,7 +12,7 @@ fn the_script_matches_the_tables() {
     let mut connection = server.connection();
     for (number, sequence) in tables().into_iter().enumerate() {
         let is_back = sequence.asks.windows(2).any(|pair| pair[1].at.now < pair[0].at.now);
-        if matches!(sequence.algorithm, Algorithm::FixedWindow(_)) && is_back {
+        if matches!(sequence.asks[0].algorithm, Algorithm::FixedWindow(_)) && is_back {
             // In Redis each window has its own key, numbered by an estimate of Redis's clock that does not go back at once.
             continue;
         }

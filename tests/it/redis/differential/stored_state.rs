@@ -8,24 +8,11 @@ use weir::time::Micros;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stored {
     Text(String),
-    /// The numbers after the expiry.
+    /// The tick in the fraction of the expiry, and the numbers after it.
     Packed(Vec<i64>),
     /// The newest tick or bucket, and the hits of each tick or bucket that has any.
     Log(Option<u64>, Vec<(u64, u64)>),
     Unreadable(Vec<u8>),
-}
-
-/// The window in microseconds.
-pub fn window(limit: &Algorithm) -> u64 {
-    let tick = limit.tick().micros();
-    match limit {
-        Algorithm::FixedWindow(fixed) => fixed.window.micros(),
-        Algorithm::SlidingWindowLog(log) => log.window * tick,
-        Algorithm::SlidingWindowCounter(counter) => counter.window * tick,
-        Algorithm::SlidingWindowBuckets(buckets) => buckets.window * tick,
-        Algorithm::TokenBucket(token) => token.window * tick,
-        Algorithm::LeakyBucket(leaky) => leaky.window * tick,
-    }
 }
 
 /// The part of a key that differs between algorithms and windows.
@@ -38,7 +25,7 @@ pub fn tag(limit: &Algorithm) -> String {
         Algorithm::TokenBucket(_) => "tb".to_owned(),
         Algorithm::LeakyBucket(_) => "lb".to_owned(),
     };
-    format!("{name}.{}.{}", window(limit), limit.tick().micros())
+    format!("{name}.{}", limit.window().micros())
 }
 
 /// The key's name in Redis.
@@ -53,10 +40,10 @@ pub fn key(checks: &Checks, check: &Check, now: Micros) -> Vec<u8> {
 pub fn of_state(state: &State) -> Stored {
     match state {
         State::FixedWindow { count, .. } => Stored::Text(count.to_string()),
-        State::Tokens { last, level } => Stored::Packed(vec![last.cast_signed(), *level]),
-        State::Queue { last, backlog } => Stored::Packed(vec![last.cast_signed(), backlog.cast_signed()]),
+        State::Tokens { last, level, tick } => Stored::Packed(vec![tick.exponent().into(), last.cast_signed(), *level]),
+        State::Queue { last, backlog, tick } => Stored::Packed(vec![tick.exponent().into(), last.cast_signed(), backlog.cast_signed()]),
         State::Counter { window, current, previous } => {
-            Stored::Packed([window, current, previous].map(|number| number.cast_signed()).to_vec())
+            Stored::Packed([&0, window, current, previous].map(|number| number.cast_signed()).to_vec())
         }
         State::Log(log) => {
             let mut before = log.before;
@@ -80,8 +67,10 @@ pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
     match (std::str::from_utf8(text), like) {
         (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Unreadable(text.to_vec())),
         (_, Some(Stored::Packed(_))) if text.len().is_multiple_of(8) => {
-            let number = |eight: &[u8; 8]| f64::from_le_bytes(*eight) as i64;
-            Stored::Packed(text.as_chunks().0.iter().skip(1).map(number).collect())
+            let number = |eight: &[u8; 8]| f64::from_le_bytes(*eight);
+            let mut numbers: Vec<f64> = text.as_chunks().0.iter().map(number).collect();
+            numbers[0] = numbers[0].fract() * 16.0;
+            Stored::Packed(numbers.into_iter().map(|number| number as i64).collect())
         }
         (Ok(text), _) => Stored::Text(text.to_owned()),
         _ => Stored::Unreadable(text.to_vec()),

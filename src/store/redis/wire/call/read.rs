@@ -201,7 +201,7 @@ fn read_row(algorithm: &Algorithm, row: &[u8]) -> Option<CheckRow> {
         return Some(CheckRow::Failed(usize::try_from(integer(-first)?).ok()?));
     }
     // The script takes any whole numbers for a state and clamps them, and so do the steps.
-    let Some(state) = algorithm.state_of_row([second, third, number().unwrap_or_default()]) else {
+    let Some(state) = algorithm.state_of_row([first, second, third, number().unwrap_or_default()]) else {
         let count = |number| u64::try_from(integer(number)?).ok();
         return Some(CheckRow::Decided { used: count(first)?, reset: count(second)?, retry: integer(third)? });
     };
