@@ -22,6 +22,7 @@ use tonic_health::ServingStatus;
 use crate::background;
 use crate::health::{Health, Status};
 use crate::http::{self, Pages};
+use crate::limiter::outages;
 use crate::live::{Live, files};
 use crate::metrics::{Core, Metrics, families};
 use crate::rls::Rls;
@@ -128,6 +129,12 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics)));
+    let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
+    if !deployments.is_empty() {
+        let metrics = Arc::clone(&metrics);
+        let log = |line: outages::Line| line.log();
+        tokio::spawn(outages::watch(deployments, move || metrics.policy_answers(), outages::Options::default(), log));
+    }
     if conditions.may_change() {
         tokio::spawn(conditions.report(health.clone()));
     }

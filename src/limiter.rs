@@ -1,10 +1,13 @@
 //! Decides the checks of a request: first by the denial cache, then by the store within the caller's deadline, then by the failure policies. Last it
 //! holds the request if a shaper delays it.
 //!
+//! `outages` logs when the store fails and what the failure policies answered meanwhile; no request waits for it.
+//!
 //! The store knows none of the others. A check that the denial cache answers is not sent to the store.
 
 pub mod denial_cache;
 pub mod failure_policies;
+pub mod outages;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,6 +23,7 @@ use tonic::Code;
 
 pub use cells::Core;
 pub use families::Sample;
+pub use process::PolicyAnswers;
 pub use tallies::Tallies;
 
 use crate::rules::Rules;
@@ -120,6 +121,12 @@ impl Metrics {
     /// Counts a request that was over a limit, and allowed because the process is in shadow mode.
     pub fn global_shadow(&self, core: Core) {
         self.process.count(core, process::Count::GlobalShadow);
+    }
+
+    /// The checks that failure policies answered since the start.
+    #[must_use]
+    pub fn policy_answers(&self) -> PolicyAnswers {
+        self.process.policy_answers()
     }
 
     /// Counts a caught panic.

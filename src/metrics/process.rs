@@ -70,6 +70,32 @@ static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
     (&families::DENIAL_CACHE_ANSWERS, None),
 ];
 
+/// Checks that failure policies answered, by policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyAnswers {
+    /// `error`: their requests failed.
+    pub failed: u64,
+    /// `allow`.
+    pub allowed: u64,
+    /// `deny`.
+    pub denied: u64,
+    /// `local`.
+    pub counted_locally: u64,
+}
+
+impl PolicyAnswers {
+    /// Those since `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            failed: self.failed.saturating_sub(earlier.failed),
+            allowed: self.allowed.saturating_sub(earlier.allowed),
+            denied: self.denied.saturating_sub(earlier.denied),
+            counted_locally: self.counted_locally.saturating_sub(earlier.counted_locally),
+        }
+    }
+}
+
 /// The counters, with one row per core.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -85,6 +111,17 @@ impl Process {
 
     pub(super) fn count(&self, core: Core, count: Count) {
         self.counts.add(core, count as usize, 1);
+    }
+
+    pub(super) fn policy_answers(&self) -> PolicyAnswers {
+        let counts = self.counts.sums();
+        let of = |count: Count| counts[count as usize];
+        PolicyAnswers {
+            failed: of(Count::OutageError),
+            allowed: of(Count::OutageAllow),
+            denied: of(Count::OutageDeny),
+            counted_locally: of(Count::OutageLocal),
+        }
     }
 
     pub(super) fn request(&self, core: Core, status: Code, took: Duration) {

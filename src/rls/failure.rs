@@ -3,6 +3,7 @@
 use tonic::Status;
 
 use super::decode::InvalidRequest;
+use crate::store::Redis;
 use crate::verdict::StoreError;
 
 /// Why a request gets no response.
@@ -27,7 +28,7 @@ impl From<Failure> for Status {
         match failure {
             Failure::InvalidRequest(error) => Self::invalid_argument(error.to_string()),
             Failure::NoRules => Self::unavailable("no rate limit configuration loaded"),
-            Failure::Store(error) => Self::unavailable(format!("rate limit store: {error}")),
+            Failure::Store(error) => Self::unavailable(format!("{}; on_store_failure is error", Redis::text_for_callers(error))),
         }
     }
 }

@@ -28,10 +28,11 @@ use tokio::time::{Duration, Instant, sleep, timeout_at};
 pub use self::connection::options::{
     Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions, Secret, Tls, TlsError, TlsFiles, Topology,
 };
+pub use self::error::Failure;
 use self::lanes::Lanes;
 pub use self::monitor::supervisor::supervise;
 pub use self::topology::counters::Counts;
-pub use self::topology::deployment::{ConnectionCounts, Deployment, Server};
+pub use self::topology::deployment::{ConnectionCounts, Deployment, FailingServer, Server};
 use self::topology::node::Node;
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
 use self::wire::batch::{Work, WorkReply};
@@ -130,6 +131,12 @@ impl Redis {
     #[must_use]
     pub fn connections(&self) -> ConnectionCounts {
         self.deployment().connections()
+    }
+
+    /// What the caller of a request that failed with this error may read. It names neither addresses nor settings.
+    #[must_use]
+    pub fn text_for_callers(error: StoreError) -> &'static str {
+        error::for_callers(error)
     }
 
     fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
@@ -284,7 +291,7 @@ impl Store for Redis {
         for (index, error) in picked.iter().filter_map(|&index| Some((index, answers.checks[index.0].err()?))) {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;
-                deployment.error_counters().record(error::name(error), None);
+                deployment.error_counters().record(error::name(error));
                 if matches!(error, StoreError::Unknown(_)) {
                     deployment.record_unknown_outcome();
                 }

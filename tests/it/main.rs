@@ -19,6 +19,7 @@ mod house;
 mod http;
 mod instructions;
 mod metrics;
+mod outages;
 mod plots;
 mod redis;
 mod reload;

@@ -7,19 +7,18 @@
 //! because it may repeat what Weir sent, which may have been a password.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bb8_redis::redis::ServerError;
-use tokio::time::{Duration, Instant};
 
 use crate::breaker::Why;
 use crate::verdict::StoreError;
 
-/// The shortest time between two warnings about errors of the same name.
-const WARNING_INTERVAL: Duration = Duration::from_secs(1);
-
 /// No reply before the deadline. The command did not run if no byte of it was sent.
 pub(crate) const TIMEOUT: &str = "timeout";
+/// The host name has no address, or no DNS server answers in time.
+pub(crate) const DNS: &str = "dns";
 /// No connection could be made.
 pub(crate) const CONNECT: &str = "connect";
 /// A connection could not be made in time.
@@ -75,12 +74,41 @@ const MISSING_PERMISSION: &str = "the Redis user needs the commands MULTI, EXEC,
 const CLUSTER_NODE: &str =
     "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow";
 
-const REFUSED_LOGIN: &str = "Redis refuses the user name or password: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
+const REFUSED_LOGIN: &str = "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
 
 const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
 
 /// An error that the table does not know.
 pub(crate) const SERVER_ERROR: &str = "server_error";
+
+/// Why a server cannot be used, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The name of the error, as in metrics.
+    pub error: &'static str,
+    /// The message of the operating system or of TLS, or a hint by Weir; never text of the server.
+    pub cause: Option<Arc<str>>,
+}
+
+impl Failure {
+    /// An error without a further cause.
+    #[must_use]
+    pub const fn new(error: &'static str) -> Self {
+        Self { error, cause: None }
+    }
+
+    /// What the error means, and the remedy.
+    #[must_use]
+    pub fn meaning(&self) -> &'static str {
+        meaning(self.error)
+    }
+}
+
+impl From<&ConnectError> for Failure {
+    fn from(error: &ConnectError) -> Self {
+        Self { error: error.name, cause: error.cause.as_deref().map(Arc::from) }
+    }
+}
 
 /// Why an attempt to connect failed.
 #[derive(Debug)]
@@ -89,6 +117,14 @@ pub(crate) struct ConnectError {
     pub(crate) name: &'static str,
     /// For the log: the message of the operating system or of TLS, or a hint by Weir; never text of the server.
     pub(crate) cause: Option<String>,
+}
+
+impl ConnectError {
+    /// The same error, with the address of the one of several servers in its cause.
+    pub(crate) fn of(self, server: &impl fmt::Display) -> Self {
+        let cause = self.cause.map_or_else(|| server.to_string(), |cause| format!("{server}: {cause}"));
+        Self { cause: Some(cause), ..self }
+    }
 }
 
 impl From<StoreError> for ConnectError {
@@ -139,7 +175,7 @@ const fn config(mut kind: ErrorKind) -> ErrorKind {
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// The first row that matches counts.
-static KINDS: [ErrorKind; 43] = [
+static KINDS: [ErrorKind; 45] = [
     // Error replies of a server.
     kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know the script although its text was sent"),
     kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data set, and will answer when it is loaded"),
@@ -162,6 +198,8 @@ static KINDS: [ErrorKind; 43] = [
     config(kind("NOPERM", "", NO_PERMISSION, NotExecuted, MISSING_PERMISSION)),
     // Raised inside a script, which may have written before with a command that is permitted.
     config(kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MISSING_PERMISSION)),
+    // The same since Redis 7.2.
+    config(kind("ERR", "ACL failure in script", NO_PERMISSION, Unknown, MISSING_PERMISSION)),
     config(kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs")),
     config(kind("ERR", "cluster support disabled", "no_cluster", NotExecuted, "this Redis is no cluster: set REDIS_TYPE=single")),
     config(kind(
@@ -191,6 +229,13 @@ static KINDS: [ErrorKind; 43] = [
     kind("ERR", "would overflow", OVERFLOW, Data, "a counter has the largest value that Redis can count to"),
     // Errors that Weir notices itself; no server sends an empty code.
     kind("", TIMEOUT, TIMEOUT, Unknown, "Redis did not answer in time"),
+    kind(
+        "",
+        DNS,
+        DNS,
+        NotExecuted,
+        "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses",
+    ),
     kind("", CONNECT, CONNECT, NotExecuted, "no connection to Redis: check that it runs and that REDIS_URL is right"),
     kind("", CONNECT_TIMEOUT, CONNECT_TIMEOUT, NotExecuted, "no connection to Redis in time: Redis hangs, or the network drops packets"),
     kind("", IO, IO, Unknown, "a connection to Redis broke"),
@@ -290,44 +335,60 @@ pub(crate) fn meaning(name: &str) -> &'static str {
     KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.meaning)
 }
 
-/// Counts errors by name, and logs a warning for each name at most once per second.
+/// What the caller of a request that failed with this error may read: no address, no setting and no text of the server.
+pub(crate) fn for_callers(error: StoreError) -> &'static str {
+    match name(error) {
+        _ if matches!(error, Data(_)) => "a counter in Redis cannot be read",
+        CONNECT | DNS | IO | IDLE_CLOSED | NO_PRIMARY | TLS | TLS_CERTIFICATE | PROTOCOL | "maxclients" => "Redis cannot be reached",
+        TIMEOUT | CONNECT_TIMEOUT | LATE | "busy" => "Redis did not answer in time",
+        QUEUE_FULL => "Redis is too slow for this load",
+        "loading" => "Redis is loading its data",
+        AUTH | NO_PERMISSION | UNSUPPORTED | DATABASE | "no_cluster" | "denied" => "Redis refuses the requests of Weir",
+        "oom" | "misconf" | "noreplicas" | READONLY | "masterdown" => "Redis refuses writes",
+        CLUSTER_DOWN | MOVED | ASK | TRY_AGAIN | "crossslot" => "the Redis cluster has no server for the counter",
+        _ => "Redis answered with an error",
+    }
+}
+
+/// Counts errors by name. It logs nothing: `limiter::outages` reads the counts for the log.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);
 
 #[derive(Debug, Default)]
 struct ErrorCounter {
     count: u64,
-    warned_at: Option<Instant>,
-    /// The count at the last warning.
-    warned_count: u64,
+    /// Of the latest such error that had one.
+    cause: Option<Arc<str>>,
 }
 
 impl ErrorCounters {
-    /// Counts an error. `cause` is for the log, and must not contain anything that Weir sent.
-    pub(crate) fn record(&self, name: &'static str, cause: Option<&str>) {
-        let now = Instant::now();
-        let times = {
-            let mut error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let counter = error_counters.entry(name).or_default();
-            counter.count += 1;
-            if counter.warned_at.is_some_and(|at| now.saturating_duration_since(at) < WARNING_INTERVAL) {
-                return;
-            }
-            counter.warned_at = Some(now);
-            counter.count - std::mem::replace(&mut counter.warned_count, counter.count)
-        };
-        tracing::warn!(error = name, times, cause, "Redis: {}", meaning(name));
+    /// Counts an error.
+    pub(crate) fn record(&self, name: &'static str) {
+        self.with_counter(name, |counter| counter.count += 1);
     }
 
     /// Counts a failed attempt to connect.
     pub(crate) fn record_failed_connect(&self, error: &ConnectError) {
-        self.record(error.name, error.cause.as_deref());
+        self.with_counter(error.name, |counter| {
+            counter.count += 1;
+            counter.cause = error.cause.as_deref().map(Arc::from);
+        });
+    }
+
+    fn with_counter(&self, name: &'static str, change: impl FnOnce(&mut ErrorCounter)) {
+        change(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default());
     }
 
     /// All counts since the start, by name.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         error_counters.iter().map(|(&name, counter)| (name, counter.count)).collect()
+    }
+
+    /// All counts since the start, each with the cause of the latest such error.
+    pub(crate) fn failures(&self) -> Vec<(Failure, u64)> {
+        let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        error_counters.iter().map(|(&error, counter)| (Failure { error, cause: counter.cause.clone() }, counter.count)).collect()
     }
 }
 
@@ -356,6 +417,15 @@ mod tests {
                 NotExecuted("auth"),
             ),
             ("NOPERM this user has no permissions to run the 'incrby' command", NotExecuted("noperm")),
+            (
+                // Redis 7.0, and 7.2 and newer.
+                "ERR The user executing the script can't run this command or subcommand script: 5f, on @user_script:1.",
+                Unknown("noperm"),
+            ),
+            (
+                "ERR ACL failure in script: User weir has no permissions to run the 'get' command script: 5f, on @user_script:1.",
+                Unknown("noperm"),
+            ),
             ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", NotExecuted("unsupported")),
             ("ERR max number of clients reached", NotExecuted("maxclients")),
             ("ERR DB index is out of range", NotExecuted("database")),
@@ -403,12 +473,16 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_counted_while_no_warning_is_logged() {
+    fn errors_are_counted_with_their_latest_cause() {
         let error_counters = ErrorCounters::default();
         for _ in 0..1_000 {
-            error_counters.record(IO, None);
+            error_counters.record(IO);
         }
-        error_counters.record(TIMEOUT, Some("late"));
-        assert_eq!(error_counters.counts(), [(IO, 1_000), (TIMEOUT, 1)]);
+        for cause in ["first", "second"] {
+            error_counters.record_failed_connect(&ConnectError { name: CONNECT, cause: Some(cause.to_owned()) });
+        }
+        assert_eq!(error_counters.counts(), [(CONNECT, 2), (IO, 1_000)]);
+        let connect = Failure { error: CONNECT, cause: Some("second".into()) };
+        assert_eq!(error_counters.failures(), [(connect, 2), (Failure::new(IO), 1_000)]);
     }
 }

@@ -254,7 +254,7 @@ async fn health_follows_redis_only_when_asked() {
         assert_eq!(asks(&mut other).await, Err(Code::Unavailable));
     }
     assert!(began.elapsed() < Duration::from_secs(5), "200 answers took {:?}", began.elapsed());
-    following.wait_for_log("Redis cannot").await;
+    following.wait_for_log("Redis outage").await;
     // Long enough for the waits between attempts to grow.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(following.metric(&series("weir_redis_up", &url, "")), Some(0.0));

@@ -47,16 +47,15 @@ pub(crate) struct Opened {
     pub(crate) time: Micros,
 }
 
-/// Connects to `address` and performs the handshake, within `options.connect_timeout`.
+/// Connects to `address` and performs the handshake, within `options.connect_timeout`; a little longer only to find out why TLS fails.
 ///
 /// # Errors
 /// The name of the error, and its cause if the log may show it. The server's text is not part of it.
 pub(crate) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
-    let error = match timeout_at(deadline, handshake(address, options, purpose, deadline)).await {
-        Ok(Ok(opened)) => return Ok(opened),
-        Ok(Err(error)) => error,
-        Err(_) => ConnectError { name: error::CONNECT_TIMEOUT, cause: None },
+    let error = match handshake(address, options, purpose, deadline).await {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
     };
     // The certificate files may have been replaced. The next attempt uses the new ones.
     if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name) {
@@ -66,8 +65,10 @@ pub(crate) async fn open(address: &Address, options: &Options, purpose: Purpose)
 }
 
 async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, ConnectError> {
+    let in_time = |_| ConnectError { name: error::CONNECT_TIMEOUT, cause: None };
     let login = purpose.login(options);
-    let credentials = login.read().await.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
+    let credentials = timeout_at(deadline, login.read()).await.map_err(in_time)?;
+    let credentials = credentials.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
     let mut connection = Connection::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
     let mut steps = Vec::new();
     let out = connection.outgoing();
@@ -101,16 +102,17 @@ async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadl
         out.end();
         steps.push(error::UNSUPPORTED);
     }
-    // `open` ends the handshake at `deadline`. This later one keeps the two timeouts from racing.
-    if let Err(error) = connection.query(deadline + options.connect_timeout).await {
+    // The later deadline keeps the two timeouts from racing.
+    let answered = timeout_at(deadline, connection.query(deadline + options.connect_timeout)).await.map_err(in_time)?;
+    if let Err(error) = answered.map(drop) {
         // A server that has too many clients sends an error reply and closes the connection.
         return Err(match first_error(&steps, connection.replies()) {
-            Some(name) => ConnectError { name, cause: None },
+            Some((name, _)) => ConnectError { name, cause: None },
             None => explain_failure(&mut connection, error::name(error), options),
         });
     }
-    if let Some(name) = first_error(&steps, connection.replies()) {
-        let cause = (name == error::AUTH).then(|| credentials_sent(login).to_owned());
+    if let Some((name, reply)) = first_error(&steps, connection.replies()) {
+        let cause = (name == error::AUTH).then(|| refused_login(login, reply));
         return Err(ConnectError { name, cause });
     }
     let time = match connection.replies().last() {
@@ -122,8 +124,8 @@ async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadl
     Ok(Opened { connection, time })
 }
 
-/// The error of a connection that failed during the handshake, with a hint if only one side may speak TLS.
-fn explain_failure(connection: &mut Connection, name: &'static str, options: &Options) -> ConnectError {
+/// The error of a connection that failed before it had any reply, with a hint if only one side may speak TLS.
+pub(crate) fn explain_failure(connection: &mut Connection, name: &'static str, options: &Options) -> ConnectError {
     match (name, connection.take_cause()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
             ConnectError { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
@@ -134,12 +136,27 @@ fn explain_failure(connection: &mut Connection, name: &'static str, options: &Op
             match explained {
                 ConnectError { name: error::IO, cause } => {
                     let cause = cause.unwrap_or_else(|| "Redis closed the connection".to_owned());
-                    ConnectError { name, cause: Some(format!("{cause}, during the handshake; {hint}")) }
+                    ConnectError { name, cause: Some(format!("{cause} before it replied; {hint}")) }
                 }
                 tls => tls,
             }
         }
+        // Without a password the handshake may send nothing that needs one.
+        (error::AUTH, _) if options.login.password.is_none() => {
+            ConnectError { name, cause: Some(refused_login(&options.login, &Value::Nil)) }
+        }
         (name, cause) => ConnectError { name, cause: cause.map(|cause| cause.to_string()) },
+    }
+}
+
+/// Why a login was refused, without the text of the server.
+fn refused_login(login: &Login, reply: &Value) -> String {
+    let text = if let Value::ServerError(error) = reply { error.details().unwrap_or_default() } else { "" };
+    let sent = credentials_sent(login);
+    match login.password {
+        None => format!("Redis wants a password, and {sent}"),
+        Some(_) if text.contains("without any password") => format!("Redis has no password for the user `default`, and {sent}"),
+        Some(_) => format!("the user name or the password is wrong: {sent}"),
     }
 }
 
@@ -157,9 +174,9 @@ fn credentials_sent(login: &Login) -> &'static str {
 /// The name of the handshake's step that asks for the server's role. It is no error name.
 const ROLE: &str = "role";
 
-/// The name of the first error among the replies to the steps of the handshake.
-fn first_error(steps: &[&'static str], replies: &[Value]) -> Option<&'static str> {
-    steps.iter().zip(replies).find_map(|(&step, reply)| step_error(step, reply))
+/// The name of the first error among the replies to the steps of the handshake, and that reply.
+fn first_error<'r>(steps: &[&'static str], replies: &'r [Value]) -> Option<(&'static str, &'r Value)> {
+    steps.iter().zip(replies).find_map(|(&step, reply)| Some((step_error(step, reply)?, reply)))
 }
 
 /// The name of the error in the reply to `step`, if it holds one. `step` is the name for errors that have none of their own.

@@ -4,6 +4,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
@@ -25,6 +26,9 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Time between two TCP keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Time beyond the deadline of a connection whose TLS handshake got no answer, to find out whether the port speaks plaintext.
+const PLAINTEXT_TEST: Duration = Duration::from_millis(100);
+
 /// Time for one address of a host name before the next address is tried; the last one has the time that is left.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(50);
 
@@ -41,8 +45,9 @@ pub(crate) const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 pub(crate) const SPEAKS_TLS: &str = "the port speaks TLS: set REDIS_TLS=true, or write rediss:// in REDIS_URL";
 pub(crate) const MAY_SPEAK_TLS: &str = "if the port speaks TLS, set REDIS_TLS=true, or write rediss:// in REDIS_URL";
 pub(crate) const MAY_WANT_A_CERTIFICATE: &str = "Redis may want another client certificate (REDIS_TLS_CLIENT_CERT)";
-const NO_HANDSHAKE: &str = "Redis accepted the connection but does not answer the TLS handshake: it hangs, or the port does not speak TLS";
-const NOT_TLS: &str = "the reply is not TLS: write a port that speaks TLS, or switch TLS off";
+const NO_HANDSHAKE: &str = "Redis accepted the connection but does not answer the TLS handshake: it hangs";
+const NOT_TLS: &str = "the port does not speak TLS: write a port that does, or switch TLS off (REDIS_TLS, rediss:// in REDIS_URL)";
+const NO_DNS: &str = "no DNS server answered in time";
 
 /// An open stream to Redis.
 #[derive(Debug)]
@@ -55,22 +60,22 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `address`, and performs the TLS handshake if `tls` is given. The caller limits the whole to `deadline`; here it is needed to
-    /// tell a slow TLS handshake from a slow connect.
+    /// Connects to `address`, and performs the TLS handshake if `tls` is given, by `deadline`. Only to find out why a TLS handshake got no answer
+    /// it takes [`PLAINTEXT_TEST`] longer.
     ///
     /// # Errors
     /// The name and the cause of the failure.
     pub(crate) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, ConnectError> {
         #[cfg(test)]
         if let Some(connecting) = super::simulated::connect() {
-            return connecting.await.map(Self::Simulated).map_err(|cause| connect_error(error::CONNECT, &cause));
+            return by(deadline, connecting).await.map(Self::Simulated);
         }
-        let (host, stream) = match address {
-            Address::Unix(path) => {
-                return UnixStream::connect(path).await.map(Self::Unix).map_err(|cause| connect_error(error::CONNECT, &cause));
-            }
-            Address::Tcp { host, port } => (host, connect_tcp(host, *port).await.map_err(|cause| connect_error(error::CONNECT, &cause))?),
+        let (host, port) = match address {
+            Address::Unix(path) => return by(deadline, UnixStream::connect(path)).await.map(Self::Unix),
+            Address::Tcp { host, port } => (host, *port),
         };
+        let addresses = resolve(host, port, deadline).await?;
+        let stream = by(deadline, connect_tcp(&addresses)).await?;
         let Some(tls) = tls else { return Ok(Self::Tcp(stream)) };
         let invalid_name = |_| ConnectError {
             name: error::TLS,
@@ -80,7 +85,11 @@ impl Socket {
         match timeout_at(deadline, TlsConnector::from(tls.config()).connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Self::Tls(Box::new(stream))),
             Ok(Err(cause)) => Err(connect_error(error::CONNECT, &cause)),
-            Err(_) => Err(ConnectError { name: error::CONNECT_TIMEOUT, cause: Some(NO_HANDSHAKE.to_owned()) }),
+            // Redis waits for the end of a line, which the first message of TLS does not have.
+            Err(_) => Err(match timeout_at(deadline + PLAINTEXT_TEST, speaks_plaintext(&addresses)).await {
+                Ok(true) => ConnectError { name: error::TLS, cause: Some(NOT_TLS.to_owned()) },
+                Ok(false) | Err(_) => ConnectError { name: error::CONNECT_TIMEOUT, cause: Some(NO_HANDSHAKE.to_owned()) },
+            }),
         }
     }
 
@@ -143,10 +152,40 @@ impl Socket {
     }
 }
 
-/// Connects to the first address of `host` that accepts, in the resolver's order, one attempt at a time.
-async fn connect_to_any(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
-    let mut last_error = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+/// The result of `connecting`, if it comes by `deadline`.
+async fn by<T>(deadline: Instant, connecting: impl Future<Output = io::Result<T>>) -> Result<T, ConnectError> {
+    match timeout_at(deadline, connecting).await {
+        Ok(connected) => connected.map_err(|cause| connect_error(error::CONNECT, &cause)),
+        Err(_) => Err(ConnectError { name: error::CONNECT_TIMEOUT, cause: None }),
+    }
+}
+
+/// The addresses of `host`, of which there is at least one.
+async fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, ConnectError> {
+    let failed = |cause: String| ConnectError { name: error::DNS, cause: Some(format!("{host}: {cause}")) };
+    match timeout_at(deadline, lookup_host((host, port))).await {
+        Ok(Ok(addresses)) => Some(addresses.collect::<Vec<_>>())
+            .filter(|addresses| !addresses.is_empty())
+            .ok_or_else(|| failed("the name has no address".to_owned())),
+        Ok(Err(cause)) => Err(failed(cause.to_string())),
+        Err(_) => Err(failed(NO_DNS.to_owned())),
+    }
+}
+
+/// Whether the server answers a PING in plaintext: with PONG, or with an error.
+async fn speaks_plaintext(addresses: &[SocketAddr]) -> bool {
+    let mut byte = [0];
+    let asked = async {
+        let mut stream = connect_to_any(addresses).await?;
+        stream.write_all(b"PING\r\n").await?;
+        stream.read_exact(&mut byte).await
+    };
+    asked.await.is_ok() && matches!(byte, [b'+' | b'-'])
+}
+
+/// Connects to the first address that accepts, in the resolver's order, one attempt at a time.
+async fn connect_to_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut last_error = io::ErrorKind::AddrNotAvailable.into();
     for (index, address) in addresses.iter().enumerate() {
         let connected = if index + 1 < addresses.len() {
             timeout_at(Instant::now() + NEXT_ADDRESS_AFTER, TcpStream::connect(address))
@@ -163,8 +202,8 @@ async fn connect_to_any(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last_error)
 }
 
-async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = connect_to_any(host, port).await?;
+async fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let stream = connect_to_any(addresses).await?;
     // A batch is one write, and then waits for its replies. Nagle's algorithm would only delay it.
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);

@@ -250,7 +250,7 @@ impl bb8::ErrorSink<PoolError> for ErrorSink {
     fn sink(&self, error: PoolError) {
         match error {
             PoolError::ConnectFailed(error) => self.0.error_counters().record_failed_connect(&error),
-            PoolError::ClosedByServer => self.0.error_counters().record(error::IDLE_CLOSED, None),
+            PoolError::ClosedByServer => self.0.error_counters().record(error::IDLE_CLOSED),
             PoolError::NotReusable => {}
         }
     }

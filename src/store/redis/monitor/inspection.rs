@@ -17,7 +17,7 @@ use super::queries::{CommandError, FULL_COVERAGE, Query, SAVE, STOPS_WRITES, che
 use crate::breaker::Why;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
-use crate::store::redis::error;
+use crate::store::redis::error::{self, Failure};
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::{Location, Node};
 use crate::store::redis::topology::slot_map::SlotMap;
@@ -88,8 +88,8 @@ struct Inspector {
     failed_queries: u32,
     /// How many batches of requests the server had answered by the latest inspection.
     answered_batches: u64,
-    /// The result that was logged last: that the server answers, or the name of the error.
-    logged: Option<Result<(), &'static str>>,
+    /// Whether the log says that the server answers. `limiter::outages` logs that it does not.
+    has_answered: bool,
     facts: Facts,
 }
 
@@ -111,7 +111,7 @@ impl Inspector {
             interval: Duration::ZERO,
             failed_queries: 0,
             answered_batches: 0,
-            logged: None,
+            has_answered: false,
             facts: Facts::default(),
         }
     }
@@ -137,34 +137,30 @@ impl Inspector {
                 status.diagnostics = diagnostics::diagnose(&self.facts, &before.diagnostics);
                 if status.diagnostics.is_empty() { USUAL_INTERVAL } else { DIAGNOSTIC_INTERVAL }
             }
-            Err(name) => {
+            Err(failure) => {
                 self.probe = None;
+                let is_config = error::server_failure(StoreError::NotExecuted(failure.error)) == Some(Why::Config);
+                status.failure = Some(failure);
                 // A server that accepts no further connection (maxclients) may still answer those of requests.
                 status.is_up = node.counters.counts().batches > self.answered_batches;
-                let is_config = error::server_failure(StoreError::NotExecuted(name)) == Some(Why::Config);
                 if is_config { DIAGNOSTIC_INTERVAL } else { RETRY_INTERVAL }
             }
         };
         self.answered_batches = node.counters.counts().batches;
         self.interval = interval.mul_f64(0.75 + fastrand::f64() / 4.0);
-        self.log_changes(result.map(drop), &before, &status);
+        self.log_changes(&before, &status);
         if node.is_at(&self.location) {
             node.latest_status.store(status);
         }
     }
 
-    /// Logs one line if the result has changed, and one for each diagnostic that begins, changes or ends.
-    fn log_changes(&mut self, result: Result<(), &'static str>, before: &ServerStatus, now: &ServerStatus) {
+    /// Logs one line when the server answers for the first time, and one for each diagnostic that begins, changes or ends.
+    fn log_changes(&mut self, before: &ServerStatus, now: &ServerStatus) {
         let redis = &self.location.address;
-        match result {
-            _ if self.logged == Some(result) => {}
-            Ok(()) => {
-                let round_trip_ms = now.round_trip.map(|time| time.as_secs_f64() * 1e3);
-                tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
-            }
-            Err(name) => tracing::warn!(%redis, error = name, "Redis cannot be reached: {}", error::meaning(name)),
+        if now.failure.is_none() && !std::mem::replace(&mut self.has_answered, true) {
+            let round_trip_ms = now.round_trip.map(|time| time.as_secs_f64() * 1e3);
+            tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
         }
-        self.logged = Some(result);
         for diagnostic in now.diagnostics.iter().filter(|diagnostic| !before.diagnostics.contains(diagnostic)) {
             match diagnostic.urgency {
                 Urgency::Warning => tracing::warn!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text),
@@ -182,10 +178,11 @@ impl Inspector {
     /// it could be measured.
     ///
     /// # Errors
-    /// The name of the error, if the server cannot be reached.
-    async fn query(&mut self, deployment: &Deployment, map: &SlotMap, node: &Node) -> Result<Option<Duration>, &'static str> {
+    /// Why the server cannot be reached.
+    async fn query(&mut self, deployment: &Deployment, map: &SlotMap, node: &Node) -> Result<Option<Duration>, Failure> {
         let usable =
             self.probe.take().and_then(|mut probe| (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe));
+        let is_new = usable.is_none();
         let mut probe = match usable {
             Some(probe) => probe,
             None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect).await {
@@ -195,10 +192,15 @@ impl Inspector {
                     self.facts.missing = MissingAccess { denied: vec!["SELECT"], ..MissingAccess::default() };
                     return Ok(None);
                 }
-                Err(error) => return Err(error.name),
+                Err(error) => return Err(Failure::from(&error)),
             },
         };
-        let (round_trip, missing) = self.measure_round_trip(&mut probe.connection).await?;
+        let measured = self.measure_round_trip(&mut probe.connection).await;
+        let (round_trip, missing) = measured.map_err(|name| match name {
+            // The handshake may have sent nothing.
+            name if is_new => Failure::from(&handshake::explain_failure(&mut probe.connection, name, node.options())),
+            name => Failure::new(name),
+        })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.
         let checks_access = !probe.checked_access || !missing.is_empty() || !self.facts.missing.is_empty();
         // Without EXEC the connection stays within the transaction and queues all further commands.

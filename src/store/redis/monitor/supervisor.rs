@@ -92,7 +92,7 @@ async fn probe_and_record(
         None => (None, Ok(())),
     };
     if let Err((_, name)) = result {
-        deployment.error_counters().record(name, None);
+        deployment.error_counters().record(name);
     }
     node.record_probe(result);
     (node.id, connection)

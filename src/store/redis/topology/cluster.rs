@@ -40,7 +40,7 @@ pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
         match query_nodes(deployment, seeds).await {
             Ok(ranges) => deployment.update_slots(&ranges),
             Err(error) => {
-                deployment.error_counters().record_failed_connect(&error);
+                deployment.record_failed_discovery(&error);
                 deployment.finish_discovery();
             }
         }
@@ -87,7 +87,7 @@ async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotR
     for address in &candidates {
         match query_node(deployment, address).await {
             // A node that was reset and has not joined the cluster again has no slots.
-            Ok(ranges) if ranges.is_empty() => error = ConnectError { name: error::CLUSTER_DOWN, cause: None },
+            Ok(ranges) if ranges.is_empty() => error = ConnectError { name: error::CLUSTER_DOWN, cause: None }.of(address),
             Ok(ranges) => {
                 usable_replies += 1;
                 if best.as_ref().is_none_or(|best| slot_count(best) < slot_count(&ranges)) {
@@ -97,7 +97,7 @@ async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotR
                     break;
                 }
             }
-            Err(latest) => error = latest,
+            Err(latest) => error = latest.of(address),
         }
     }
     best.ok_or(error)

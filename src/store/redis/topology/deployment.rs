@@ -5,8 +5,8 @@
 //! addresses.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ use super::status::ServerStatus;
 use crate::breaker::{State, Transitions};
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
-use crate::store::redis::error::ErrorCounters;
+use crate::store::redis::error::{ConnectError, ErrorCounters, Failure};
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::Slot;
 
@@ -36,6 +36,17 @@ pub struct Deployment {
     /// Wakes the supervisor when a circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
     request_counters: RequestCounters,
+    /// Why the latest attempt to find the servers failed.
+    failed_discovery: Mutex<Option<Failure>>,
+}
+
+/// A server that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingServer {
+    /// `host:port` or the path of a socket; the Redis of the settings while no server of it is known.
+    pub server: String,
+    /// Why.
+    pub failure: Failure,
 }
 
 /// Counters of whole requests, since the start.
@@ -90,6 +101,7 @@ impl Deployment {
             map_invalidated: Notify::new(),
             circuit_opened,
             request_counters: RequestCounters::default(),
+            failed_discovery: Mutex::default(),
         })
     }
 
@@ -120,6 +132,40 @@ impl Deployment {
             status: node.latest_status.load(),
         };
         self.map.load().nodes.iter().map(server).collect()
+    }
+
+    /// The servers that cannot be used.
+    #[must_use]
+    pub fn failing_servers(&self) -> Vec<FailingServer> {
+        let map = self.map.load();
+        let failing = |node: &Arc<Node>| {
+            let server = node.location()?.address.to_string();
+            Some(FailingServer { server, failure: node.failure()? })
+        };
+        let mut all: Vec<FailingServer> = map.nodes.iter().filter_map(failing).collect();
+        let is_found = map.nodes.iter().any(|node| node.location().is_some());
+        // At the start the servers are sought, which is no failure yet.
+        if let Some(failure) = self.failed_discovery().clone().filter(|_| !is_found) {
+            all.push(FailingServer { server: self.options.topology.to_string(), failure });
+        }
+        all
+    }
+
+    /// All errors since the start, each with its number and the cause of the latest one, for the log.
+    #[must_use]
+    pub fn failures(&self) -> Vec<(Failure, u64)> {
+        self.error_counters.failures()
+    }
+
+    /// Counts a failed attempt to find the servers.
+    pub(crate) fn record_failed_discovery(&self, error: &ConnectError) {
+        self.error_counters.record_failed_connect(error);
+        *self.failed_discovery() = Some(Failure::from(error));
+    }
+
+    fn failed_discovery(&self) -> MutexGuard<'_, Option<Failure>> {
+        // The value is replaced as a whole.
+        self.failed_discovery.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether every server has an address and a circuit that is not open. `false` while no server is known.

@@ -18,7 +18,7 @@ use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
-use crate::store::redis::error::{self, ConnectError, ErrorCounters};
+use crate::store::redis::error::{self, ConnectError, ErrorCounters, Failure};
 use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::batch::WorkReply;
 use crate::time::Micros;
@@ -71,6 +71,8 @@ struct Circuit {
     breaker: Breaker,
     /// The name of the latest error.
     reason: &'static str,
+    /// Why the latest attempt to connect failed.
+    failed_connect: Option<Failure>,
 }
 
 /// The connections of all threads to the server.
@@ -135,7 +137,11 @@ impl Node {
             located: Notify::new(),
             clock: Clock::new(),
             created_at: Instant::now(),
-            circuit: Mutex::new(Circuit { breaker: Breaker::new(breaker::Options::default()), reason: error::NO_PRIMARY }),
+            circuit: Mutex::new(Circuit {
+                breaker: Breaker::new(breaker::Options::default()),
+                reason: error::NO_PRIMARY,
+                failed_connect: None,
+            }),
             is_closed: AtomicBool::new(true),
             circuit_opened: Arc::clone(circuit_opened),
             error_counters: Arc::clone(error_counters),
@@ -196,7 +202,8 @@ impl Node {
     /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else the error of the handshake.
     pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
         let location = self.wait_for_location().await.ok_or(ConnectError { name: error::NO_PRIMARY, cause: None })?;
-        let opened = handshake::open(&location.address, &self.options, self.purpose).await?;
+        let opened = handshake::open(&location.address, &self.options, self.purpose).await;
+        let opened = opened.inspect_err(|error| self.circuit().failed_connect = Some(error.into()))?;
         if !self.is_at(&location) {
             // The connection leads to the old primary.
             return Err(ConnectError { name: error::READONLY, cause: None });
@@ -317,34 +324,44 @@ impl Node {
         })
     }
 
+    /// Why the server cannot be used: its circuit is not closed, or it did not answer the latest inspection. `None` if it can, and while it has
+    /// no address.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.location()?;
+        let status = self.latest_status.load();
+        let inspected = status.failure.as_ref().filter(|_| !status.is_up);
+        if self.state() == breaker::State::Closed {
+            return inspected.cloned();
+        }
+        let circuit = self.circuit();
+        match circuit.reason {
+            // An attempt to connect tells more than a connection that broke.
+            error::IO | error::TIMEOUT => inspected.cloned().or_else(|| Some(Failure::new(circuit.reason))),
+            reason => {
+                let known = [circuit.failed_connect.as_ref(), inspected].into_iter().flatten().find(|failure| failure.error == reason);
+                Some(known.cloned().unwrap_or(Failure::new(reason)))
+            }
+        }
+    }
+
     /// How often the circuit breaker changed its state.
     pub(crate) fn transitions(&self) -> breaker::Transitions {
         self.circuit().breaker.transitions()
     }
 
-    /// Runs `call` on the circuit at the present time. Logs when the circuit opens or closes, and wakes the supervisor when it opens.
+    /// Runs `call` on the circuit at the present time. Wakes the supervisor when the circuit opens. `limiter::outages` logs its state.
     fn with_circuit<T>(&self, call: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
         let now = Micros(u64::try_from(self.created_at.elapsed().as_micros()).unwrap_or(u64::MAX));
-        let (result, before, after, reason) = {
+        let (result, before, after) = {
             let mut circuit = self.circuit();
             let before = circuit.breaker.state();
             let result = call(&mut circuit, now);
             let after = circuit.breaker.state();
             self.is_closed.store(after == breaker::State::Closed, Ordering::Relaxed);
-            (result, before, after, circuit.reason)
+            (result, before, after)
         };
-        match (before, after) {
-            (breaker::State::Open, breaker::State::Open) | (_, breaker::State::Ramp { .. }) => {}
-            (_, breaker::State::Open) => {
-                let redis = self.location().map(|location| location.address.to_string());
-                tracing::warn!(redis, error = reason, "Redis is unavailable: on_store_failure answers for its limits until probes succeed");
-                self.circuit_opened.notify_one();
-            }
-            (breaker::State::Closed, breaker::State::Closed) => {}
-            (_, breaker::State::Closed) => {
-                let redis = self.location().map(|location| location.address.to_string());
-                tracing::info!(redis, "Redis is available again");
-            }
+        if before != breaker::State::Open && after == breaker::State::Open {
+            self.circuit_opened.notify_one();
         }
         result
     }

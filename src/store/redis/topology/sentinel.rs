@@ -82,7 +82,7 @@ impl SentinelClient<'_> {
             if let Err(error) = self.follow_until_error().await {
                 // The last report may be out of date.
                 self.reports.replace(self.index, None, None);
-                self.deployment.error_counters().record_failed_connect(&error);
+                self.deployment.record_failed_discovery(&error.of(self.address));
             }
             sleep(RETRY_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         }
@@ -141,7 +141,8 @@ impl SentinelClient<'_> {
     /// Replaces this Sentinel's report, and moves the node to the primary that counts now. `None` counts as the error `no_primary`.
     fn update_primary(&self, report: Option<&PrimaryReport>) {
         if report.is_none() {
-            self.deployment.error_counters().record(error::NO_PRIMARY, None);
+            let cause = Some(format!("this Sentinel does not know the name {}", self.master));
+            self.deployment.record_failed_discovery(&ConnectError { name: error::NO_PRIMARY, cause }.of(self.address));
         }
         for node in &self.deployment.map().nodes {
             let location = node.location();

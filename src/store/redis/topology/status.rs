@@ -9,6 +9,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::time::Duration;
 
+use crate::store::redis::error::Failure;
+
 /// The longest name in a server's text that is kept, in bytes.
 const MAX_NAME_LEN: usize = 32;
 
@@ -17,6 +19,8 @@ const MAX_NAME_LEN: usize = 32;
 pub struct ServerStatus {
     /// Whether the server answered. `false` before the first inspection.
     pub is_up: bool,
+    /// Why the latest inspection could not reach the server.
+    pub failure: Option<Failure>,
     /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the server did not answer.
     pub round_trip: Option<Duration>,
     /// How far the server's clock is ahead of the wall clock of this machine, in microseconds; `None` if it is unknown.
