@@ -10,7 +10,9 @@ mod serve;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::settings::SettingError;
+use crate::rules::compile::Problem;
+use crate::settings::{self, SettingError};
+use crate::telemetry;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -43,17 +45,22 @@ const USAGE_ERROR: u8 = 2;
 /// Runs the command in `arguments`, whose first one is the name of the program.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(with_default_command(arguments)) {
+    let arguments = with_default_command(arguments);
+    // Only the service writes a log.
+    let serves = arguments.get(1).is_some_and(|command| command == "serve");
+    let format = if serves { settings::log_format_of(&arguments) } else { telemetry::Format::Text };
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) => return exit_code(help_or_error(&error)),
+        Err(error) => return exit_code(help_or_error(&error, format), format),
     };
-    exit_code(match cli.command {
+    let result = match cli.command {
         Command::Serve(flags) => serve::run(*flags),
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
         Command::Health(health) => health::run(&health),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
-    })
+    };
+    exit_code(result, format)
 }
 
 /// Arguments that clap cannot refuse.
@@ -61,10 +68,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 #[error("{0}")]
 struct UsageError(String);
 
-/// The exit code of a command; an error is printed as one line. A setting that cannot be used is an invalid argument too.
-fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
+/// Limit files without which a service does not start, with their problems.
+#[derive(Debug, thiserror::Error)]
+#[error("the limit files cannot be used; `weir check` checks them without a start")]
+struct UnusableLimits(Vec<Problem>);
+
+/// The exit code of a command; an error is printed as one line, and problems of files as one each, in the format of compilers. A setting that
+/// cannot be used is an invalid argument too.
+fn exit_code(result: anyhow::Result<ExitCode>, format: telemetry::Format) -> ExitCode {
     result.unwrap_or_else(|error| {
-        print::error(format_args!("weir: {error:#}"));
+        let problems = error.downcast_ref::<UnusableLimits>().map_or(&[][..], |unusable| &unusable.0);
+        print::failure(format, &format!("{error:#}"), problems);
         if error.is::<UsageError>() || error.is::<SettingError>() { ExitCode::from(USAGE_ERROR) } else { ExitCode::FAILURE }
     })
 }
@@ -81,7 +95,7 @@ fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<Os
 }
 
 /// Prints help as it is, and an error of the arguments as one line.
-fn help_or_error(error: &clap::Error) -> anyhow::Result<ExitCode> {
+fn help_or_error(error: &clap::Error, format: telemetry::Format) -> anyhow::Result<ExitCode> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let help = error.render();
         if print::has_colours() {
@@ -101,7 +115,7 @@ fn help_or_error(error: &clap::Error) -> anyhow::Result<ExitCode> {
         Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => format!("; did you mean `{}`?", nearest.join("` or `")),
         _ => "; see `weir --help` and `weir COMMAND --help`".to_owned(),
     };
-    print::error(format_args!("weir: {message}{remedy}"));
+    print::failure(format, &format!("{message}{remedy}"), &[]);
     Ok(ExitCode::from(USAGE_ERROR))
 }
 

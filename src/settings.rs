@@ -8,6 +8,7 @@ mod parse;
 mod redis;
 mod reference;
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -219,6 +220,21 @@ fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, SettingError
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     resolved.ok_or_else(|| SettingError(format!("{name}: `{host}` is not an address of this machine; write 0.0.0.0, :: or 127.0.0.1")))
+}
+
+/// The format of log lines that these arguments of `weir serve` and the environment ask for, for an error of the arguments themselves. Text where
+/// they ask for none.
+#[expect(clippy::disallowed_methods, reason = "arguments that cannot be parsed do not give the variable")]
+pub fn log_format_of(arguments: &[OsString]) -> Format {
+    const FLAG: &str = "--log-format";
+    let texts: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    let beside = |index: usize| texts.get(index + 1).map(ToString::to_string);
+    let flag = texts.iter().enumerate().rev().find_map(|(index, text)| match text.strip_prefix(FLAG)? {
+        "" => beside(index),
+        rest => rest.strip_prefix('=').map(str::to_owned),
+    });
+    let written = flag.or_else(|| std::env::var("LOG_FORMAT").ok()).unwrap_or_default();
+    log_format(&written).unwrap_or(Format::Text)
 }
 
 fn log_format(text: &str) -> Result<Format, SettingError> {

@@ -50,6 +50,12 @@ impl Logs {
     }
 }
 
+/// An error as one line of the log in JSON, for errors before the log is started or after it has ended. `problems` are its details.
+#[must_use]
+pub fn json_error(message: &str, problems: &[String]) -> String {
+    lines::json_error(message, problems)
+}
+
 /// Lines that wait for the reader of stderr at most.
 const MAX_QUEUED_LINES: usize = 8_192;
 

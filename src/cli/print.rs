@@ -6,6 +6,12 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::rules::compile::Problem;
+use crate::telemetry;
+
+/// Problems in a line of JSON; `weir check` shows them all.
+const MAX_PROBLEMS: usize = 50;
+
 /// Who reads the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
@@ -45,6 +51,16 @@ pub(super) fn out(text: impl Display) -> anyhow::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("stdout cannot be written"),
     }
+}
+
+/// Writes an error of the command to stderr, after a line for each of its problems. As JSON it is one line with all of them.
+pub(super) fn failure(format: telemetry::Format, message: &str, problems: &[Problem]) {
+    if format == telemetry::Format::Json {
+        let problems: Vec<_> = problems.iter().take(MAX_PROBLEMS).map(ToString::to_string).collect();
+        return error(telemetry::json_error(&format!("weir cannot start: {message}"), &problems));
+    }
+    problems.iter().for_each(error);
+    error(format_args!("weir: {message}"));
 }
 
 /// Writes a line to stderr. An error is ignored: it could not be printed either.

@@ -51,6 +51,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
     }
 }
 
+/// A line as [`Json`] writes it, without a newline.
+pub(super) fn json_error(message: &str, problems: &[String]) -> String {
+    let mut time = String::new();
+    // Writing to a string does not fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    let problems = if problems.is_empty() { String::new() } else { format!(",\"problems\":{}", Value::from(problems)) };
+    format!("{{\"@timestamp\":{},\"level\":\"error\",\"@message\":{}{problems}}}", Value::from(time), Value::from(message))
+}
+
 /// The colour of a level, as the parameter of ECMA-48's SGR.
 const fn colour(level: Level) -> Option<u8> {
     match level {
@@ -206,6 +215,17 @@ mod tests {
             tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
         });
         assert_eq!(after_time(&line), "  WARN bad\\r\\n\\u{202e}news file=\"a b\\\".yaml\" line=3 empty=\"\" raw=x\\ny\\u{1b}[2J\n");
+    }
+
+    #[test]
+    fn an_error_without_a_log_is_the_same_json() {
+        for problems in [Vec::new(), vec!["a\"\n".to_owned(), "b".to_owned()]] {
+            let line = json_error("it\n\"fails\"", &problems);
+            assert!(!line.contains('\n') && line.starts_with("{\"@timestamp\":\"20"), "{line}");
+            let value: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!((&value["level"], &value["@message"]), (&Value::from("error"), &Value::from("it\n\"fails\"")));
+            assert_eq!(value.get("problems").cloned(), (!problems.is_empty()).then(|| Value::from(problems)));
+        }
     }
 
     #[test]

@@ -75,6 +75,45 @@ fn an_error_is_one_line_and_an_exit_code() {
     assert!(stderr(&output).contains("bad.yaml:2:"), "{}", stderr(&output));
 }
 
+/// Log collectors read JSON from the first line on, also when the service does not start.
+#[test]
+fn errors_of_the_start_are_one_line_of_json_where_the_log_is() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let bad = folder.path().join("bad.yaml");
+    fs::write(&bad, "domain: d\ndescriptors:\n- kye: a\n- key: b\n  rate_limit: { unit: secnod, requests_per_unit: 1 }\n")
+        .expect("written");
+    let bad = bad.to_string_lossy();
+    let json = [("LOG_FORMAT", "json")];
+    let local = ["--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", "0"];
+    for (output, code, hint) in [
+        (weir(&["--grcp-port", "1"], &json), 2, "did you mean `--grpc-port`?"),
+        (weir(&["serve", "--grcp-port", "1"], &json), 2, "did you mean `--grpc-port`?"),
+        (weir(&["--log-format", "json", "--grpc-port", "none"], &[("LOG_FORMAT", "text")]), 2, "--grpc-port"),
+        (weir(&["--log-format=JSON"], &[("BACKEND_TYPE", "memcache")]), 2, "`redis` or in `memory`"),
+        (weir(&[], &[json[0], ("LOG_LEVEL", "=bogus=")]), 1, "=bogus="),
+        (weir(&[&local[..], &["--grpc-port", &port]].concat(), &json), 1, "stop what uses the port"),
+        (weir(&[&local[..], &["--grpc-port", "0", "--config", &bad]].concat(), &json), 1, "the limit files cannot be used"),
+    ] {
+        let text = stderr(&output);
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"))).collect();
+        let errors: Vec<_> = lines.iter().filter(|line| line["level"] == "error").collect();
+        assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{text}");
+        let error = errors[0];
+        assert!(error["@timestamp"].as_str().is_some_and(|time| time.starts_with("20")), "{text}");
+        let message = error["@message"].as_str().expect("text");
+        assert!(message.starts_with("weir cannot start: ") && message.contains(hint), "{text}");
+        let problems: Vec<_> = error["problems"].as_array().into_iter().flatten().filter_map(|problem| problem.as_str()).collect();
+        let are_listed = problems.len() >= 2 && problems.iter().all(|problem| problem.contains("bad.yaml:"));
+        assert_eq!(are_listed, message.contains("limit files"), "{text}");
+    }
+    // Other commands write no log.
+    assert!(stderr(&weir(&["hit", "-d", "d", "no-entry"], &json)).starts_with("weir: "));
+    assert!(stderr(&weir(&["--grcp-port", "1"], &[("LOG_FORMAT", "yaml")])).starts_with("weir: "));
+}
+
 #[test]
 fn help_and_version_succeed() {
     for arguments in
