@@ -4,6 +4,7 @@
 //! holds what the program runs.
 
 pub mod compile;
+pub mod diff;
 pub mod limit;
 mod source;
 mod tree;

@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use super::print;
 use crate::live::files;
+use crate::rules::Rules;
 use crate::rules::compile::{self, OneLine, Problem, Severity, SourceText};
+use crate::rules::diff::Difference;
 use crate::settings::ReadFlags;
 
 /// Characters of a line of a file that are shown below a problem.
@@ -30,6 +32,9 @@ pub(super) struct Check {
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
+    /// Folder of limit files, or one file, to compare with: print the limits that PATH adds, removes and changes
+    #[arg(long, value_name = "OLD")]
+    diff: Option<PathBuf>,
     #[command(flatten)]
     read: ReadFlags,
 }
@@ -41,11 +46,18 @@ struct Found {
     /// The numbers of limits and domains; `None` if there is an error.
     counts: Option<(usize, usize)>,
     texts: Vec<SourceText>,
+    /// `None` if there is an error.
+    rules: Option<Rules>,
     skipped: Vec<String>,
+    difference: Option<Difference>,
 }
 
 pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     let found = compile(check);
+    let found = match &check.diff {
+        Some(old) => compared(found, check, old),
+        None => found,
+    };
     print::out(match check.format {
         print::Format::Text if print::has_colours() => coloured(&found.text()),
         print::Format::Text => found.text(),
@@ -71,11 +83,38 @@ fn compile(check: &Check) -> Found {
         text.name = from_here(&check.path, &text.name);
     }
     let skipped = read.skipped.iter().map(|name| from_here(&check.path, name)).collect();
-    let (problems, counts) = match compile::compile(&read.texts, &options.compile) {
-        Ok(compiled) => (compiled.warnings, Some((compiled.rules.limits().len(), compiled.rules.domains().count()))),
+    let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
+        Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
     };
-    Found { problems, counts, texts: read.texts, skipped }
+    let counts = rules.as_ref().map(|rules| (rules.limits().len(), rules.domains().count()));
+    Found { problems, counts, texts: read.texts, skipped, rules, difference: None }
+}
+
+/// The same with the difference from the files in `old`, which only have to be good enough for a service. Their errors are added to the problems.
+fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
+    let options = check.read.options(old.to_owned(), false);
+    let mut texts = Vec::new();
+    let compiled = files::read(&options).and_then(|read| {
+        texts = read.texts;
+        compile::compile(&texts, &options.compile)
+    });
+    match (compiled, &found.rules) {
+        (Ok(old), Some(new)) => found.difference = Some(Difference::new(&old.rules, new)),
+        (Ok(_), None) => {}
+        (Err(problems), _) => {
+            for mut problem in problems {
+                problem.file = from_here(old, &problem.file);
+                found.problems.push(problem);
+            }
+            for mut text in texts {
+                text.name = from_here(old, &text.name);
+                found.texts.push(text);
+            }
+            found.counts = None;
+        }
+    }
+    found
 }
 
 /// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
@@ -109,12 +148,21 @@ impl Found {
             text += &format!("{problem}\n");
             text += &line.map(|line| excerpt(line, problem.line, problem.column)).unwrap_or_default();
         }
+        if let Some(Difference { added, removed, changed }) = &self.difference {
+            text.extend(added.iter().map(|limit| format!("added: {limit}\n")));
+            text.extend(removed.iter().map(|limit| format!("removed: {limit}\n")));
+            text.extend(changed.iter().map(|limit| format!("changed: {limit}\n")));
+        }
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
         text += &match self.counts {
             None => format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning")),
             Some((limits, domains)) => {
                 let warned = if warnings == 0 { String::new() } else { format!(", {}", counted(warnings, "warning")) };
-                format!("ok: {} in {}{warned}\n", counted(limits, "limit"), counted(domains, "domain"))
+                let compared = self.difference.as_ref().map(|Difference { added, removed, changed }| {
+                    format!("; {} added, {} removed, {} changed", added.len(), removed.len(), changed.len())
+                });
+                let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
+                format!("ok: {limits} in {domains}{warned}{}\n", compared.unwrap_or_default())
             }
         };
         text
@@ -126,6 +174,8 @@ impl Found {
         struct Report<'a> {
             problems: Vec<Entry<'a>>,
             skipped: &'a [String],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            diff: Option<&'a Difference>,
             summary: Summary,
         }
         #[derive(Serialize)]
@@ -158,7 +208,7 @@ impl Found {
         let (limits, domains) = self.counts.unzip();
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
         let summary = Summary { ok: self.counts.is_some(), errors, warnings, limits, domains };
-        print::json(&Report { problems: problems.collect(), skipped: &self.skipped, summary })
+        print::json(&Report { problems: problems.collect(), skipped: &self.skipped, diff: self.difference.as_ref(), summary })
     }
 }
 

@@ -7,6 +7,7 @@
 mod debounce;
 mod scan;
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +19,7 @@ use super::Live;
 use crate::background;
 use crate::metrics::Metrics;
 use crate::rules::compile::{self, Problem, SourceText, compile};
+use crate::rules::diff::Difference;
 use debounce::Debounce;
 use scan::{Fingerprint, LimitFile, scan};
 
@@ -30,6 +32,9 @@ const BUSY_SHARE: u32 = 10;
 
 /// The most problems of one rejected configuration that are logged; `weir check` shows them all.
 const MAX_LOGGED: usize = 50;
+
+/// Limits in a line about those that a reload added, removed or changed; `weir check --diff` shows them all.
+const MAX_LOGGED_LIMITS: usize = 10;
 
 /// Where the files are, and how they are read.
 #[derive(Clone, Debug)]
@@ -203,14 +208,35 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText], skipped: &
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
+    // The first limits are all new.
+    let difference = live.load().map(|old| Difference::new(&old.rules, &compiled.rules));
     let snapshot = live.replace(compiled.rules);
     let domains = snapshot.rules.domains().count();
     let (files, limits, generation) = (texts.len(), snapshot.rules.limits().len(), snapshot.generation);
-    tracing::info!(files, domains, limits, generation, "limits loaded");
+    let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
+    let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
+    let changed = count(|found| found.changed.len());
+    tracing::info!(files, domains, limits, generation, added, removed, changed, "limits loaded");
+    if let Some(Difference { added, removed, changed }) = &difference {
+        log_limits("added", added);
+        log_limits("removed", removed);
+        log_limits("changed", changed);
+    }
     if !skipped.is_empty() {
         tracing::info!("files without limits are skipped (a README, backup files): {}", listed(skipped));
     }
     Ok(())
+}
+
+/// Logs the first of the limits that a reload added, removed or changed.
+fn log_limits(how: &str, limits: &[impl fmt::Display]) {
+    if limits.is_empty() {
+        return;
+    }
+    let shown: Vec<_> = limits.iter().take(MAX_LOGGED_LIMITS).map(ToString::to_string).collect();
+    let more = limits.len().saturating_sub(MAX_LOGGED_LIMITS);
+    let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+    tracing::info!("limits {how}: {}{more}", shown.join("; "));
 }
 
 /// The names for one line of the log.

@@ -286,6 +286,43 @@ fn check_prints_json_for_programs() {
 }
 
 #[test]
+fn check_compares_with_other_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        fs::create_dir_all(folder.path().join(name)).expect("a folder");
+        fs::write(folder.path().join(name).join("a.yaml"), text).expect("written");
+        folder.path().join(name).to_string_lossy().into_owned()
+    };
+    let limit = |key: &str, per_day: u32| format!("- key: {key}\n  rate_limit: {{ unit: day, requests_per_unit: {per_day} }}\n");
+    let head = "domain: d\ndescriptors:\n";
+    let old = write("old", &[head, &limit("kept", 1), &limit("changed", 1), &limit("removed", 1)].concat());
+    let new = write("new", &[head, &limit("kept", 1), &limit("changed", 2), &limit("added", 1)].concat());
+    let output = weir(&["check", &new, "--diff", &old], &[]);
+    let expected = "added: d.added (1 per day)\nremoved: d.removed (1 per day)\nchanged: d.changed: rate 1 per day -> 2 per day\n\
+                    ok: 3 limits in 1 domain; 1 added, 1 removed, 1 changed\n";
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), expected.to_owned()));
+    let output = weir(&["check", &new, "--diff", &format!("{old}/a.yaml"), "--format", "json"], &[]);
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let diff = serde_json::json!({
+        "added": [{"limit": "d.added", "amount": "1 per day"}],
+        "removed": [{"limit": "d.removed", "amount": "1 per day"}],
+        "changed": [{"limit": "d.changed", "fields": [{"field": "rate", "old": "1 per day", "new": "2 per day"}]}],
+    });
+    assert_eq!(found["diff"], diff);
+    let same = weir(&["check", &new, "--diff", &new], &[]);
+    assert_eq!(stdout(&same), "ok: 3 limits in 1 domain; 0 added, 0 removed, 0 changed\n");
+    // Old files that a service would have refused cannot be compared with; those of which it warns can.
+    let broken = write("broken", "domain: d\ndescriptors:\n- kye: a\n");
+    let output = weir(&["check", &new, "--diff", &broken], &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stdout(&output).contains("broken/a.yaml:3:3: error: "), "{}", stdout(&output));
+    let tolerated = write("tolerated", "domain: d\ndescriptors:\n- key: kept\n  unit: day\n");
+    let output = weir(&["check", &new, "--strict", "--diff", &tolerated], &[]);
+    assert!(stdout(&output).ends_with("; 3 added, 0 removed, 0 changed\n"), "{}", stdout(&output));
+    assert_eq!(weir(&["check", &broken, "--diff", &new], &[]).status.code(), Some(1));
+}
+
+#[test]
 fn hit_prints_json_for_programs() {
     let service = Weir::start(support::DEMO, &[]);
     let address = service.grpc_addr().to_string();

@@ -18,6 +18,7 @@ mod hits;
 mod house;
 mod http;
 mod instructions;
+mod logs;
 mod metrics;
 mod outages;
 mod plots;

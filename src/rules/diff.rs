@@ -1,0 +1,295 @@
+//! What differs between two sets of rules: limits that were added, removed and changed.
+//!
+//! A limit is the same in both if its domain and the keys and values of its path are. The texts are for people and have no control characters;
+//! each has a bound, because files may hold long values. The order of patterns, which may decide which limit a request finds, is not compared.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde::Serialize;
+
+use super::compile::OneLine;
+use super::limit::{Level, Limit, OnStoreFailure};
+use super::{Commit, Rules};
+use crate::algorithm::Algorithm;
+use crate::time::Rate;
+
+/// Characters of a path, or of the text of a field.
+const LONGEST_TEXT: usize = 200;
+
+/// The limits of which two sets of rules differ, in the order of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Only in the new rules.
+    pub added: Vec<Named>,
+    /// Only in the old rules.
+    pub removed: Vec<Named>,
+    /// In both, with other fields.
+    pub changed: Vec<Changed>,
+}
+
+/// A limit of one of the two.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Named {
+    /// Its path.
+    pub limit: String,
+    /// Its rate and its algorithm.
+    pub amount: String,
+}
+
+/// A limit that both have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// Its path.
+    pub limit: String,
+    /// At least one.
+    pub fields: Vec<ChangedField>,
+}
+
+/// One field of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedField {
+    /// Its name in a file, or `rate`.
+    pub field: &'static str,
+    /// Its value before.
+    pub old: String,
+    /// Its value now.
+    pub new: String,
+}
+
+impl Difference {
+    /// Compares two sets of rules.
+    #[must_use]
+    pub fn new(old: &Rules, new: &Rules) -> Self {
+        let by_path: HashMap<_, &Limit> = old.limits().iter().map(|limit| (identity(limit), limit)).collect();
+        let mut difference = Self::default();
+        let mut kept = HashSet::new();
+        for limit in new.limits() {
+            let identity = identity(limit);
+            let Some(before) = by_path.get(&identity) else {
+                difference.added.push(Named::new(limit));
+                continue;
+            };
+            kept.insert(identity);
+            let fields = changed_fields((old, before), (new, limit));
+            if !fields.is_empty() {
+                difference.changed.push(Changed { limit: shown(&limit.path()), fields });
+            }
+        }
+        difference.removed = old.limits().iter().filter(|limit| !kept.contains(&identity(limit))).map(Named::new).collect();
+        difference
+    }
+
+    /// Whether no limit differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+}
+
+impl Named {
+    fn new(limit: &Limit) -> Self {
+        let mut amount = rate(limit);
+        if let Some(algorithm) = algorithm(limit).filter(|_| !matches!(limit.amount.map(|a| a.algorithm), Some(Algorithm::FixedWindow(_))))
+        {
+            amount += &format!(", {algorithm}");
+        }
+        Self { limit: shown(&limit.path()), amount }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ({})", self.limit, self.amount)
+    }
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, ChangedField { field, old, new }) in self.fields.iter().enumerate() {
+            let before = if index == 0 { format!("{}: ", self.limit) } else { ", ".to_owned() };
+            write!(out, "{before}{field} {old} -> {new}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What makes a limit the same limit.
+fn identity(limit: &Limit) -> (&str, Vec<(&str, Option<&str>)>) {
+    (&limit.domain, limit.levels.iter().map(|level| (&*level.key, level.value.as_deref())).collect())
+}
+
+fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
+    let (before, after) = (fields(old.0, old.1), fields(new.0, new.1));
+    let names = after.iter().chain(&before).map(|&(field, _)| field);
+    let value = |all: &[(&'static str, String)], name| all.iter().find(|(field, _)| *field == name).map(|(_, value)| value.clone());
+    let mut changed: Vec<ChangedField> = Vec::new();
+    for field in names {
+        let (old, new) = (value(&before, field), value(&after, field));
+        if old != new && changed.iter().all(|known| known.field != field) {
+            let text = |value: Option<String>| value.map_or_else(|| "none".to_owned(), |value| shown(&value));
+            changed.push(ChangedField { field, old: text(old), new: text(new) });
+        }
+    }
+    changed
+}
+
+/// Everything that a limit says, with the names of files. A field that the limit does not have is missing.
+fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
+    let keys = |is: fn(&Level) -> bool| {
+        let keys: Vec<_> = limit.levels.iter().filter(|level| is(level)).map(|level| &*level.key).collect();
+        Some(keys.join(", ")).filter(|keys| !keys.is_empty())
+    };
+    let flag = |is_set: bool| Some(is_set.to_string());
+    let policy = |policy| OnStoreFailure::NAMED.iter().find(|(_, known)| *known == policy).map(|(name, _)| (*name).to_owned());
+    let commit = match rules.commit(limit.domain.as_bytes()) {
+        Some(Commit::AllOrNone) => "all_or_none",
+        Some(Commit::Each) | None => "each",
+    };
+    let mut all = vec![("rate", Some(rate(limit))), ("algorithm", algorithm(limit))];
+    all.extend(limit.amount.iter().flat_map(|amount| options(&amount.algorithm)).map(|(name, value)| (name, Some(value))));
+    all.extend([
+        ("name", limit.name.as_deref().map(str::to_owned)),
+        ("shadow_mode", flag(limit.shadow_mode)),
+        ("quota_mode", flag(limit.quota_mode)),
+        ("on_store_failure", limit.on_store_failure.and_then(policy)),
+        ("commit", Some(commit.to_owned())),
+        ("replaces", Some(limit.replaces.join(", ")).filter(|names| !names.is_empty())),
+        ("detailed_metric", flag(limit.detailed_metric)),
+        ("value_to_metric", keys(|level| level.value_to_metric)),
+        ("share_threshold", keys(|level| level.share_threshold)),
+        ("metadata", limit.metadata.as_ref().map(|metadata| serde_json::Value::from(metadata.clone()).to_string())),
+    ]);
+    all.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
+}
+
+fn rate(limit: &Limit) -> String {
+    let Some(amount) = limit.amount else { return "unlimited".to_owned() };
+    let Rate { requests_per_unit, unit, unit_multiplier } = amount.rate;
+    match unit_multiplier {
+        1 => format!("{requests_per_unit} per {}", unit.name()),
+        multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),
+    }
+}
+
+fn algorithm(limit: &Limit) -> Option<String> {
+    limit.amount.map(|amount| amount.algorithm.kind().spec().name.to_owned())
+}
+
+/// The options of an algorithm, with their defaults filled in.
+fn options(algorithm: &Algorithm) -> Vec<(&'static str, String)> {
+    let (mut own, count_denied) = match algorithm {
+        Algorithm::FixedWindow(window) => (Vec::new(), window.count_denied),
+        Algorithm::SlidingWindowLog(log) => (Vec::new(), log.count_denied),
+        Algorithm::SlidingWindowCounter(counter) => (Vec::new(), counter.count_denied),
+        Algorithm::TokenBucket(bucket) => (vec![("burst", bucket.burst.to_string())], bucket.count_denied),
+        Algorithm::LeakyBucket(bucket) => (vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())], bucket.count_denied),
+        Algorithm::SlidingWindowBuckets(ring) => {
+            let span = |ticks: u64| ring.tick.span(ticks).to_string();
+            let all = [
+                ("bucket_interval", span(ring.interval)),
+                ("bucket_span", span(ring.interval.saturating_mul(ring.buckets.into()))),
+                ("subject_expiry", span(ring.expiry)),
+            ];
+            (all.to_vec(), ring.count_denied)
+        }
+    };
+    own.push(("count_denied", count_denied.to_string()));
+    own
+}
+
+/// A text of a file on one line and of bounded length.
+fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(LONGEST_TEXT).collect();
+    let more = if cut.len() < text.len() { "..." } else { "" };
+    format!("{}{more}", OneLine(&cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::compile::{self, SourceText, compile};
+
+    fn rules(text: &str) -> Rules {
+        let file = SourceText { name: "a.yaml".to_owned(), text: text.into() };
+        compile(&[file], &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}")).rules
+    }
+
+    const OLD: &str = "
+domain: d
+descriptors:
+- key: same
+  rate_limit: { unit: day, requests_per_unit: 1 }
+- key: user
+  value: alice
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: user
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+  descriptors:
+  - key: path
+    rate_limit: { unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 9 }
+- key: gone
+  rate_limit: { unit: hour, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1s }
+";
+
+    #[test]
+    fn added_removed_and_changed_limits_are_listed_in_the_order_of_the_files() {
+        let new = OLD
+            .replace(
+                "value: alice\n  rate_limit: { unit: minute, requests_per_unit: 10 }",
+                "value: alice\n  rate_limit: { unlimited: true }",
+            )
+            .replace("burst: 9", "burst: 8, on_store_failure: local")
+            .replace("gone", "new");
+        let difference = Difference::new(&rules(OLD), &rules(&new));
+        let shown = |texts: Vec<String>| texts.join("\n");
+        assert_eq!(shown(difference.added.iter().map(ToString::to_string).collect()), "d.new (2 per hour, leaky_bucket)");
+        assert_eq!(shown(difference.removed.iter().map(ToString::to_string).collect()), "d.gone (2 per hour, leaky_bucket)");
+        let changed = shown(difference.changed.iter().map(ToString::to_string).collect());
+        let expected = "d.user_alice: rate 10 per minute -> unlimited, algorithm fixed_window -> none, count_denied true -> none\n\
+                        d.user.path: burst 9 -> 8, on_store_failure none -> local";
+        assert_eq!(changed, expected);
+    }
+
+    #[test]
+    fn equal_rules_do_not_differ_and_each_field_counts() {
+        assert!(Difference::new(&rules(OLD), &rules(OLD)).is_empty());
+        let one = "domain: d\ndescriptors:\n- key: a\n  value: b*\n";
+        let limit = "  rate_limit: { unit: day, requests_per_unit: 1 }\n";
+        let with = |more: &str| rules(&format!("{one}{more}"));
+        for (more, field) in [
+            ("  rate_limit: { unit: day, requests_per_unit: 2 }\n", "rate"),
+            ("  rate_limit: { unit: day, requests_per_unit: 1, unit_multiplier: 2 }\n", "rate"),
+            ("  rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_window_log, count_denied: true }\n", "algorithm"),
+            ("  rate_limit: { unit: day, requests_per_unit: 1, count_denied: false }\n", "count_denied"),
+            ("  rate_limit: { unit: day, requests_per_unit: 1, name: n }\n", "name"),
+            ("  rate_limit: { unit: day, requests_per_unit: 1, on_store_failure: deny }\n", "on_store_failure"),
+        ] {
+            let difference = Difference::new(&with(limit), &with(more));
+            let fields: Vec<_> = difference.changed.iter().flat_map(|changed| &changed.fields).map(|changed| changed.field).collect();
+            assert_eq!(fields, [field], "{more}");
+        }
+        for (more, field) in [
+            ("  shadow_mode: true\n", "shadow_mode"),
+            ("  quota_mode: true\n", "quota_mode"),
+            ("  detailed_metric: true\n", "detailed_metric"),
+            ("  value_to_metric: true\n", "value_to_metric"),
+            ("  share_threshold: true\n", "share_threshold"),
+            ("  metadata: { team: x }\n", "metadata"),
+            ("commit: all_or_none\n", "commit"),
+        ] {
+            let difference = Difference::new(&with(limit), &with(&format!("{limit}{more}")));
+            let fields: Vec<_> = difference.changed.iter().flat_map(|changed| &changed.fields).map(|changed| changed.field).collect();
+            assert_eq!(fields, [field], "{more}");
+        }
+    }
+
+    #[test]
+    fn texts_of_files_are_bounded_and_on_one_line() {
+        let new =
+            format!("domain: d\ndescriptors:\n- key: \"a\\n{}\"\n  rate_limit: {{ unit: day, requests_per_unit: 1 }}\n", "x".repeat(1_000));
+        let difference = Difference::new(&Rules::default(), &rules(&new));
+        let text = difference.added[0].to_string();
+        assert!(text.starts_with("d.a\\nxxx") && text.ends_with("x... (1 per day)") && text.len() < 230, "{text}");
+    }
+}
