@@ -25,8 +25,8 @@ use crate::http::{self, Pages};
 use crate::limiter::outages;
 use crate::live::{Live, files};
 use crate::metrics::{Core, Metrics, families};
-use crate::rls::Rls;
 use crate::rls::respond::Framed;
+use crate::rls::{DecisionFilter, Rls};
 use crate::rules::compile::Problem;
 use crate::server::{self, Budget, GrpcHealth, Services, Workers};
 use crate::settings::Settings;
@@ -90,6 +90,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
+    }
+    if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
+        tracing::warn!("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug");
     }
     let control = Core(settings.workers);
     let metrics = Metrics::new(settings.workers + 1, settings.near_limit_ratio);

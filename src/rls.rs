@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub mod decode;
+mod decision_log;
 mod failure;
 pub mod respond;
 pub mod timeout;
@@ -19,6 +20,7 @@ use crate::limiter::Limiter;
 use crate::live::Live;
 use crate::metrics::{Core, ErrorCause, Metrics};
 use crate::plan::{self, Plan};
+pub use decision_log::DecisionFilter;
 use decode::decode;
 use failure::Failure;
 use respond::{Framed, respond};
@@ -30,6 +32,8 @@ pub struct Options {
     pub plan: plan::Options,
     /// What responses carry besides the statuses.
     pub respond: respond::Options,
+    /// The descriptors whose decisions are logged at debug level.
+    pub logged: Option<DecisionFilter>,
 }
 
 /// A handler of `ShouldRateLimit` calls, whichever transport they came by.
@@ -74,6 +78,9 @@ impl Rls {
         let plan = Plan::new(&live.rules, &ask, &self.options.plan);
         let decisions = self.limiter.decide(&plan.checks, timeout).await;
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
+        if let Some(filter) = &self.options.logged {
+            filter.log(&ask, &plan, &decisions);
+        }
         let reply = respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
         if reply.shadowed {
             self.metrics.global_shadow(self.core);

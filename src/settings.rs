@@ -134,6 +134,7 @@ impl Settings {
                     retry_after: answers.retry_after_header_enabled,
                     dynamic_metadata: answers.response_dynamic_metadata,
                 },
+                logged: flags.log_decisions,
             },
             server: server::Options {
                 sheds_load: flags.load_shedding_enabled,

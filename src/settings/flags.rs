@@ -13,6 +13,7 @@ use super::parse;
 use super::redis::RedisFlags;
 use crate::limiter::failure_policies;
 use crate::live::files;
+use crate::rls::DecisionFilter;
 use crate::rules::compile;
 use crate::rules::limit::OnStoreFailure;
 use crate::store::memory;
@@ -67,6 +68,12 @@ pub struct Flags {
     /// Format of log lines: text for people, json for log collectors
     #[arg(long, env = "LOG_FORMAT", default_value = "text", help_heading = "Process", value_name = "text|json")]
     pub(super) log_format: String,
+    /// Log each decision about these descriptors, at debug level: DOMAIN, DOMAIN,KEY or DOMAIN,KEY=VALUE
+    ///
+    /// For a domain, or its descriptors with an entry of that key, or of that key and value; several entries may follow each other. `*` is any
+    /// domain. It needs LOG_LEVEL=debug. Long keys and values are cut.
+    #[arg(long, env = "LOG_DECISIONS", value_parser = DecisionFilter::try_new, help_heading = "Process", value_name = "TEXT")]
+    pub(super) log_decisions: Option<DecisionFilter>,
     /// Time between SIGTERM and the end of connections; 0 to 1h
     ///
     /// During this time Weir is unhealthy and still answers, so that clients find another replica.

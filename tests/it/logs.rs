@@ -1,8 +1,8 @@
-//! The log of reloads.
+//! The log of reloads and, at debug level, of decisions.
 
 use serde_json::Value;
 
-use crate::support::Weir;
+use crate::support::{DEMO, Weir, descriptor, raw_call, request};
 
 /// The lines of the log as JSON whose message begins with `start`.
 fn lines(weir: &Weir, start: &str) -> Vec<Value> {
@@ -48,4 +48,61 @@ async fn a_reload_tells_which_limits_it_changed() {
     weir.wait_for_log(r#""generation":4,"added":0,"removed":0,"changed":0"#).await;
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert_eq!(lines(&weir, "limits ").len(), before + 1);
+}
+
+#[tokio::test]
+async fn decisions_of_chosen_descriptors_are_logged_at_debug_level() {
+    let weir = Weir::start(DEMO, &[("LOG_LEVEL", "debug"), ("LOG_DECISIONS", "demo,year")]);
+    let mut client = weir.client().await;
+    let forged = format!("a\", year=\"b\n\u{1b}[2J{}", "x".repeat(20_000));
+    for descriptors in [
+        vec![descriptor(&[("year", "1")])],
+        vec![descriptor(&[("other", "1")]), descriptor(&[("year", "1"), ("more", &forged)])],
+        vec![descriptor(&[("other", "1")])],
+    ] {
+        client.should_rate_limit(request("demo", descriptors)).await.expect("an answer");
+    }
+    for _ in 0..2 {
+        client.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
+    }
+    client.should_rate_limit(request("unknown", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
+    client.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")]); 100])).await.expect("an answer");
+    let eventually = crate::support::wait::eventually_async(|| (lines(&weir, "decision").len() >= 20).then_some(())).await;
+    eventually.unwrap_or_else(|| panic!("{:#?}", weir.logs()));
+    let told = lines(&weir, "decision");
+    let fields = |line: &Value| {
+        ["message", "code", "limit", "by", "remaining"].map(|name| match &line[name] {
+            _ if name == "message" => message(line).to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        })
+    };
+    let decided = |code: &str, remaining: u32| ["decision", code, "demo.year", "store", &remaining.to_string()].map(str::to_owned);
+    assert_eq!(fields(&told[0]), decided("OK", 1));
+    assert_eq!(told[0]["descriptor"], "year=\"1\"");
+    assert_eq!((message(&told[1]), &told[1]["code"]), ("decision: no limit applies", &Value::from("OK")));
+    let text = told[1]["descriptor"].as_str().expect("text");
+    assert!(
+        text.starts_with("year=\"1\", more=\"a\\\", year=\\\"b\\n\\u{1b}[2Jxxx") && text.ends_with("...\"") && text.len() < 120,
+        "{text}"
+    );
+    assert_eq!(fields(&told[2]), decided("OK", 0));
+    assert_eq!(fields(&told[3]), decided("OVER_LIMIT", 0));
+    assert!(told[3]["retry_after"].as_str().is_some_and(|time| time.ends_with('s')), "{}", told[3]);
+    assert_eq!(told.len(), 4 + 16, "a request has a bounded number of lines");
+    assert!(told.iter().all(|line| line["level"] == "debug" && line["domain"] == "demo"), "{told:#?}");
+    // A message that cannot be decoded has no decision.
+    raw_call(&weir, b"\xff").await.expect_err("malformed");
+}
+
+#[tokio::test]
+async fn without_debug_level_no_decision_is_logged_and_the_log_says_so() {
+    for environment in [&[("LOG_DECISIONS", "*")][..], &[("LOG_LEVEL", "debug")]] {
+        let weir = Weir::start(DEMO, environment);
+        weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert_eq!(lines(&weir, "decision"), [] as [Value; 0], "{environment:?}");
+        let warned = lines(&weir, "LOG_DECISIONS has no effect");
+        assert_eq!(warned.len(), usize::from(environment[0].0 == "LOG_DECISIONS"), "{environment:?}");
+    }
 }

@@ -1,0 +1,173 @@
+//! The debug lines of decisions: one for each descriptor that the setting `LOG_DECISIONS` selects.
+//!
+//! Without the setting nothing here runs. Keys and values of requests are escaped and cut, and a request writes a bounded number of lines,
+//! because clients choose them.
+
+use std::fmt::Write;
+
+use crate::ask::{Ask, Entry};
+use crate::plan::{Plan, Slot};
+use crate::verdict::{Decision, Decisions, Wait};
+
+/// Lines of one request at most.
+const MAX_LINES: usize = 16;
+/// Characters of a domain, a key or a value.
+const LONGEST_TEXT: usize = 64;
+/// Entries of a descriptor that a line shows.
+const MAX_ENTRIES: usize = 8;
+
+/// Selects the descriptors whose decisions are logged: those of a domain, with certain entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionFilter {
+    /// `None`: any.
+    domain: Option<Box<[u8]>>,
+    /// The descriptor has an entry for each of these keys, with the value if there is one.
+    entries: Vec<(Box<[u8]>, Option<Box<[u8]>>)>,
+}
+
+impl DecisionFilter {
+    /// Reads `DOMAIN`, `DOMAIN,KEY` or `DOMAIN,KEY=VALUE`, with any number of keys; `*` as the domain means all domains.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn try_new(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',').map(str::trim);
+        let domain = parts.next().unwrap_or_default();
+        let entry = |part: &str| match part.split_once('=') {
+            Some((key, value)) => (key.as_bytes().into(), Some(value.as_bytes().into())),
+            None => (part.as_bytes().into(), None),
+        };
+        let entries: Vec<(Box<[u8]>, Option<Box<[u8]>>)> = parts.map(entry).collect();
+        if domain.is_empty() || entries.iter().any(|(key, _)| key.is_empty()) {
+            return Err("write DOMAIN, DOMAIN,KEY or DOMAIN,KEY=VALUE, with * for any domain".to_owned());
+        }
+        Ok(Self { domain: (domain != "*").then(|| domain.as_bytes().into()), entries })
+    }
+
+    fn selects(&self, entries: &[Entry<'_>]) -> bool {
+        let has = |key: &[u8], value: Option<&[u8]>| {
+            entries.iter().any(|entry| entry.key == key && value.is_none_or(|value| entry.value == value))
+        };
+        self.entries.iter().all(|(key, value)| has(key, value.as_deref()))
+    }
+
+    /// Whether lines of decisions are written at the level of the log.
+    #[must_use]
+    pub fn is_logged() -> bool {
+        tracing::enabled!(tracing::Level::DEBUG)
+    }
+
+    /// Writes a line for each selected descriptor of a request.
+    pub(super) fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
+        if !Self::is_logged() || self.domain.as_ref().is_some_and(|domain| **domain != *ask.domain) {
+            return;
+        }
+        let domain = cut(ask.domain);
+        let selected = ask.descriptors().zip(&plan.slots).filter(|((_, entries), _)| self.selects(entries));
+        for ((descriptor, entries), slot) in selected.take(MAX_LINES) {
+            let (entries, hits) = (shown(entries), ask.hits(descriptor));
+            let (check, limit) = match slot {
+                Slot::Free => {
+                    let why = if plan.unknown_domain { "no file has this domain" } else { "no limit applies" };
+                    tracing::debug!(domain, descriptor = entries, hits, code = "OK", "decision: {why}");
+                    continue;
+                }
+                Slot::Unlimited(limit) => {
+                    let limit = plan.rules.limit(*limit).path();
+                    tracing::debug!(domain, descriptor = entries, hits, limit, code = "OK", "decision: unlimited");
+                    continue;
+                }
+                Slot::Checked { check, limit, .. } => (*check, *limit),
+            };
+            let limit = limit.map_or_else(|| "(request)".to_owned(), |limit| plan.rules.limit(limit).path());
+            let (decision, shadow) = (&decisions[check.0], plan.checks[check].modes.shadow);
+            let code = match decision {
+                Decision::Fails(_) => "UNAVAILABLE",
+                decision if decision.allows() => "OK",
+                _ if shadow => "OK (shadow mode)",
+                _ => "OVER_LIMIT",
+            };
+            let remaining = decision.verdict().map(|verdict| verdict.remaining);
+            let retry_after = decision.retry_after().map(|wait| match wait {
+                Wait::For(span) => span.to_string(),
+                Wait::Never => "never".to_owned(),
+            });
+            let error = decision.store_error().map(|error| error.to_string());
+            let by = source(decision);
+            tracing::debug!(domain, descriptor = entries, hits, limit, code, by, remaining, retry_after, error, "decision");
+        }
+    }
+}
+
+/// What decided.
+const fn source(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Store(_) => "store",
+        Decision::DenialCache(_) => "denial_cache",
+        Decision::Local(..) => "on_store_failure: local",
+        Decision::PolicyAllows(_) => "on_store_failure: allow",
+        Decision::PolicyRefuses(_) => "on_store_failure: deny",
+        Decision::Fails(_) => "on_store_failure: error",
+    }
+}
+
+/// The entries in Rust's notation of texts, so that a value cannot look like another entry.
+fn shown(entries: &[Entry<'_>]) -> String {
+    let mut text = String::new();
+    for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{}={:?}", cut(entry.key).escape_debug(), cut(entry.value));
+    }
+    if let Some(more @ 1..) = entries.len().checked_sub(MAX_ENTRIES) {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+/// The first characters; bytes that are not UTF-8 as U+FFFD.
+fn cut(bytes: &[u8]) -> String {
+    // A character has at most four bytes, so that this is enough for all that are kept.
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST_TEXT)]);
+    let mut kept: String = text.chars().take(LONGEST_TEXT).collect();
+    if kept.len() < bytes.len() && text.chars().count() >= LONGEST_TEXT {
+        kept.push_str("...");
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
+        Entry { key: key.as_bytes(), value: value.as_bytes() }
+    }
+
+    #[test]
+    fn a_filter_selects_by_domain_keys_and_values() {
+        let selects = |filter: &str, entries: &[Entry<'_>]| DecisionFilter::try_new(filter).expect("valid").selects(entries);
+        let entries = [entry("user", "alice"), entry("path", "/a=b")];
+        for filter in ["d", "*", "d,user", "d, user=alice", "d,path=/a=b,user"] {
+            assert!(selects(filter, &entries), "{filter}");
+        }
+        for filter in ["d,group", "d,user=bob", "d,user,group", "d,user="] {
+            assert!(!selects(filter, &entries), "{filter}");
+        }
+        for filter in ["", ",user", "d,", "d,=x"] {
+            assert!(DecisionFilter::try_new(filter).is_err(), "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn keys_and_values_are_escaped_and_cut() {
+        let long = "é".repeat(10_000);
+        let text = shown(&[entry("k", "a\", forged=\"b\n"), entry("long", &long)]);
+        let expected = format!("k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"", "é".repeat(LONGEST_TEXT));
+        assert_eq!(text, expected);
+        assert_eq!(shown(&[Entry { key: b"k", value: b"\xff" }]), "k=\"\u{fffd}\"");
+        let many = vec![entry("k", "v"); 64];
+        assert!(shown(&many).ends_with("k=\"v\" and 56 more"));
+        assert_eq!(cut("x".repeat(LONGEST_TEXT).as_bytes()), "x".repeat(LONGEST_TEXT));
+    }
+}
