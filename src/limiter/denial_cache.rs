@@ -6,6 +6,9 @@
 //! Hits that the cache refuses are not counted in the store. So limits with `count_denied` bypass the cache: their refused hits are charges. Only
 //! `fixed_window` does not, where further hits change no verdict before the window ends.
 //!
+//! What a cached refusal tells is what the store would tell. So only keys of which nothing is left before the entry ends are cached: no other client
+//! can change their numbers meanwhile. And where the wait depends on the hits, it is known for a single hit only; the store is asked for others.
+//!
 //! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set, held for the length of a look-up.
 
 use std::collections::hash_map::RandomState;
@@ -32,7 +35,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 8 MiB, for about 120,000 keys that are over their limits within one second.
+    /// 8 MiB, for about 160,000 keys that are over their limits within one second.
     fn default() -> Self {
         Self { bytes: 8 << 20 }
     }
@@ -62,19 +65,16 @@ type Set = [Entry; WAYS];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fingerprint(u64, u64);
 
-/// A refusal. Times are in microseconds since the epoch of the cache. All zero if empty.
+/// A key of which nothing is left. Times are in microseconds since the epoch of the cache. All zero if empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     key: Fingerprint,
-    /// This number of hits is refused, and every larger one.
-    hits: u64,
     /// The entry is valid before this instant.
     until: u64,
-    /// From the store's verdict: when a retry is allowed, and when the limit has recovered.
+    /// From the store's verdict: when a single hit is allowed, and when the limit has recovered.
     retry: u64,
     reset: u64,
     used: u64,
-    remaining: u32,
 }
 
 /// One per check, by its index: the cached refusal, if there is one.
@@ -112,9 +112,9 @@ impl DenialCache {
             let check = &checks[index];
             if let Ok(verdict) = &answers[index.0]
                 && !verdict.allowed
-                && is_cacheable(checks, check)
+                && is_cacheable(checks, check, verdict)
             {
-                self.insert(checks, check, verdict, began, now);
+                self.insert(checks.key(check), check, verdict, began, now);
             }
         }
         // A give-back ends the entry of its key: after the loop above, so that no refusal of the same request stays, and also if the store did not
@@ -136,16 +136,16 @@ impl DenialCache {
 
     fn find(&self, key: &[u8], check: &Check, now: Instant) -> Option<Verdict> {
         let hits = u64::try_from(check.hits).ok().filter(|&hits| hits > 0)?;
-        if bypasses(&check.algorithm) {
+        let is_never = hits > u64::from(check.algorithm.capacity());
+        if bypasses(&check.algorithm) || (hits > 1 && !is_never && !waits_alike(&check.algorithm)) {
             return None;
         }
         let (key, now) = (self.fingerprint(key, &check.algorithm), self.micros(now));
-        let entry = *self.set(key).iter().find(|entry| entry.key == key && now < entry.until && entry.hits <= hits)?;
+        let entry = *self.set(key).iter().find(|entry| entry.key == key && now < entry.until)?;
         let left = |at: u64| Span::from_micros(at.saturating_sub(now));
-        let is_never = hits > u64::from(check.algorithm.capacity());
         Some(Verdict {
             allowed: false,
-            remaining: entry.remaining,
+            remaining: 0,
             used: entry.used,
             reset_after: left(entry.reset),
             retry_after: if is_never { Wait::Never } else { Wait::For(left(entry.retry)) },
@@ -153,30 +153,24 @@ impl DenialCache {
         })
     }
 
-    fn insert(&self, checks: &Checks, check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
-        let (hits, wait) = match (&check.algorithm, verdict.retry_after) {
-            // Refused hits count: the window is over its limit to its end, for any number of hits. Not with all or none, where a refused request
-            // counts nothing.
-            (Algorithm::FixedWindow(fixed), _) if fixed.count_denied && checks.commit == Commit::Each => (1, Some(verdict.reset_after)),
-            (_, Wait::For(wait)) => (check.hits.unsigned_abs(), Some(wait)),
-            (_, Wait::Never) => (check.hits.unsigned_abs(), None),
+    fn insert(&self, key: &[u8], check: &Check, verdict: &Verdict, began: Instant, now: Instant) {
+        let wait = match verdict.retry_after {
+            _ if waits_alike(&check.algorithm) => Some(verdict.reset_after),
+            Wait::For(wait) => Some(wait),
+            Wait::Never => None,
         };
         let (began, now) = (self.micros(began), self.micros(now));
         let longest = MAX_AGE.as_micros() as u64;
         let new = Entry {
-            key: self.fingerprint(checks.key(check), &check.algorithm),
-            hits,
+            key: self.fingerprint(key, &check.algorithm),
             until: began.saturating_add(wait.map_or(longest, |wait| wait.micros().min(longest))),
             retry: now.saturating_add(wait.map_or(u64::MAX, Span::micros)),
             reset: now.saturating_add(verdict.reset_after.micros()),
             used: verdict.used,
-            remaining: verdict.remaining,
         };
         let mut set = self.set(new.key);
         if let Some(known) = set.iter_mut().find(|entry| entry.key == new.key) {
-            // Of two valid entries, the one with fewer hits refuses more.
-            let is_better = new.hits < known.hits || (new.hits == known.hits && new.until > known.until);
-            if known.until <= now || is_better {
+            if new.until > known.until {
                 *known = new;
             }
         } else if let Some(soonest) = set.iter_mut().min_by_key(|entry| entry.until) {
@@ -204,14 +198,20 @@ impl DenialCache {
     }
 }
 
-/// Whether the store would refuse the same check until the `retry_after` of its verdict, for every caller.
-fn is_cacheable(checks: &Checks, check: &Check) -> bool {
-    // A look is refused only while the key is in debt.
-    if check.hits <= 0 || bypasses(&check.algorithm) {
+/// Whether the store would refuse every hit until the `retry_after` of this verdict, for every caller.
+fn is_cacheable(checks: &Checks, check: &Check, verdict: &Verdict) -> bool {
+    // A look is refused only while the key is in debt. Fewer hits than were asked for may be allowed sooner, except in a window that has nothing left.
+    let is_for_any_hits = check.hits == 1 || (check.hits > 1 && waits_alike(&check.algorithm));
+    if !is_for_any_hits || verdict.remaining > 0 || bypasses(&check.algorithm) {
         return false;
     }
     // A refused all-or-none request counts nothing, but the verdicts of its checks are computed with the hits of earlier checks on the same key.
     checks.commit == Commit::Each || checks.iter().filter(|other| checks.key(other) == checks.key(check)).count() == 1
+}
+
+/// Whether refused hits wait for the same instant, however many they are: the end of the window.
+const fn waits_alike(algorithm: &Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow(_))
 }
 
 /// Whether the store decides every check of the limit.

@@ -19,6 +19,10 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 2, algorithm: sliding_window_log }
   - key: bucket
     rate_limit: { unit: second, unit_multiplier: 2, requests_per_unit: 1, algorithm: token_bucket }
+  - key: slow
+    rate_limit: { unit: hour, requests_per_unit: 10, algorithm: token_bucket }
+  - key: slow_log
+    rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window_log }
   - key: charged
     rate_limit: { unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true }
 ";
@@ -90,6 +94,33 @@ async fn a_cached_refusal_equals_one_of_the_store() {
     let before = decisions(&redis);
     assert_eq!(code(client, "fixed", 0).await, Code::OverLimit);
     assert_eq!(decisions(&redis) - before, 1);
+}
+
+/// Every answer of the service with the cache is that of one without it.
+#[tokio::test]
+async fn a_cached_refusal_repeats_no_old_numbers() {
+    let redis = RedisServer::start();
+    let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
+    let (cached, bare) =
+        (Weir::start(LIMITS, &environment), Weir::start(LIMITS, &[&environment[..], &[("LOCAL_CACHE_SIZE_IN_BYTES", "0")]].concat()));
+    let (cached, bare) = (&mut cached.client().await, &mut bare.client().await);
+    let numbers = |answer: &RateLimitResponse| {
+        let status = &answer.statuses[0];
+        (answer.overall_code(), status.limit_remaining, status.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds))
+    };
+    for key in ["slow", "slow_log"] {
+        // More than there is leaves something, of which another replica takes a part.
+        assert_eq!(ask(cached, key, 12).await.overall_code(), Code::OverLimit);
+        assert_eq!(ask(bare, key, 4).await.overall_code(), Code::Ok);
+        assert_eq!(ask(cached, key, 12).await.statuses[0].limit_remaining, 6, "{key}");
+        assert_eq!(ask(bare, key, 6).await.overall_code(), Code::Ok);
+        // Then nothing is left, and more hits wait for longer.
+        for hits in [1, 1, 4, 4, 12, 1] {
+            let (told, truth) = (numbers(&ask(cached, key, hits).await), numbers(&ask(bare, key, hits).await));
+            assert_eq!((told.0, told.1), (truth.0, truth.1), "{key}, {hits} hits");
+            assert!((truth.2..=truth.2 + 1).contains(&told.2), "{key}, {hits} hits: {told:?} instead of {truth:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ fn group(mut checks: Checks) -> Checks {
 }
 
 fn refusal(retry_after: Wait, reset: Span) -> Verdict {
-    Verdict { allowed: false, remaining: 3, used: 12, reset_after: reset, retry_after, delay: Span::ZERO }
+    Verdict { allowed: false, remaining: 0, used: 12, reset_after: reset, retry_after, delay: Span::ZERO }
 }
 
 /// A refusal with a wait of so many milliseconds, and a reset after twice as much.
@@ -62,13 +62,13 @@ impl DenialCache {
 #[test]
 fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() {
     let (cache, began) = (cache(), Instant::now());
-    let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 2)]);
+    let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
     cache.record(&one, &[CheckIndex(0)], &[Ok(refused_for(100))], began, began + ms(30));
     assert_eq!(cache.entries(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
     assert_eq!((verdict.retry_after, verdict.reset_after), (Wait::For(Span::from_micros(31_000)), Span::from_micros(131_000)));
-    assert_eq!((verdict.allowed, verdict.remaining), (false, 3));
+    assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
     assert_eq!(cache.knows(&one, began + ms(100)), [false]);
     assert_eq!(cache.entries(began + ms(100)), 0);
 }
@@ -77,7 +77,7 @@ fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() 
 fn no_entry_lives_longer_than_a_second() {
     let (cache, began) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::SlidingWindowLog, 10, false);
-    let (long, never) = (checks(algorithm, &[("long", 1)]), checks(algorithm, &[("never", 11)]));
+    let (long, never) = (checks(algorithm, &[("long", 1)]), checks(made(AlgorithmKind::SlidingWindowLog, 0, false), &[("never", 1)]));
     cache.record_all(&long, &[refused_for(3_600_000)], began);
     cache.record_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
     for checks in [long, never] {
@@ -86,41 +86,56 @@ fn no_entry_lives_longer_than_a_second() {
 }
 
 #[test]
-fn as_many_hits_and_more_are_refused() {
+fn a_single_hit_and_what_never_passes_are_refused_and_the_store_knows_other_waits() {
     let (cache, now) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::TokenBucket, 10, false);
     let asked = |hits| checks(algorithm, &[("a", hits)]);
-    cache.record_all(&asked(5), &[refused_for(500)], now);
-    for (hits, known) in [(1, false), (4, false), (5, true), (6, true), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
+    cache.record_all(&asked(1), &[refused_for(500)], now);
+    for (hits, known) in [(1, true), (2, false), (10, false), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
         assert_eq!(cache.knows(&asked(hits), now), [known], "{hits} hits");
     }
-    assert_eq!(cache.refused(&asked(10), now)[0].map(|verdict| verdict.retry_after), Some(Wait::For(Span::from_micros(500_000))));
+    assert_eq!(cache.refused(&asked(1), now)[0].map(|verdict| verdict.retry_after), Some(Wait::For(Span::from_micros(500_000))));
     assert_eq!(cache.refused(&asked(11), now)[0].map(|verdict| verdict.retry_after), Some(Wait::Never));
-    // Of two that hold, the one of fewer hits stays.
-    cache.record_all(&asked(3), &[refused_for(200)], now);
-    cache.record_all(&asked(7), &[refused_for(900)], now);
-    assert_eq!(cache.knows(&asked(3), now + ms(199)), [true]);
-    assert_eq!(cache.knows(&asked(7), now + ms(201)), [false]);
-    cache.record_all(&asked(7), &[refused_for(900)], now + ms(201));
-    assert_eq!(cache.knows(&asked(7), now + ms(202)), [true], "what has ended makes room");
+    // Of two, the one that holds for longer stays.
+    cache.record_all(&asked(1), &[refused_for(200)], now);
+    assert_eq!(cache.knows(&asked(1), now + ms(499)), [true]);
+    cache.record_all(&asked(1), &[refused_for(900)], now);
+    assert_eq!(cache.knows(&asked(1), now + ms(899)), [true]);
 }
 
 #[test]
-fn a_fixed_window_that_counts_denied_hits_refuses_any_number_of_hits() {
-    let (counted, other, now) = (cache(), cache(), Instant::now());
+fn refusals_that_leave_something_are_not_cached() {
+    let (cache, now) = (cache(), Instant::now());
+    let left = Verdict { remaining: 3, ..refused_for(900) };
+    for (_, kind) in AlgorithmKind::NAMED {
+        for hits in [2, 5, 11] {
+            let some = checks(made(kind, 10, false), &[(&hits.to_string(), hits)]);
+            cache.record_all(&some, &[left], now);
+            assert_eq!(cache.knows(&some, now), [false], "{kind:?}: others may take what is left");
+            // Fewer may be allowed before that many are, except in a window.
+            cache.record_all(&some, &[refused_for(900)], now);
+            assert_eq!(cache.knows(&some, now), [kind == AlgorithmKind::FixedWindow], "{kind:?}");
+        }
+    }
+    cache.record_all(&group(checks(Algorithm::FixedWindow(FIXED), &[("b", 8)])), &[left], now);
+    assert_eq!(cache.knows(&checks(Algorithm::FixedWindow(FIXED), &[("b", 8)]), now), [false]);
+}
+
+#[test]
+fn a_full_fixed_window_refuses_any_number_of_hits() {
     let asked = |algorithm, hits| checks(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
     let answer = [refusal(Wait::Never, Span::from_micros(700_000))];
-    counted.record_all(&asked(FIXED, 15), &answer, now);
-    assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(699)), [true]);
-    assert_eq!(counted.knows(&asked(FIXED, 1), now + ms(700)), [false], "the window has ended");
-    let verdict = counted.refused(&asked(FIXED, 1), now)[0].expect("refused");
-    assert_eq!(verdict.retry_after, Wait::For(Span::from_micros(700_000)));
-    // Neither one that does not, nor a group, in which a refused hit is not taken.
     let not_counted = FixedWindow { count_denied: false, ..FIXED };
-    other.record_all(&asked(not_counted, 15), &answer, now);
-    assert_eq!((other.knows(&asked(not_counted, 14), now), other.knows(&asked(not_counted, 15), now)), (vec![false], vec![true]));
-    other.record_all(&group(asked(FIXED, 15)), &answer, now);
-    assert_eq!((other.knows(&asked(FIXED, 14), now), other.knows(&asked(FIXED, 15), now)), (vec![false], vec![true]));
+    for (fixed, learned) in [(FIXED, asked(FIXED, 15)), (not_counted, asked(not_counted, 15)), (FIXED, group(asked(FIXED, 15)))] {
+        let (cache, now) = (cache(), Instant::now());
+        cache.record_all(&learned, &answer, now);
+        assert_eq!(cache.knows(&asked(fixed, 1), now + ms(699)), [true]);
+        assert_eq!(cache.knows(&asked(fixed, 1), now + ms(700)), [false], "the window has ended");
+        for (hits, wait) in [(1, Wait::For(Span::from_micros(700_000))), (10, Wait::For(Span::from_micros(700_000))), (11, Wait::Never)] {
+            let verdict = cache.refused(&asked(fixed, hits), now)[0].expect("refused");
+            assert_eq!((verdict.remaining, verdict.retry_after), (0, wait), "{hits} hits");
+        }
+    }
 }
 
 #[test]
@@ -170,7 +185,7 @@ fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
     let (cache, now) = (cache(), Instant::now());
     for (_, kind) in AlgorithmKind::NAMED {
         for count_denied in [true, false] {
-            let one = checks(made(kind, 10, count_denied), &[("a", 5)]);
+            let one = checks(made(kind, 10, count_denied), &[("a", 1)]);
             cache.record_all(&one, &[refused_for(900)], now);
             cache.record_all(&group(one.clone()), &[refused_for(900)], now);
             let known = !count_denied || kind == AlgorithmKind::FixedWindow;
@@ -189,8 +204,8 @@ fn checks_that_commit_all_or_none_are_cached_together_or_not_at_all() {
     assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [false, false]);
     assert_eq!(cache.knows(&group(asked(&[("a", 1)])), now), [true]);
     // The second of one key was refused because of the first, and neither is taken.
-    cache.record_all(&group(asked(&[("c", 6), ("c", 5)])), &[allowed, refused_for(900)], now);
-    assert_eq!(cache.knows(&asked(&[("c", 5)]), now), [false]);
+    cache.record_all(&group(asked(&[("c", 10), ("c", 1)])), &[allowed, refused_for(900)], now);
+    assert_eq!(cache.knows(&asked(&[("c", 1)]), now), [false]);
 }
 
 #[test]
@@ -238,8 +253,8 @@ impl Reference {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more, and the store has the
-    /// states that it would have without the cache. Only a fixed window that counts refused hits lacks those that the cache refused.
+    /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more, with the same numbers, and
+    /// the store has the states that it would have without the cache. Only a fixed window that counts refused hits lacks those that the cache refused.
     #[test]
     fn the_store_would_have_refused_too(
         kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u32, count_denied in any::<bool>(),
@@ -264,6 +279,12 @@ proptest! {
                     prop_assert!(!store.would_allow(check, key, hits, arrival(micros)), "{hits} of {key:?}: {verdict:?}");
                 }
                 prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
+                // Its numbers are true; times are longer by the way back from the store at most.
+                let truth = check.algorithm.step(store.0.get(*key).cloned(), arrival(micros), check.hits).verdict;
+                let is_true = |told: Span, truth: Span| truth <= told && told.micros() <= truth.micros() + 50_000;
+                prop_assert_eq!(verdict.remaining, truth.remaining);
+                prop_assert!(is_true(verdict.until_reset(), truth.until_reset()), "{:?} instead of {:?}", verdict, truth);
+                prop_assert_eq!(verdict.retry_after == Wait::Never, truth.retry_after == Wait::Never);
             }
             let (picked, cached): (Vec<_>, Vec<_>) = checks.indices().into_iter().partition(|index| known[index.0].is_none());
             if picked.is_empty() || !is_group {
