@@ -1,6 +1,7 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, named errors, and recovery from them.
 
 mod algorithms;
+mod clock_jumps;
 mod command_counts;
 mod counters;
 pub mod differential;

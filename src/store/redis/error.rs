@@ -58,7 +58,7 @@ pub(crate) const NO_PRIMARY: &str = "no_primary";
 /// A transaction was discarded (EXECABORT).
 pub(crate) const EXEC_ABORT: &str = "execabort";
 /// The script ran after the caller's deadline, and counted nothing.
-const LATE: &str = "late";
+pub(crate) const LATE: &str = "late";
 /// Too many requests wait for the server, given the time left until the deadline.
 pub(crate) const QUEUE_FULL: &str = "queue_full";
 /// The stored value is not an integer.

@@ -4,7 +4,8 @@
 //! distributes the answers, and repeats until the queue is empty. Batching needs no timer: while all lanes are busy the next batch grows, and a
 //! request that finds a lane free is sent at once. A request that was cancelled or is past its deadline is never sent.
 //!
-//! A lane never sends anything a second time, except a script that Redis did not know, and never decides what a failed request is answered.
+//! A lane never sends anything a second time, except a script that Redis did not know, or that it refused as late because its clock had jumped. It
+//! never decides what a failed request is answered.
 
 mod pool;
 
@@ -232,6 +233,14 @@ impl Inner {
             let deadline = taken.iter().map(|entry| entry.work.budget.deadline).max().unwrap_or(at);
             self.send(connection, &batch, deadline, &mut replies).await;
             if let Some(again) = batch.calls_to_resend(&replies) {
+                self.send(connection, &again, deadline, &mut replies).await;
+            }
+            // The reply that refused them as late has renewed the estimate of the clock.
+            let clock_reading = || {
+                let at = Instant::now();
+                Some(ClockReading { time: self.node.clock().read(at)?, at })
+            };
+            if let Some(again) = batch.calls_that_were_not_late(&replies, clock_reading) {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
             let without_ttl = batch.learn(&replies, connection.known_ttls());

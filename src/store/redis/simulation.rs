@@ -38,6 +38,7 @@ use crate::verdict::StoreError;
 const MIXED_SEEDS: u64 = 1_500;
 const OUTAGE_SEEDS: u64 = 1_000;
 const OVERLOAD_SEEDS: u64 = 20;
+const CLOCK_SEEDS: u64 = 100;
 
 /// Requests reach a server again within this time after it recovers.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(1);
@@ -338,6 +339,33 @@ async fn overload(seed: u64, totals: &mut Totals) {
     simulation.send_many(&mut outcomes).await;
     simulation.verify(&outcomes, false, totals);
     simulation.assert_no_leaks().await;
+}
+
+/// The server's clock jumps ahead, and nothing else happens.
+async fn clock_jumps(seed: u64, totals: &mut Totals) {
+    let mut random = Rng::with_seed(seed);
+    let jump = |random: &mut Rng| (Duration::from_millis(random.u64(20..200)), ServerEvent::ClockJump(random.i64(0..20_000_000)));
+    let scenario = Scenario { events: (0..5).map(|_| jump(&mut random)).collect(), fault_rate: 0, with_config_errors: false };
+    let mut simulation = Simulation::new(&scenario, &mut random, 4);
+    let mut together = JoinSet::new();
+    let (mut at, end) = (Instant::now(), Instant::now() + scenario.length());
+    while at < end {
+        let request = simulation.generator.simple_request(at, Duration::from_millis(100));
+        together.spawn(request.run(simulation.redis.clone()));
+        at += Duration::from_micros(random.u64(..20_000));
+    }
+    simulation.play(&scenario).await;
+    let outcomes = together.join_all().await;
+    for outcome in &outcomes {
+        assert!(outcome.is_answered(), "not answered by a healthy server: {outcome:?}");
+    }
+    simulation.verify(&outcomes, true, totals);
+    simulation.assert_no_leaks().await;
+}
+
+#[test]
+fn a_jump_of_the_servers_clock_fails_no_request() {
+    run(CLOCK_SEEDS, &clock_jumps);
 }
 
 #[test]

@@ -65,7 +65,10 @@ struct ReceivedCheck<'c> {
     code: u8,
     modes: u8,
     hits: i64,
-    numbers: Vec<i64>,
+    counts_denied: bool,
+    limit: i64,
+    /// Of a token bucket.
+    burst: i64,
 }
 
 impl FakeCounters {
@@ -218,33 +221,29 @@ impl FakeCounters {
         reply.into_reply(now)
     }
 
-    /// A request that counts nothing if any of its checks is refused.
+    /// A request that counts nothing if any of its checks is refused. If it passes, refused hits count behind all others.
     fn decide_all_or_none(&mut self, request: &ReceivedRequest<'_>, reply: &mut ScriptReply) {
         let before = self.values.clone();
-        let results: Vec<_> = request
-            .checks
-            .iter()
-            .map(|check| {
-                let result = self.step(check);
-                if let Ok((_, used)) = result {
-                    self.values.insert(check.key.to_vec(), used);
-                }
-                result
-            })
-            .collect();
+        let mut results: Vec<_> = request.checks.iter().map(|check| self.take(&ReceivedCheck { counts_denied: false, ..*check })).collect();
         let error = results.iter().find_map(|result| result.err());
         let refuses =
             |(check, result): (&ReceivedCheck<'_>, &Result<(bool, i64), _>)| check.modes < 2 && result.is_ok_and(|(allowed, _)| !allowed);
         let is_refused = error.is_some() || request.checks.iter().zip(&results).any(refuses);
-        let after = if is_refused { std::mem::replace(&mut self.values, before) } else { self.values.clone() };
+        if is_refused {
+            self.values = before;
+        } else {
+            for (check, result) in request.checks.iter().zip(&mut results).filter(|(_, result)| result.is_ok_and(|(allowed, _)| !allowed)) {
+                *result = self.take(check);
+            }
+        }
         for (check, result) in request.checks.iter().zip(results) {
             match (error, result) {
                 (Some(line), result) => reply.failed(result.err().unwrap_or(line)),
                 (None, Ok((allowed, used))) => {
-                    let used = if is_refused && allowed { self.values.get(check.key).copied().unwrap_or(0) } else { used };
+                    let value = self.values.get(check.key).copied().unwrap_or(0);
+                    let used = if is_refused && allowed { value } else { used };
                     self.count(check.hits, check.key, used, Some(allowed));
                     if !is_refused {
-                        let value = after.get(check.key).copied().unwrap_or(0);
                         self.put(check.key, value);
                     }
                     reply.decided(check.code, (allowed, used));
@@ -254,21 +253,27 @@ impl FakeCounters {
         }
     }
 
+    /// Steps a check of a request that commits all or none.
+    fn take(&mut self, check: &ReceivedCheck<'_>) -> Result<(bool, i64), &'static str> {
+        let (allowed, used) = self.step(check)?;
+        self.values.insert(check.key.to_vec(), used);
+        Ok((allowed, used))
+    }
+
     /// Whether a check is allowed, and the value of its key afterwards.
     fn step(&self, check: &ReceivedCheck<'_>) -> Result<(bool, i64), &'static str> {
         if has_wrong_type(check.key) {
             return Err(WRONG_TYPE);
         }
         if check.code != b'F' {
-            // A bucket that is always full. Its numbers are count_denied, limit, window and burst.
-            let allowed = check.hits <= check.numbers[3];
+            // A bucket that is always full.
+            let allowed = check.hits <= check.burst;
             return Ok((allowed, if allowed { check.hits.max(0) } else { 0 }));
         }
         let before = self.values.get(check.key).copied().unwrap_or(0);
         let after = (before + check.hits).clamp(0, MAX_INTEGER);
-        let (limit, count_denied) = (check.numbers[1], check.numbers[0] == 1);
-        let allowed = check.hits < 0 || after <= limit;
-        Ok((allowed, if allowed || count_denied { after } else { before }))
+        let allowed = check.hits < 0 || after <= check.limit;
+        Ok((allowed, if allowed || check.counts_denied { after } else { before }))
     }
 
     fn put(&mut self, key: &[u8], value: i64) {
@@ -311,7 +316,9 @@ fn parse_requests(command: &Command) -> Vec<ReceivedRequest<'_>> {
             let (limit, modes) = (short(check) / 4, check[0] % 4);
             let limit = &limits[57 * limit..][..57];
             assert!(uses.contains(&limit[0]), "the call says that it uses {}", limit[0]);
-            received.push(ReceivedCheck { key, code: limit[0], modes, hits: numbers(&check[4..])[0], numbers: numbers(&limit[9..]) });
+            let (code, hits) = (limit[0], numbers(&check[4..])[0]);
+            let [counts_denied, limit, _, burst, ..] = numbers(&limit[9..])[..] else { panic!("six numbers") };
+            received.push(ReceivedCheck { key, code, modes, hits, counts_denied: counts_denied == 1, limit, burst });
         }
         parsed.push(ReceivedRequest { is_all_or_none: request[0] == 1, deadline: numbers(&request[5..])[0], checks: received });
         keys = others;

@@ -202,6 +202,25 @@ impl<'w> Batch<'w> {
         (!groups.is_empty()).then(|| Self { work: self.work.clone(), groups, ..*self })
     }
 
+    /// The checks that the script refused as late although their callers still have time, by a new reading of the clock: Redis's clock has jumped.
+    /// `None` when there are none.
+    pub(crate) fn calls_that_were_not_late(&self, replies: &[WorkReply], now: impl FnOnce() -> Option<ClockReading>) -> Option<Self> {
+        let is_late = |item: &CheckRef| replies[item.work].answers[item.pick] == Err(StoreError::NotExecuted(error::LATE));
+        if !self.groups.iter().flat_map(|group| &group.items).any(is_late) {
+            return None;
+        }
+        let now = now()?;
+        let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
+        for group in &self.groups {
+            let has_time = |item: &&CheckRef| is_late(item) && self.work[item.work].budget.deadline > now.at;
+            let items: Vec<CheckRef> = group.items.iter().filter(has_time).copied().collect();
+            if !items.is_empty() {
+                groups.push(CommandGroup { encoding: Encoding::Script(ScriptRef::ByHash), items, ..group.clone() });
+            }
+        }
+        (!groups.is_empty()).then(|| Self { work: self.work.clone(), groups, now, ..*self })
+    }
+
     /// Encodes all commands.
     pub(crate) fn write(&self, out: &mut CommandBuffer) {
         for group in &self.groups {
