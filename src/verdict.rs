@@ -1,5 +1,7 @@
 //! The answers of a store to checks, and the decisions that are made of them.
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use crate::time::{Micros, Span};
@@ -80,8 +82,8 @@ pub enum Decision {
     Store(Verdict),
     /// The denial cache decided: the store refused the check earlier, and would refuse it still.
     DenialCache(Verdict),
-    /// `on_store_failure: local`: the store failed, and the memory store decided with this replica's share of the limit.
-    Local(Verdict, StoreError),
+    /// `on_store_failure: local`: the store failed, and the memory store decided with the share of the limit that one of so many replicas has.
+    Local(Verdict, StoreError, NonZeroU32),
     /// The store failed, and the check is allowed: by `on_store_failure: allow`, by shadow mode, or because the request is over another limit anyway.
     /// The remaining hits are unknown.
     PolicyAllows(StoreError),
@@ -102,7 +104,7 @@ impl Decision {
     #[must_use]
     pub const fn allows(&self) -> bool {
         match self {
-            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, _) => verdict.allowed,
+            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => verdict.allowed,
             Self::PolicyRefuses(_) => false,
             Self::PolicyAllows(_) | Self::Fails(_) => true,
         }
@@ -112,7 +114,7 @@ impl Decision {
     #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {
         match self {
-            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, _) => Some(verdict),
+            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => Some(verdict),
             Self::PolicyAllows(_) | Self::PolicyRefuses(_) | Self::Fails(_) => None,
         }
     }
@@ -122,7 +124,7 @@ impl Decision {
     pub const fn store_error(&self) -> Option<StoreError> {
         match self {
             Self::Store(_) | Self::DenialCache(_) => None,
-            Self::Local(_, error) | Self::PolicyAllows(error) | Self::PolicyRefuses(error) | Self::Fails(error) => Some(*error),
+            Self::Local(_, error, _) | Self::PolicyAllows(error) | Self::PolicyRefuses(error) | Self::Fails(error) => Some(*error),
         }
     }
 

@@ -101,7 +101,7 @@ impl FailurePolicies {
         let answers = self.local.decide_at(&shares, &shares.indices(), at);
         for (&index, answer) in local.iter().zip(answers.checks) {
             if let (Ok(verdict), Some(error)) = (answer, decisions[index.0].store_error()) {
-                decisions[index.0] = Decision::Local(verdict, error);
+                decisions[index.0] = Decision::Local(verdict, error, self.replicas);
             }
         }
     }

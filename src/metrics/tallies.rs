@@ -232,7 +232,7 @@ impl Checked<'_> {
             Decision::Store(verdict) => Some(partition(&self.check.algorithm, near_limit_ratio, asked, verdict)),
             Decision::DenialCache(_) => Some(Parts { over: asked, ..Parts::default() }),
             // The use of one replica's share does not tell how near the limit is.
-            Decision::Local(verdict, _) if verdict.allowed => Some(Parts { within: asked, ..Parts::default() }),
+            Decision::Local(verdict, ..) if verdict.allowed => Some(Parts { within: asked, ..Parts::default() }),
             Decision::Local(..) => Some(Parts { over: asked, ..Parts::default() }),
             Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => None,
         }

@@ -1,3 +1,4 @@
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
@@ -142,8 +143,8 @@ fn decisions_without_the_store_are_counted_by_their_source() {
     for (hits, modes, decision) in [
         (3, plain, Decision::DenialCache(over)),
         (4, shadow, Decision::DenialCache(over)),
-        (10, plain, Decision::Local(verdict(true, 9), error)),
-        (20, plain, Decision::Local(over, error)),
+        (10, plain, Decision::Local(verdict(true, 9), error, NonZeroU32::MIN)),
+        (20, plain, Decision::Local(over, error, NonZeroU32::MIN)),
         (100, plain, Decision::PolicyAllows(error)),
         (200, plain, Decision::PolicyRefuses(error)),
         (400, plain, Decision::Fails(StoreError::Unknown("timeout"))),

@@ -8,9 +8,12 @@
 mod encode;
 mod extras;
 
+use std::num::NonZeroU32;
+
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
+use crate::algorithm::Algorithm;
 use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::rate_limit_response::Code;
@@ -124,6 +127,13 @@ const fn is_known(decision: &Decision) -> bool {
     !matches!(decision, Decision::PolicyAllows(_))
 }
 
+/// What is shown of a limit that one of so many replicas decides by itself: its share, of which the verdict says what remains.
+fn share_of(shown: Rate, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
+    let is_capacity = shown.requests_per_unit == algorithm.capacity();
+    let share = if is_capacity { algorithm.share(replicas).capacity() } else { shown.requests_per_unit.div_ceil(replicas.get()) };
+    Rate { requests_per_unit: share, ..shown }
+}
+
 /// The status of one descriptor. Where a failure policy allowed the check, the limit and the reset time are left out.
 fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> {
     let ok = Status { refused: false, limit: None, remaining: 0, reset_secs: None };
@@ -132,10 +142,14 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> 
         Slot::Unlimited(_) => Status { remaining: u32::MAX, ..ok },
         Slot::Checked { check, limit, shown, .. } => {
             let decision = &decisions[check.0];
+            let shown = match *decision {
+                Decision::Local(.., replicas) => share_of(*shown, plan.checks[*check].algorithm, replicas),
+                _ => *shown,
+            };
             let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
             Status {
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
-                limit: is_known(decision).then(|| (*shown, name.unwrap_or_default())),
+                limit: is_known(decision).then(|| (shown, name.unwrap_or_default())),
                 remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
                 reset_secs: decision.until_reset().map(Span::secs_rounded_up),
             }

@@ -181,6 +181,12 @@ async fn without_redis_each_of_two_replicas_admits_its_share() {
             passed += usize::from(ask(client, "outage", &["local"]).await == OK);
         }
         assert_eq!(passed, 2, "half of 4");
+        // The limit that is shown is the share, of which the rest remains.
+        for (key, own, limit, remaining) in [("local", "y", 2, 1), ("slow", "y", 21, 20)] {
+            let answer = ask_descriptors(client, "outage", vec![descriptor(&[(key, own)])]).await.expect("an answer");
+            let shown = answer.statuses[0].current_limit.as_ref().expect("a limit");
+            assert_eq!((shown.requests_per_unit, answer.statuses[0].limit_remaining), (limit, remaining), "{key}");
+        }
     }
 }
 

@@ -45,7 +45,7 @@ fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision
         Decision::PolicyAllows(_) => 'a',
         Decision::PolicyRefuses(_) => 'd',
         Decision::Fails(_) => 'e',
-        Decision::Local(verdict, _) => {
+        Decision::Local(verdict, ..) => {
             if verdict.allowed {
                 'L'
             } else {

@@ -98,7 +98,7 @@ fn any_decision() -> impl Strategy<Value = Decision> {
     prop_oneof![
         verdict.clone().prop_map(Decision::Store),
         verdict.clone().prop_map(Decision::DenialCache),
-        verdict.prop_map(move |verdict| Decision::Local(verdict, error)),
+        verdict.prop_map(move |verdict| Decision::Local(verdict, error, NonZeroU32::MIN)),
         Just(Decision::PolicyAllows(error)),
         Just(Decision::PolicyRefuses(error)),
     ]
