@@ -22,7 +22,7 @@ const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// The unfinished CONTINUATION frames of one block, at most. With one more than this, h2 closes the connection: its bound is 20 at the header list
 /// size and the frame size of `connection`.
-const MAX_CONTINUATIONS: u32 = 21;
+pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 
 /// The smallest step in which the memory of a block grows.
 const GROWTH_BYTES: usize = 4 << 10;
@@ -36,11 +36,22 @@ const END_HEADERS: u8 = 0x4;
 
 /// The memory budget of unfinished header blocks; clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct HeaderBudget(Arc<Semaphore>);
+pub(crate) struct HeaderBudget(Arc<Semaphore>);
 
 impl Default for HeaderBudget {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_HELD_BYTES)))
+        Self::of_bytes(MAX_HELD_BYTES)
+    }
+}
+
+impl HeaderBudget {
+    pub(crate) fn of_bytes(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes)))
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn unused_bytes(&self) -> usize {
+        self.0.available_permits()
     }
 }
 
@@ -123,7 +134,7 @@ impl Frames {
 
 /// A socket that gives header blocks only when they are complete.
 #[derive(Debug)]
-pub(super) struct HeaderBlocks<S> {
+pub(crate) struct HeaderBlocks<S> {
     socket: S,
     frames: Frames,
     budget: HeaderBudget,
@@ -134,8 +145,13 @@ pub(super) struct HeaderBlocks<S> {
 }
 
 impl<S> HeaderBlocks<S> {
-    pub(super) fn new(socket: S, preface: &[u8], max_frame_bytes: u32, budget: HeaderBudget) -> Self {
+    pub(crate) fn new(socket: S, preface: &[u8], max_frame_bytes: u32, budget: HeaderBudget) -> Self {
         Self { socket, frames: Frames::new(preface, max_frame_bytes), budget, held: BytesMut::new(), complete: 0, memory: None }
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn socket(&mut self) -> &mut S {
+        &mut self.socket
     }
 
     /// Holds `bytes` behind those that are held already.
@@ -144,18 +160,30 @@ impl<S> HeaderBlocks<S> {
     /// The budget is used up. The connection ends: to wait for memory would let a client that finishes no block stop all others.
     fn hold(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.held.capacity() - self.held.len() < bytes.len() {
-            let more = bytes.len().max(GROWTH_BYTES);
-            let permits = u32::try_from(more).ok().and_then(|more| Arc::clone(&self.budget.0).try_acquire_many_owned(more).ok());
-            let permits = permits.ok_or_else(|| io::Error::new(io::ErrorKind::OutOfMemory, "too many unfinished header blocks"))?;
-            match &mut self.memory {
-                Some(memory) => memory.merge(permits),
-                None => self.memory = Some(permits),
-            }
-            let mut grown = BytesMut::with_capacity(self.held.len() + more);
+            let capacity = self.held.len() + bytes.len().max(GROWTH_BYTES);
+            self.account(capacity)?;
+            let mut grown = BytesMut::with_capacity(capacity);
             grown.extend_from_slice(&self.held);
             self.held = grown;
         }
         self.held.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Takes from the budget what a buffer of `capacity` bytes lacks, or returns what it does not need: where blocks follow each other without a gap,
+    /// the bytes that were given need no memory any more.
+    fn account(&mut self, capacity: usize) -> io::Result<()> {
+        let accounted = self.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = u32::try_from(capacity.saturating_sub(accounted)).ok();
+        let more = more.and_then(|more| Arc::clone(&self.budget.0).try_acquire_many_owned(more).ok());
+        let more = more.ok_or_else(|| io::Error::new(io::ErrorKind::OutOfMemory, "too many unfinished header blocks"))?;
+        match &mut self.memory {
+            None => self.memory = Some(more),
+            Some(memory) => {
+                memory.merge(more);
+                drop(memory.split(accounted.saturating_sub(capacity)));
+            }
+        }
         Ok(())
     }
 

@@ -42,10 +42,6 @@ fn read(blocks: &mut HeaderBlocks<Chunks>, at_a_time: usize) -> io::Result<Vec<u
     }
 }
 
-fn left(budget: &HeaderBudget) -> usize {
-    budget.0.available_permits()
-}
-
 /// A block in these frames.
 fn block(stream: u32, lengths: &[usize]) -> Vec<u8> {
     let frames = lengths.iter().enumerate().map(|(index, &length)| {
@@ -88,7 +84,7 @@ proptest! {
         prop_assert!(read.starts_with(&sent));
         // Of an unfinished frame, h2 may have a part of the header: nothing that it decodes.
         prop_assert!(read.len() < sent.len() + FRAME_HEADER_BYTES);
-        prop_assert_eq!(left(&budget) < MAX_HELD_BYTES, unfinished);
+        prop_assert_eq!(budget.unused_bytes() < MAX_HELD_BYTES, unfinished);
         // The end of the block arrives.
         if unfinished {
             let end = frame(CONTINUATION, END_HEADERS, 3, &[7; 50]);
@@ -96,7 +92,7 @@ proptest! {
             let rest = super::tests::read(&mut blocks, at_a_time).expect("within the budget");
             prop_assert_eq!([&read[sent.len()..], &rest].concat(), [last, end].concat());
         }
-        prop_assert_eq!(left(&budget), MAX_HELD_BYTES);
+        prop_assert_eq!(budget.unused_bytes(), MAX_HELD_BYTES);
     }
 }
 
@@ -116,13 +112,13 @@ fn violations_pass() {
         let budget = HeaderBudget::default();
         let mut blocks = blocks(vec![sent.clone()], &budget);
         assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget"), sent, "{what}");
-        assert_eq!(left(&budget), MAX_HELD_BYTES, "{what}");
+        assert_eq!(budget.unused_bytes(), MAX_HELD_BYTES, "{what}");
     }
 }
 
 #[test]
 fn a_connection_that_exceeds_the_budget_ends_and_returns_its_part() {
-    let budget = HeaderBudget(Arc::new(Semaphore::new(3 * GROWTH_BYTES)));
+    let budget = HeaderBudget::of_bytes(3 * GROWTH_BYTES);
     let start = frame(HEADERS, 0, 1, &vec![7; 2 * GROWTH_BYTES]);
     let mut first = blocks(vec![start.clone()], &budget);
     assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
@@ -131,4 +127,14 @@ fn a_connection_that_exceeds_the_budget_ends_and_returns_its_part() {
     drop(first);
     let mut third = blocks(vec![start], &budget);
     assert_eq!(read(&mut third, 1 << 20).expect("within the budget again"), b"");
+}
+
+/// Each reading ends within a block, so that bytes are held all the time. They are never more than one block and one reading.
+#[test]
+fn blocks_that_follow_each_other_take_the_memory_of_one() {
+    let budget = HeaderBudget::of_bytes(6 * GROWTH_BYTES);
+    let sent = block(1, &[GROWTH_BYTES, 100]).repeat(200);
+    let mut blocks = blocks(cut(&sent, &[100, GROWTH_BYTES]), &budget);
+    assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget").len(), sent.len());
+    assert_eq!(budget.unused_bytes(), 6 * GROWTH_BYTES);
 }
