@@ -39,16 +39,32 @@ pub(super) enum Overall {
 /// Encodes a `RateLimitRequest` from its JSON.
 ///
 /// # Errors
-/// What is wrong with the JSON, and where, in one line.
-pub(super) fn request(json: &[u8]) -> Result<Bytes, String> {
+/// What is wrong with the JSON, and where, in one line of bounded length.
+pub(crate) fn request(json: &[u8]) -> Result<Bytes, String> {
     if objects(json) > MAX_OBJECTS {
         return Err(format!("more than {MAX_OBJECTS} objects; a request has at most 256 descriptors of 64 entries"));
     }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     let message = DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
-    let message = message.and_then(|message| reader.end().map(|()| message)).map_err(|error| error.to_string())?;
+    let message = message.and_then(|message| reader.end().map(|()| message)).map_err(|error| shortened(&error.to_string()))?;
     Ok(message.encode_to_vec().into())
+}
+
+/// The characters of an error that are shown, from its beginning and from its end, where its place in the body is.
+const ERROR_START_CHARS: usize = 200;
+const ERROR_END_CHARS: usize = 60;
+
+/// An error in one line. It may quote the whole body.
+fn shortened(error: &str) -> String {
+    let count = error.chars().count();
+    let end = count.saturating_sub(ERROR_END_CHARS);
+    let shown = |(index, char): (usize, char)| match index {
+        ERROR_START_CHARS if index < end => Some('…'),
+        _ if (ERROR_START_CHARS..end).contains(&index) => None,
+        _ => Some(if char.is_control() { ' ' } else { char }),
+    };
+    error.chars().enumerate().filter_map(shown).collect()
 }
 
 /// JSON objects in a request at most. Each becomes a message with a map of fields, which needs a hundred times the memory of its two braces.
@@ -121,6 +137,10 @@ mod tests {
             let error = request(json).unwrap_err();
             assert!(error.contains(what), "{error}");
         }
+        let long = format!(r#"{{"a\n{}z": "d"}}"#, "b".repeat(10_000));
+        let error = request(long.as_bytes()).unwrap_err();
+        assert!(error.starts_with("unrecognized field name 'a bbb") && error.ends_with("bbz' at line 1 column 10007"), "{error}");
+        assert!(error.len() < 300, "{error}");
         let many = format!(r#"{{"descriptors": [{}{{}}]}}"#, "{},".repeat(100_000));
         assert!(request(many.as_bytes()).unwrap_err().contains("objects"));
         let text = format!(r#"{{"domain": "{}\""}}"#, "{".repeat(100_000));

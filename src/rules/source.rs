@@ -17,6 +17,21 @@ use super::limit::Metadata;
 pub(super) use events::read;
 use scalar::Scalar;
 
+/// Characters of the file's own text in a message.
+const LONGEST_QUOTE: usize = 60;
+
+/// A text of the file, on one line and of bounded length.
+pub(super) fn shown(text: &str) -> String {
+    let shown: String = text.chars().take(LONGEST_QUOTE).flat_map(char::escape_debug).collect();
+    let more = if text.chars().nth(LONGEST_QUOTE).is_some() { "..." } else { "" };
+    shown + more
+}
+
+/// The same in quotes.
+pub(super) fn quoted(text: &str) -> String {
+    format!("'{}'", shown(text))
+}
+
 /// A position in a file, both numbers from 1 on; the column counts characters. (0, 0) is the whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Position {
@@ -174,8 +189,8 @@ impl Node {
             Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
                 Scalar::Float(float) if !float.is_finite() => Err(Note {
                     at: self.at,
-                    what: format!("{text} cannot be returned as metadata: JSON has no such number"),
-                    remedy: format!("write \"{text}\" for the text, or a finite number"),
+                    what: format!("{} cannot be returned as metadata: JSON has no such number", shown(text)),
+                    remedy: format!("write \"{}\" for the text, or a finite number", shown(text)),
                 }),
                 _ => Ok(()),
             },

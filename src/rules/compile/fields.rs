@@ -3,7 +3,7 @@
 //! The Go service has one flat list of keys: it tolerates a known key anywhere, and ignores it where it means nothing. Here such a key is a
 //! warning, so that no file has to change; what that service refuses within an ignored value is refused here too.
 
-use super::problem::{Problems, quoted};
+use super::problem::{Problems, quoted, shown};
 use crate::algorithm::OPTIONS;
 use crate::rules::source::{Content, Node, Position, ValueType};
 
@@ -321,7 +321,7 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
     let text = node.text().unwrap_or_default();
     if let Some(number) = number {
         if node.is_octal_by_zero() {
-            let what = format!("'{text}' has a leading zero and is read as octal: it is {number}");
+            let what = format!("{} has a leading zero and is read as octal: it is {number}", quoted(text));
             problems.warning(node.at, what, format!("write '{key}: {number}' if that is meant, or remove the zero"));
         }
         return Some(number);
@@ -338,9 +338,10 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
             let remedy = format!("write a number from 0 to {} without fraction or exponent", u32::MAX);
             (format!("'{key}' is {}, which is read as {}", quoted(text), ValueType::Float.name()), remedy)
         }
-        ValueType::Text if text.trim().parse::<u32>().is_ok() => {
-            (format!("'{key}' is {} in quotes, which is text", quoted(text)), format!("write '{key}: {}' without quotes", text.trim()))
-        }
+        ValueType::Text if text.trim().parse::<u32>().is_ok() => (
+            format!("'{key}' is {} in quotes, which is text", quoted(text)),
+            format!("write '{key}: {}' without quotes", shown(text.trim())),
+        ),
         ValueType::Text | ValueType::Bool => {
             (format!("'{key}' is {}, not a number", quoted(text)), format!("write a whole number, such as '{key}: 100'"))
         }

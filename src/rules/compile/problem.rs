@@ -5,11 +5,10 @@ use std::fmt;
 use hashbrown::HashSet;
 
 use crate::rules::source::{Node, Position};
+pub(super) use crate::rules::source::{quoted, shown};
 
 /// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
 const MOST_PER_FILE: usize = 1_000;
-/// Characters of the file's own text in a message.
-const LONGEST_QUOTE: usize = 60;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,13 +206,6 @@ impl Problems {
         });
         (refused, problems.collect())
     }
-}
-
-/// A text of the file in quotes, on one line and of bounded length.
-pub(super) fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(LONGEST_QUOTE).flat_map(char::escape_debug).collect();
-    let more = if text.chars().nth(LONGEST_QUOTE).is_some() { "..." } else { "" };
-    format!("'{shown}{more}'")
 }
 
 #[cfg(test)]

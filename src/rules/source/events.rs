@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag as RawTag};
 
-use super::{Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quotes};
+use super::{Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quoted, quotes};
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
 const LARGEST_FILE: usize = 16 << 20;
@@ -181,7 +181,7 @@ impl Builder {
                 continue;
             };
             if let Some(&index) = indices.get(name) {
-                let what = format!("the key '{}' occurs twice in one map, and the last one counts", name.escape_debug());
+                let what = format!("the key {} occurs twice in one map, and the last one counts", quoted(name));
                 let first: &Node = &own[index].0;
                 let remedy = format!("remove one of them; the first is in line {}", first.at.line);
                 self.warnings.push(Note { at: key.at, what, remedy });

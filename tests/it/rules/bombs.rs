@@ -109,3 +109,20 @@ fn long_keys_above_many_limits_are_refused_before_they_multiply() {
     }
     assert!(refusal(text).contains("above all limits have more than 67108864 bytes in total"));
 }
+
+/// Through aliases a file of 100 KB can repeat a long key many times, and each repetition is a problem of its own.
+#[test]
+fn problems_do_not_repeat_a_long_text() {
+    let long = "x".repeat(100_000);
+    let repeated = "*key : 1\n".repeat(2_000);
+    let texts = [
+        format!("domain: d\n? &key {long}\n: 1\n{repeated}"),
+        format!("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {{unit: day, requests_per_unit: 0{long}}}\n").replace('x', "0"),
+    ];
+    for text in texts {
+        let file = SourceText { name: "bomb.yaml".into(), text: text.into() };
+        let problems = compile(&[file], &Options { strict: true, ..Options::default() }).expect_err("problems");
+        let bytes: usize = problems.iter().map(|problem| problem.to_string().len()).sum();
+        assert!(problems.len() <= 1_010 && bytes < 1_000 * problems.len(), "{} problems of {bytes} bytes: {}", problems.len(), problems[0]);
+    }
+}
