@@ -5,7 +5,7 @@
 
 mod deadline;
 mod encoding;
-mod json;
+pub(crate) mod json;
 mod scrapes;
 
 use std::collections::VecDeque;

@@ -48,6 +48,7 @@
 //! * [`rls`]: the request path.
 //! * [`http`], [`server`]: the HTTP listener (health, metrics, JSON) and the gRPC listener with its workers.
 //! * [`settings`], [`app`], [`cli`]: flags and variables, the process from start-up to exit, and the commands.
+//! * `fuzzing`: properties of everything that reads bytes from outside; compiled for tests and for the fuzz targets in `fuzz/` only.
 
 // Core: plain data and pure functions, without tokio, tonic, redis, environment and clock.
 pub mod time;
@@ -73,3 +74,7 @@ pub mod server;
 pub mod settings;
 pub mod app;
 pub mod cli;
+
+// Compiled for tests and fuzz targets only.
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;

@@ -4,7 +4,7 @@
 
 mod all_or_none;
 mod checks;
-mod key;
+pub(crate) mod key;
 
 pub use all_or_none::AllOrNone;
 pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes};

@@ -10,7 +10,7 @@ mod call;
 mod connection;
 mod dispatch;
 mod gate;
-mod header_blocks;
+pub(crate) mod header_blocks;
 mod reply;
 mod socket;
 mod worker;

@@ -56,6 +56,8 @@ rm -f "$results"/*
 
 step "format" cargo fmt --all --check
 step "lints" cargo clippy --locked --all-targets -- -D warnings
+# What fuzz targets compile: the library without the dependencies of its tests.
+step "lints of fuzz targets" cargo clippy --locked --lib -- -D warnings --cfg fuzzing
 step "build" cargo test --locked --no-run
 step "documentation examples" suite --doc
 step "unit tests" suite --lib --bins

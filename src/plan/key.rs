@@ -39,7 +39,7 @@ pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> us
 const REST_BYTES: usize = 28;
 
 /// Appends a key to `out`. `levels` are the levels of the configured limit, which say where patterns are shared; empty for a limit of the request's own.
-pub(super) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level], algorithm: &Algorithm) {
+pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level], algorithm: &Algorithm) {
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');

@@ -8,14 +8,14 @@
 //! No hit may count twice: a check is sent a second time only if it certainly did not run the first time.
 
 mod connection;
-mod error;
+pub(crate) mod error;
 mod lanes;
 mod monitor;
 mod rtt;
 #[cfg(test)]
 mod simulation;
 mod topology;
-mod wire;
+pub(crate) mod wire;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -169,6 +169,9 @@ fn run(commands: &[Shown]) {
                 assert!(weir.logs().join("\n").contains("counters are kept in Redis"));
             }
             // It runs this test.
+            ["cargo", "+nightly", "fuzz", "run", target] => {
+                assert!(tools::repository().join(format!("fuzz/fuzz_targets/{target}.rs")).exists());
+            }
             ["tests/run.sh"] => assert!(tools::repository().join("tests/run.sh").exists()),
             _ => panic!("no test runs `{command}`"),
         }

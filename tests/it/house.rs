@@ -26,6 +26,8 @@ const RANKS: &[&[&str]] = &[
     &["settings"],
     &["app"],
     &["cli"],
+    // For tests and fuzz targets only.
+    &["fuzzing"],
     &["main", "lib"],
 ];
 

@@ -41,6 +41,8 @@ const CHECKED: &[&str] = &[
     "lua",
     "config",
     "deploy",
+    "fuzz/Cargo.toml",
+    "fuzz/fuzz_targets",
     "README.md",
     "CHANGELOG.md",
     "ARCHITECTURE.md",

@@ -50,6 +50,7 @@ impl<'a> Fields<'a> {
                 self.take(usize::try_from(length).unwrap_or(usize::MAX)).map(Value::Bytes)
             }
             3 if depth < MAX_GROUP_DEPTH => self.group(number, depth),
+            3 => Err(Malformed("groups are nested too deep")),
             5 => self.take(4).map(|_| Value::Skipped),
             _ => Err(Malformed("invalid wire type")),
         }

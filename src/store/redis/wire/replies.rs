@@ -60,7 +60,7 @@ pub(crate) struct Parser<'a>(&'a [u8]);
 
 impl<'a> Parser<'a> {
     /// The tokens of `bytes`.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) const fn of(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

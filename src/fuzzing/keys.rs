@@ -1,0 +1,209 @@
+//! Counter keys: an inverse reads back from a key what it was made of, so that two different counters never share one; the length has a bound.
+//!
+//! The inverse is the definition of the format: separators, escapes and digests as `plan/key.rs` documents them.
+
+use sha2::{Digest, Sha256};
+
+use super::Input;
+use crate::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::ask::Entry;
+use crate::plan::key;
+use crate::rules::limit::Level;
+use crate::time::{Rate, Span, Unit};
+
+const PREFIX: &str = "p";
+
+/// The longest text of a part that is not replaced by its digest, and the most bytes of such a part: all escaped, and its mark.
+const MAX_TEXT_BYTES: usize = 128;
+const MAX_PART_BYTES: usize = 3 * MAX_TEXT_BYTES + 1;
+
+/// The most bytes of a key outside of its parts and of what separates them.
+const MAX_REST_BYTES: usize = 28;
+
+/// What a key must tell apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Counter {
+    domain: Vec<u8>,
+    entries: Vec<(Vec<u8>, Value)>,
+    kind: AlgorithmKind,
+    window: Span,
+    interval: Option<Span>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    OfRequest(Vec<u8>),
+    SharedPattern(String),
+}
+
+/// One part of a key: its mark and its text, or the digest in the text's place.
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
+    is_pattern: bool,
+    text: Text,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Text {
+    Plain(Vec<u8>),
+    Digest(String),
+}
+
+pub(super) fn check(input: &[u8]) {
+    let mut input = Input(input);
+    let (one, other) = (counter(&mut input), counter(&mut input));
+    let keys = [&one, &other].map(checked_key);
+    assert_eq!(one == other, keys[0] == keys[1], "{one:?} {other:?}");
+    // The same counter with one border moved, one mark changed, or one part more.
+    let mut changed = one.clone();
+    match (input.byte() % 4, changed.entries.last_mut()) {
+        (0, Some((key, Value::OfRequest(value)))) => key.append(value),
+        (1, Some((_, value))) => {
+            *value = match value {
+                Value::OfRequest(text) => Value::SharedPattern(String::from_utf8_lossy(text).into_owned()),
+                Value::SharedPattern(text) => Value::OfRequest(text.clone().into_bytes()),
+            }
+        }
+        (2, Some(_)) => drop(changed.entries.pop()),
+        _ => changed.entries.push((Vec::new(), Value::OfRequest(Vec::new()))),
+    }
+    assert_eq!(one == changed, keys[0] == checked_key(&changed), "{one:?} {changed:?}");
+}
+
+/// The key of a counter, which is known to be readable and short.
+fn checked_key(counter: &Counter) -> Vec<u8> {
+    let key = key_of(counter);
+    let (domain, entries, tag) = parse(&key).unwrap_or_else(|| panic!("unreadable: {}", key.escape_ascii()));
+    assert_eq!(domain, expected(None, &counter.domain));
+    let expected: Vec<_> = counter
+        .entries
+        .iter()
+        .map(|(key, value)| match value {
+            Value::OfRequest(value) => (expected(None, key), expected(Some(false), value)),
+            Value::SharedPattern(value) => {
+                (expected(None, String::from_utf8_lossy(key).as_bytes()), expected(Some(true), value.as_bytes()))
+            }
+        })
+        .collect();
+    assert_eq!(entries, expected, "{}", key.escape_ascii());
+    assert!(tag.iter().all(u8::is_ascii_graphic) && !tag.contains(&b'{'), "{}", key.escape_ascii());
+    let parts = 1 + 2 * entries.len();
+    assert!(key.len() <= PREFIX.len() + parts * (MAX_PART_BYTES + 1) + MAX_REST_BYTES, "{} bytes for {parts} parts", key.len());
+    key
+}
+
+/// How a text stands in a key; `None` without a mark, else whether the mark is that of a pattern.
+fn expected(mark: Option<bool>, text: &[u8]) -> Part {
+    let text = if text.len() > MAX_TEXT_BYTES {
+        Text::Digest(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect())
+    } else {
+        Text::Plain(text.to_vec())
+    };
+    Part { is_pattern: mark == Some(true), text }
+}
+
+fn key_of(counter: &Counter) -> Vec<u8> {
+    let entries: Vec<_> = counter
+        .entries
+        .iter()
+        .map(|(key, value)| match value {
+            Value::OfRequest(value) => Entry { key, value },
+            Value::SharedPattern(_) => Entry { key, value: b"of the request" },
+        })
+        .collect();
+    let level = |(key, value): &(Vec<u8>, Value)| Level {
+        key: String::from_utf8_lossy(key).into(),
+        value: if let Value::SharedPattern(text) = value { Some(text.as_str().into()) } else { None },
+        share_threshold: matches!(value, Value::SharedPattern(_)),
+        value_to_metric: false,
+    };
+    let levels: Vec<_> = counter.entries.iter().map(level).collect();
+    let mut key = Vec::new();
+    key::write(&mut key, PREFIX, &counter.domain, &entries, &levels, &algorithm(counter.kind, counter.window, counter.interval));
+    key
+}
+
+fn algorithm(kind: AlgorithmKind, window: Span, bucket_interval: Option<Span>) -> Algorithm {
+    let rate = Rate { requests_per_unit: 1, unit: Unit::Second, unit_multiplier: window.secs_rounded_up() as u32 };
+    Algorithm::try_new(&rate, &Options { kind, bucket_interval, ..Options::default() }).expect("options that belong together")
+}
+
+/// A key taken apart: the domain, the entries, and what stands behind the hash tag.
+type Parsed<'k> = (Part, Vec<(Part, Part)>, &'k [u8]);
+
+fn parse(key: &[u8]) -> Option<Parsed<'_>> {
+    let inner = key.strip_prefix(PREFIX.as_bytes())?.strip_prefix(b"w1{")?;
+    let end = inner.iter().position(|&byte| byte == b'}')?;
+    let (inner, tag) = (&inner[..end], &inner[end + 1..]);
+    let mut parts = inner.split(|&byte| byte == b'|');
+    let (domain, rest) = part(parts.next()?)?;
+    let entry = |text: &[u8]| {
+        // A digest alone is a value behind an empty key: behind a key there is always a mark.
+        let is_value = text.first() == Some(&b'#') && text.len() == 1 + 64;
+        let (key, rest) = if is_value { part(b"").map(|(key, _)| (key, text))? } else { part(text)? };
+        let (value, rest) = match rest.split_first()? {
+            (b'=', rest) => part(rest).filter(|_| rest.first() != Some(&b'#'))?,
+            (b'~', rest) => part(rest).map(|(part, rest)| (Part { is_pattern: true, ..part }, rest))?,
+            (b'#', _) => part(rest)?,
+            _ => return None,
+        };
+        rest.is_empty().then_some((key, value))
+    };
+    Some((domain, parts.map(entry).collect::<Option<_>>()?, tag)).filter(|_| rest.is_empty())
+}
+
+/// Reads a part without a mark, up to the next one.
+fn part(text: &[u8]) -> Option<(Part, &[u8])> {
+    if let Some(digest) = text.strip_prefix(b"#") {
+        let (digest, rest) = digest.split_at_checked(64)?;
+        let digest = String::from_utf8(digest.to_vec()).ok().filter(|digest| digest.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        return Some((Part { is_pattern: false, text: Text::Digest(digest) }, rest));
+    }
+    let end = text.iter().position(|byte| b"=~#".contains(byte)).unwrap_or(text.len());
+    let (mut escaped, rest) = text.split_at(end);
+    let mut plain = Vec::new();
+    while let Some((&byte, behind)) = escaped.split_first() {
+        escaped = behind;
+        if byte != b'%' {
+            plain.push(byte);
+            continue;
+        }
+        let (hex, behind) = escaped.split_at_checked(2)?;
+        plain.push(u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?);
+        escaped = behind;
+    }
+    Some((Part { is_pattern: false, text: Text::Plain(plain) }, rest))
+}
+
+fn counter(input: &mut Input<'_>) -> Counter {
+    let shape = input.byte();
+    let domain = text(input);
+    // Up to the 64 entries that a request may have.
+    let count = if shape >= 0xf0 { 64 } else { usize::from(shape % 4) };
+    let entry = |_| {
+        let (key, value) = (text(input), text(input));
+        match input.byte() % 4 {
+            0 => {
+                // Both are as in the file, which is UTF-8.
+                let utf8 = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+                (utf8(&key).into_bytes(), Value::SharedPattern(utf8(&value)))
+            }
+            _ => (key, Value::OfRequest(value)),
+        }
+    };
+    let entries = (0..count).map(entry).collect();
+    let kind = AlgorithmKind::NAMED[usize::from(input.byte()) % AlgorithmKind::NAMED.len()].1;
+    let window = Span::from_secs([1, 16, 60, 160, 86_400][usize::from(input.byte() % 5)]);
+    let is_short = window <= Span::from_secs(16) && kind == AlgorithmKind::SlidingWindowBuckets;
+    let interval =
+        [None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))][usize::from(input.byte() % 3)].filter(|_| is_short);
+    Counter { domain, entries, kind, window, interval }
+}
+
+/// A text of up to 63 bytes, or one of one byte repeated, around the length from which digests are used.
+fn text(input: &mut Input<'_>) -> Vec<u8> {
+    match input.byte() {
+        length @ 0..0xc0 => input.bytes(usize::from(length % 64)).to_vec(),
+        length => vec![input.byte(); usize::from(length - 0xc0) + 100],
+    }
+}
