@@ -21,8 +21,22 @@ const MAX_ENTRIES: usize = 8;
 pub struct DecisionFilter {
     /// `None`: any.
     domain: Option<Box<[u8]>>,
-    /// The descriptor has an entry for each of these keys, with the value if there is one.
-    entries: Vec<(Box<[u8]>, Option<Box<[u8]>>)>,
+    /// The descriptor has an entry for each of these.
+    entries: Vec<Selected>,
+}
+
+/// An entry that a descriptor has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Selected {
+    key: Box<[u8]>,
+    /// `None`: any.
+    value: Option<Box<[u8]>>,
+}
+
+impl Selected {
+    fn is(&self, entry: &Entry<'_>) -> bool {
+        *entry.key == *self.key && self.value.as_ref().is_none_or(|value| *entry.value == **value)
+    }
 }
 
 impl DecisionFilter {
@@ -34,21 +48,18 @@ impl DecisionFilter {
         let mut parts = text.split(',').map(str::trim);
         let domain = parts.next().unwrap_or_default();
         let entry = |part: &str| match part.split_once('=') {
-            Some((key, value)) => (key.as_bytes().into(), Some(value.as_bytes().into())),
-            None => (part.as_bytes().into(), None),
+            Some((key, value)) => Selected { key: key.as_bytes().into(), value: Some(value.as_bytes().into()) },
+            None => Selected { key: part.as_bytes().into(), value: None },
         };
-        let entries: Vec<(Box<[u8]>, Option<Box<[u8]>>)> = parts.map(entry).collect();
-        if domain.is_empty() || entries.iter().any(|(key, _)| key.is_empty()) {
+        let entries: Vec<_> = parts.map(entry).collect();
+        if domain.is_empty() || entries.iter().any(|entry| entry.key.is_empty()) {
             return Err("write DOMAIN, DOMAIN,KEY or DOMAIN,KEY=VALUE, with * for any domain".to_owned());
         }
         Ok(Self { domain: (domain != "*").then(|| domain.as_bytes().into()), entries })
     }
 
     fn selects(&self, entries: &[Entry<'_>]) -> bool {
-        let has = |key: &[u8], value: Option<&[u8]>| {
-            entries.iter().any(|entry| entry.key == key && value.is_none_or(|value| entry.value == value))
-        };
-        self.entries.iter().all(|(key, value)| has(key, value.as_deref()))
+        self.entries.iter().all(|selected| entries.iter().any(|entry| selected.is(entry)))
     }
 
     /// Whether lines of decisions are written at the level of the log.

@@ -126,8 +126,11 @@ async fn summaries_follow_while_an_outage_lasts() {
     assert!(*servers == url && *lasted >= millis(1_700), "{seen:?}");
 }
 
+/// Variables with their values.
+type Environment<'e> = &'e [(&'e str, &'e str)];
+
 /// A service with these settings: the first ERROR line, which has to come without any request, and the message that a caller gets.
-async fn first_error(environment: &[(&str, &str)]) -> (Value, String) {
+async fn first_error(environment: Environment<'_>) -> (Value, String) {
     let weir = Weir::start(DEMO, environment);
     let line = eventually_async(|| lines(&weir).into_iter().find(|line| is_at(line, "error"))).await;
     let line = line.unwrap_or_else(|| panic!("{environment:?}: no ERROR line in {:#?}", weir.logs()));
@@ -154,7 +157,7 @@ async fn the_log_tells_causes_apart_and_callers_read_what_is_safe() {
     let tls_as_plaintext = format!("localhost:{tls_port}");
     let (unreachable, refused) = ("Redis cannot be reached", "Redis refuses the requests of Weir");
     // The settings; the name of the error, what its cause contains, and what callers read.
-    let cases: &[(&[(&str, &str)], &str, &str, &str)] = &[
+    let cases: &[(Environment<'_>, &str, &str, &str)] = &[
         (&[("REDIS_URL", "nosuch.invalid:6379")], "dns", "nosuch.invalid: ", unreachable),
         (&[("REDIS_URL", &absent)], "connect", "refused", unreachable),
         (&[("REDIS_URL", &hanging)], "timeout", "", "Redis did not answer in time"),
