@@ -95,7 +95,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
         tracing::warn!("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug");
     }
     let control = Core(settings.workers);
-    let metrics = Metrics::new(settings.workers + 1, settings.near_limit_ratio);
+    let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     let watched = first_load(&settings, &live)?;
     let stores = Stores::new(&settings, &metrics);

@@ -49,9 +49,19 @@ pub enum ErrorCause {
 /// Gives the samples of another part of the process at each scrape.
 pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
 
+/// How limits are shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Hits above this share (0 to 1) of a limit count as near it.
+    pub near_limit_ratio: f32,
+    /// A limit that has not been asked yet has no series.
+    pub omits_unused_limits: bool,
+}
+
 /// The counters of the process, and the sources of further samples.
 pub struct Metrics {
     near_limit_ratio: f32,
+    omits_unused_limits: bool,
     cores: usize,
     process: Process,
     dynamic: Dynamic,
@@ -84,12 +94,18 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// All zero. `cores` is the number of threads that count, including the control thread. Hits above `near_limit_ratio` (0 to 1) of a limit
-    /// count as near it.
+    /// As [`Metrics::with_options`], with series for every limit.
     #[must_use]
     pub fn new(cores: usize, near_limit_ratio: f32) -> Arc<Self> {
+        Self::with_options(cores, Options { near_limit_ratio, omits_unused_limits: false })
+    }
+
+    /// All zero. `cores` is the number of threads that count, including the control thread.
+    #[must_use]
+    pub fn with_options(cores: usize, options: Options) -> Arc<Self> {
         Arc::new(Self {
-            near_limit_ratio,
+            near_limit_ratio: options.near_limit_ratio,
+            omits_unused_limits: options.omits_unused_limits,
             cores,
             process: Process::new(cores),
             dynamic: Dynamic::new(MAX_DYNAMIC_SERIES),

@@ -18,7 +18,7 @@ use crate::rls::respond::HeaderNames;
 use crate::store;
 use crate::store::memory;
 use crate::telemetry::Format;
-use crate::{limiter, plan, rls, server};
+use crate::{limiter, metrics, plan, rls, server};
 use flags::AnswerFlags;
 
 pub use flags::{Flags, ListenerFlags, ReadFlags};
@@ -67,8 +67,8 @@ pub struct Settings {
     pub server: server::Options,
     /// The number of threads that answer requests.
     pub workers: usize,
-    /// The share of a limit above which hits count as near it; 0 to 1.
-    pub near_limit_ratio: f32,
+    /// How limits are shown in metrics.
+    pub metrics: metrics::Options,
     /// The least severe log lines that are written.
     pub log_level: String,
     /// The format of log lines.
@@ -143,7 +143,10 @@ impl Settings {
                 ..Default::default()
             },
             workers,
-            near_limit_ratio: answers.near_limit_ratio,
+            metrics: metrics::Options {
+                near_limit_ratio: answers.near_limit_ratio,
+                omits_unused_limits: answers.metrics_omit_unused_limits,
+            },
             log_format: log_format(&flags.log_format)?,
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,

@@ -143,9 +143,9 @@ families! {
     /// Hits beyond the limit that the denial cache refused.
     OVER_LIMIT_WITH_LOCAL_CACHE = Counter "ratelimit_service_rate_limit_over_limit_with_local_cache" ["domain", "key1", "key2"];
     /// Descriptors that matched a limit, by outcome.
-    DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "outcome"];
+    DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
-    NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit"];
+    NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
 
     // Stores.
 

@@ -37,6 +37,15 @@ pub struct Tallies {
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the next rules too goes on with its counter.
 pub(super) type FreeByDomain = hashbrown::HashMap<Box<[u8]>, Arc<Cells<1>>>;
 
+/// What identifies the series of a limit. Limits with equal labels and different names have one series in the metrics of envoyproxy/ratelimit, and
+/// one each in Weir's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SeriesId {
+    labels: Labels,
+    /// The label `name` of Weir's own metrics, which a limit without a name does not have.
+    name: Option<Box<str>>,
+}
+
 /// The series of one limit, as scrapes show it.
 #[derive(Debug)]
 pub(super) struct LimitSeries {
@@ -52,10 +61,10 @@ pub(super) struct LimitSeries {
 ///
 /// A reload removes the series of limits that it removes, so that the configuration bounds their number. A limit that comes back starts at
 /// zero, which Prometheus takes as a reset of the counter.
-pub(super) type Register = HashMap<Labels, LimitSeries>;
+pub(super) type Register = HashMap<SeriesId, LimitSeries>;
 
 impl Metrics {
-    /// The counters for `rules`. A limit with the labels of a limit of the last call's rules goes on with its counters.
+    /// The counters for `rules`. A limit with the labels and the name of a limit of the last call's rules goes on with its counters.
     #[must_use]
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
         self.dynamic.retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
@@ -69,12 +78,12 @@ impl Metrics {
         let mut series = Vec::with_capacity(limits.len());
         for limit in limits {
             let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
-            let labels = Labels::new(limit.domain.to_string(), &levels);
-            let known = next.get(&labels).or_else(|| register.get(&labels)).map(|known| Arc::clone(&known.series));
+            let id = SeriesId { labels: Labels::new(limit.domain.to_string(), &levels), name: limit.name.clone() };
+            let known = next.get(&id).or_else(|| register.get(&id)).map(|known| Arc::clone(&known.series));
             let own = known.unwrap_or_else(|| Arc::new(Series::new(self.cores)));
             series.push(Arc::clone(&own));
             let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            next.insert(labels, LimitSeries { series: own, path: limit.path(), unlimited: limit.amount.is_none(), dynamic });
+            next.insert(id, LimitSeries { series: own, path: limit.path_in_domain(), unlimited: limit.amount.is_none(), dynamic });
         }
         *register = next;
         Tallies { series: series.into(), free, metrics: Arc::clone(self) }
@@ -100,10 +109,13 @@ impl Metrics {
     pub(super) fn gather_limits(&self, exposition: &mut Exposition) {
         {
             let register = self.series();
-            let mut all: Vec<(&Labels, &LimitSeries)> = register.iter().collect();
-            all.sort_unstable_by_key(|(labels, _)| *labels);
-            for (labels, limit) in all {
-                limit.gather(labels, exposition);
+            let mut all: Vec<(&SeriesId, &LimitSeries)> = register.iter().collect();
+            all.sort_unstable_by_key(|(id, _)| *id);
+            for (id, limit) in all {
+                let counts = limit.series.sums();
+                if !self.omits_unused_limits || counts != Counts::default() {
+                    limit.gather(id, &counts, exposition);
+                }
             }
         }
         for (of_hits, counts) in self.dynamic.series() {
@@ -116,12 +128,12 @@ impl Metrics {
 }
 
 impl LimitSeries {
-    fn gather(&self, of_hits: &Labels, exposition: &mut Exposition) {
-        let counts = self.series.sums();
-        add_hits(exposition, of_hits, &counts, !self.dynamic && !self.unlimited);
-        let of_limit = labels([("domain", &*of_hits.domain), ("limit", &self.path)]);
-        add_decisions(exposition, &of_limit, &counts, |outcome| self.unlimited == (outcome == Outcome::Unlimited as usize));
-        add_negative_hits(exposition, &of_limit, &counts, !self.unlimited);
+    fn gather(&self, id: &SeriesId, counts: &Counts, exposition: &mut Exposition) {
+        add_hits(exposition, &id.labels, counts, !self.dynamic && !self.unlimited);
+        let named = id.name.as_deref().map(|name| ("name", name));
+        let of_limit = labels([("domain", &*id.labels.domain), ("limit", &self.path)].into_iter().chain(named));
+        add_decisions(exposition, &of_limit, counts, |outcome| self.unlimited == (outcome == Outcome::Unlimited as usize));
+        add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
     }
 }
 

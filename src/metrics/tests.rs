@@ -91,11 +91,11 @@ fn every_limit_has_its_series_from_the_start() {
     }
     for outcome in ["ok", "over_limit", "shadow_over_limit", "error"] {
         let series = |limit: &str| format!("weir_decisions_total{{domain=\"shop\",limit=\"{limit}\",outcome=\"{outcome}\"}}");
-        assert_eq!(value(&text, &series("shop.user")), Some(0.0));
-        assert_eq!(value(&text, &series("shop.user_bob.path./x")), Some(0.0));
-        assert_eq!(value(&text, &series("shop.vip")), None);
+        assert_eq!(value(&text, &series("user")), Some(0.0));
+        assert_eq!(value(&text, &series("user_bob.path./x")), Some(0.0));
+        assert_eq!(value(&text, &series("vip")), None);
     }
-    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.vip\",outcome=\"unlimited\"}"), Some(0.0));
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}"), Some(0.0));
     assert_eq!(value(&text, "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"), Some(0.0));
     assert_eq!(value(&text, "ratelimit_service_global_shadow_mode"), Some(0.0));
     assert_eq!(value(&text, "ratelimit_service_config_load_error"), Some(0.0));
@@ -124,11 +124,11 @@ fn hits_and_outcomes_are_counted_by_limit() {
         assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}")), Some(hits), "{stat}");
     }
     for (outcome, count) in [("ok", 2.0), ("over_limit", 2.0), ("shadow_over_limit", 1.0), ("error", 1.0)] {
-        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"shop.user\",outcome=\"{outcome}\"}}");
+        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}");
         assert_eq!(value(&text, &series), Some(count), "{outcome}");
     }
-    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.vip\",outcome=\"unlimited\"}"), Some(1.0));
-    assert_eq!(value(&text, "weir_negative_hits_total{domain=\"shop\",limit=\"shop.user\"}"), Some(4.0));
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_negative_hits_total{domain=\"shop\",limit=\"user\"}"), Some(4.0));
     assert_eq!(value(&text, "weir_store_errors_total{kind=\"unknown\"}"), Some(1.0));
     assert_eq!(value(&text, "weir_free_descriptors_total{domain=\"shop\"}"), Some(1.0));
     assert_eq!(value(&text, "weir_free_descriptors_total{domain=\"blog\"}"), Some(0.0));
@@ -165,7 +165,7 @@ fn decisions_without_the_store_are_counted_by_their_source() {
     for (outcome, count) in
         [("ok", 1.0), ("over_limit", 2.0), ("shadow_over_limit", 1.0), ("error", 1.0), ("outage_allowed", 1.0), ("outage_denied", 1.0)]
     {
-        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"shop.user\",outcome=\"{outcome}\"}}");
+        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}");
         assert_eq!(value(&text, &series), Some(count), "{outcome}");
     }
     for (policy, count) in [("error", 1.0), ("allow", 1.0), ("deny", 1.0), ("local", 2.0)] {
@@ -201,7 +201,62 @@ fn limits_of_equal_labels_are_one_series() {
     let text = metrics.encode();
     assert_eq!(value(&text, "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"a_b_c\"}"), Some(2.0));
     assert_eq!(value(&text, "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"x\",key2=\"y\"}"), Some(1.0));
-    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.x.y\",outcome=\"ok\"}"), Some(2.0));
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"x.y\",outcome=\"ok\"}"), Some(2.0));
+}
+
+#[test]
+fn the_name_of_a_limit_is_a_label_of_weirs_own_metrics() {
+    let metrics = Metrics::new(1, 0.8);
+    let named = |id, levels: &[_], name: &str| Limit { name: Some(name.into()), ..limit(id, levels, Some(TEN)) };
+    // The last two have the same labels in the metrics of envoyproxy/ratelimit.
+    let limits = [
+        limit(0, &[("user", None)], Some(TEN)),
+        named(1, &[("path", None)], "per \"path\""),
+        named(2, &[("a_b", Some("c"))], "one"),
+        named(3, &[("a", Some("b_c"))], "two"),
+    ];
+    let tallies = tallies_of(&metrics, &limits);
+    for (id, hits) in [(0, 1), (1, 2), (2, 4), (3, 8)] {
+        observe(&tallies, checked(Some(id), None), hits, Modes::default(), Ok(verdict(true, 1)));
+        observe(&tallies, checked(Some(id), None), -hits, Modes::default(), Ok(verdict(true, 1)));
+    }
+    let text = metrics.encode();
+    for (labels, hits) in [
+        ("limit=\"user\"", 1.0),
+        ("limit=\"path\",name=\"per \\\"path\\\"\"", 2.0),
+        ("limit=\"a_b_c\",name=\"one\"", 4.0),
+        ("limit=\"a_b_c\",name=\"two\"", 8.0),
+    ] {
+        assert_eq!(value(&text, &format!("weir_decisions_total{{domain=\"shop\",{labels},outcome=\"ok\"}}")), Some(2.0), "{labels} {text}");
+        assert_eq!(value(&text, &format!("weir_negative_hits_total{{domain=\"shop\",{labels}}}")), Some(hits), "{labels}");
+    }
+    let total = |key| value(&text, &format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"{key}\"}}"));
+    assert_eq!((total("path"), total("a_b_c")), (Some(2.0), Some(12.0)));
+    // A reload keeps the counters of a limit that keeps its name.
+    let _reloaded = tallies_of(&metrics, &[named(0, &[("a_b", Some("c"))], "one"), named(1, &[("a", Some("b_c"))], "new")]);
+    let text = metrics.encode();
+    let hits = |name| value(&text, &format!("weir_negative_hits_total{{domain=\"shop\",limit=\"a_b_c\",name=\"{name}\"}}"));
+    assert_eq!((hits("one"), hits("two"), hits("new")), (Some(4.0), None, Some(0.0)));
+}
+
+#[test]
+fn limits_that_were_never_asked_can_be_left_out() {
+    const LIMITS: u32 = 10_000;
+    let keys: Vec<_> = (0..LIMITS).map(|id| format!("key_{id}")).collect();
+    let limits: Vec<_> = keys.iter().zip(0..).map(|(key, id)| limit(id, &[(key, None)], Some(TEN))).collect();
+    let series = |metrics: &Metrics| metrics.encode().lines().filter(|line| line.contains("key_")).count();
+    for omits_unused_limits in [false, true] {
+        let metrics = Metrics::with_options(1, Options { near_limit_ratio: 0.8, omits_unused_limits });
+        let tallies = tallies_of(&metrics, &limits);
+        assert_eq!(series(&metrics), if omits_unused_limits { 0 } else { 13 * 10_000 });
+        // Whatever was decided, also about a look and in an outage.
+        observe(&tallies, checked(Some(5), None), 0, Modes::default(), Ok(verdict(true, 1)));
+        observe(&tallies, checked(Some(9), None), 1, Modes::default(), Err(StoreError::Unknown("lost")));
+        let text = metrics.encode();
+        let total = |id| value(&text, &format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"key_{id}\"}}"));
+        let unused = if omits_unused_limits { None } else { Some(0.0) };
+        assert_eq!((total(5), total(9), total(7)), (Some(0.0), Some(1.0), unused));
+    }
 }
 
 #[test]
@@ -215,7 +270,7 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
     let within = "ratelimit_service_rate_limit_within_limit";
     assert_eq!(value(&text, &format!("{within}{{domain=\"shop\",key1=\"user_bob\"}}")), Some(1.0));
     assert_eq!(value(&text, &format!("{within}{ONE_LEVEL}")), None);
-    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"shop.user\",outcome=\"ok\"}"), Some(1.0));
+    assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"user\",outcome=\"ok\"}"), Some(1.0));
     let over = "ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user_\\\"eve\\\"\",key2=\"b.c\"}";
     assert_eq!(value(&text, over), Some(2.0), "{text}");
     assert_eq!(value(&text, "weir_decisions_total{domain=\"shop\",limit=\"(request)\",outcome=\"over_limit\"}"), Some(1.0));

@@ -102,9 +102,15 @@ impl Level {
 }
 
 impl Limit {
-    /// The full key: the domain and all levels as written, joined by dots. Names the limit in metrics and messages, over reloads too.
+    /// The full key: the domain and all levels as written, joined by dots. Names the limit in messages, over reloads too.
     #[must_use]
     pub fn path(&self) -> String {
-        self.levels.iter().fold(self.domain.to_string(), |path, level| path + "." + &level.text())
+        format!("{}.{}", self.domain, self.path_in_domain())
+    }
+
+    /// All levels as written, joined by dots. Names the limit within its domain in metrics, over reloads too.
+    #[must_use]
+    pub fn path_in_domain(&self) -> String {
+        self.levels.iter().map(Level::text).collect::<Vec<_>>().join(".")
     }
 }

@@ -241,6 +241,12 @@ pub(super) struct AnswerFlags {
     /// Share of a limit above which hits count as near it in metrics; 0 to 1
     #[arg(long, env = "NEAR_LIMIT_RATIO", default_value_t = 0.8, value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
+    /// Leave limits that have not been asked yet out of metrics
+    ///
+    /// Each limit has 13 series. With this setting it gets them with its first request, and keeps them.
+    #[arg(long, env = "METRICS_OMIT_UNUSED_LIMITS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub(super) metrics_omit_unused_limits: bool,
     /// Add headers with limit, remaining hits and reset of the nearest limit to responses
     #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]

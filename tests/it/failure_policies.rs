@@ -114,8 +114,9 @@ async fn each_limit_has_its_policy_and_a_request_has_one_answer() {
     assert_eq!(weir.metric("weir_local_keys"), Some(1.0));
     assert_eq!(weir.metric("weir_outage_answers_total{policy=\"local\"}"), Some(5.0));
     assert!(weir.metric("weir_outage_answers_total{policy=\"error\"}") >= Some(5.0));
-    let outcome =
-        |outcome: &str| weir.metric(&format!("weir_decisions_total{{domain=\"outage\",limit=\"outage.deny\",outcome=\"{outcome}\"}}"));
+    let outcome = |outcome: &str| {
+        weir.metric(&format!("weir_decisions_total{{domain=\"outage\",limit=\"deny\",name=\"closed\",outcome=\"{outcome}\"}}"))
+    };
     assert_eq!((outcome("outage_denied"), outcome("over_limit"), outcome("error")), (Some(3.0), Some(0.0), Some(0.0)));
     assert_eq!(weir.metric("ratelimit_service_rate_limit_over_limit{domain=\"outage\",key1=\"deny\"}"), Some(0.0));
     assert_eq!(weir.metric("ratelimit_service_rate_limit_total_hits{domain=\"outage\",key1=\"deny\"}"), Some(3.0));

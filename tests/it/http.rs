@@ -72,7 +72,7 @@ async fn metrics_count_decisions() {
     for (name, value) in [("total_hits", 3.0), ("within_limit", 2.0), ("over_limit", 1.0), ("shadow_mode", 0.0)] {
         assert_eq!(weir.metric(&format!("ratelimit_service_rate_limit_{name}{labels}")), Some(value), "{name}");
     }
-    assert_eq!(weir.metric(r#"weir_decisions_total{domain="demo",limit="demo.year",outcome="over_limit"}"#), Some(1.0));
+    assert_eq!(weir.metric(r#"weir_decisions_total{domain="demo",limit="year",name="yearly",outcome="over_limit"}"#), Some(1.0));
     assert_eq!(weir.metric(r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#), Some(3.0));
     assert_eq!(weir.metric("weir_memory_keys"), Some(1.0));
 }

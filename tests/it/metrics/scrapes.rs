@@ -80,6 +80,21 @@ fn readers_that_leave_at_once_do_not_have_texts_made_side_by_side() {
     assert!(grown < 5 * text_kib, "{grown} KiB at the peak, and a text has {text_kib} KiB");
 }
 
+#[tokio::test]
+async fn limits_that_were_never_asked_can_be_left_out() {
+    let limits = many_limits(10_000);
+    for (omit, least, most) in [("false", 130_000, 130_100), ("true", 14, 100)] {
+        let weir = Weir::start(&[("limits.yaml", &limits)], &[("METRICS_OMIT_UNUSED_LIMITS", omit)]);
+        let series = || weir.get("/metrics").1.lines().filter(|line| !line.starts_with('#')).count();
+        let before = series();
+        weir.client().await.should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])])).await.expect("an answer");
+        let page = weir.get("/metrics").1;
+        assert!(page.contains("\nratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"} 1\n"));
+        assert_eq!(series() - before, if omit == "true" { 13 } else { 0 });
+        assert!((least..most).contains(&series()), "{omit}: {}", series());
+    }
+}
+
 /// Head and body of the answer to a request for the metrics.
 fn scraped(address: SocketAddr, method: &str, accept_encoding: &str) -> (String, Vec<u8>) {
     let message = format!("{method} /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\naccept-encoding: {accept_encoding}\r\n\r\n");
