@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::breaker::State;
 use crate::metrics::Sample;
-use crate::metrics::families::{self, Family};
-use crate::store::redis::{Deployment, Server};
+use crate::metrics::families::{self, Family, Observations};
+use crate::store::redis::{Deployment, ROUND_TRIP_BOUNDS, RoundTripCounts, Server};
 
 /// The deployments, with their names in metrics.
 pub(super) type Deployments = Vec<(DeploymentName, Arc<Deployment>)>;
@@ -44,6 +44,8 @@ pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (name, deployment) in deployments {
         deployment_samples(*name, deployment, &mut samples);
+        // So that the alert on servers that are down fires when there is none from the start.
+        samples.extend(deployment.undiscovered().iter().map(|sought| families::REDIS_UP.count(&[name.label(), sought], 0)));
         // The address is a label. A primary that the Sentinels have not named yet has none.
         for server in deployment.servers().iter().filter(|server| !server.address.is_empty()) {
             server_samples(*name, server, &mut samples);
@@ -83,6 +85,9 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
         (&families::REDIS_ABANDONED, Some(counts.abandoned as f64)),
     ];
     samples.extend(values.into_iter().filter_map(|(family, value)| Some(family.sample(&[redis, address], value?))));
+    let RoundTripCounts { buckets, sum } = &server.round_trips;
+    let observations = Observations { bounds: &ROUND_TRIP_BOUNDS, counts: buckets.to_vec(), sum_seconds: sum.as_secs_f64() };
+    samples.push(families::REDIS_BATCH_DURATION.histogram(&[redis, address], observations));
     let transitions = server.transitions;
     for (to, reason, count) in [
         ("open", "outage", transitions.opened_by_outage),

@@ -10,19 +10,7 @@ use std::rc::Rc;
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::families::{Family, Sample};
-
-/// The observations of one histogram.
-#[derive(Debug)]
-pub(super) struct Observations<'a> {
-    /// The values of the family's labels.
-    pub labels: &'a [&'a str],
-    /// Upper bounds of the buckets, in seconds.
-    pub bounds: &'a [f64],
-    /// Observations in each bucket (not cumulative), and last those above all bounds.
-    pub counts: &'a [u64],
-    pub sum_seconds: f64,
-}
+use super::families::{Family, Observations, Sample, Value};
 
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
@@ -73,6 +61,10 @@ impl Exposition {
     /// Adds one sample.
     pub(super) fn add(&mut self, sample: Sample) {
         let Sample { family, labels: values, value } = sample;
+        let value = match value {
+            Value::Number(value) => value,
+            Value::Observations(observations) => return self.observe(family, &values, &observations),
+        };
         let labels = labels(family.labels.iter().copied().zip(values.iter().map(String::as_str)));
         self.series(family).push(Series { labels, last: None, value });
     }
@@ -86,11 +78,10 @@ impl Exposition {
         &mut self.values.entry(family.name).or_insert_with(|| Values { family, series: Vec::new() }).series
     }
 
-    /// Adds one histogram.
-    pub(super) fn observe(&mut self, family: &'static Family, observations: &Observations<'_>) {
+    fn observe(&mut self, family: &'static Family, labels: &[String], observations: &Observations) {
         let mut cumulative = 0_u64;
         let mut buckets = Vec::with_capacity(observations.bounds.len());
-        for (&bound, &count) in observations.bounds.iter().zip(observations.counts) {
+        for (&bound, &count) in observations.bounds.iter().zip(&observations.counts) {
             cumulative += count;
             let mut bucket = Bucket::default();
             bucket.set_upper_bound(bound);
@@ -101,7 +92,7 @@ impl Exposition {
         histogram.set_sample_count(observations.counts.iter().sum());
         histogram.set_sample_sum(observations.sum_seconds);
         histogram.set_bucket(buckets);
-        let mut metric = Metric::from_label(pairs(family, observations.labels));
+        let mut metric = Metric::from_label(pairs(family, labels));
         metric.set_histogram(histogram);
         self.histograms.entry(family.name).or_insert_with(|| histogram_family(family)).mut_metric().push(metric);
     }
@@ -178,11 +169,11 @@ fn histogram_family(declared: &Family) -> MetricFamily {
     family
 }
 
-fn pairs(family: &Family, values: &[&str]) -> Vec<LabelPair> {
-    let pair = |(name, value): (&&str, &&str)| {
+fn pairs(family: &Family, values: &[String]) -> Vec<LabelPair> {
+    let pair = |(name, value): (&&str, &String)| {
         let mut pair = LabelPair::default();
         pair.set_name((*name).to_owned());
-        pair.set_value((*value).to_owned());
+        pair.set_value(value.clone());
         pair
     };
     family.labels.iter().zip(values).map(pair).collect()
@@ -200,7 +191,7 @@ mod tests {
     #[test]
     fn equal_series_are_one_and_label_values_are_escaped() {
         let mut exposition = Exposition::default();
-        exposition.add(Sample { family: &B, labels: vec!["a\"b\\c\nd".to_owned()], value: 5.0 });
+        exposition.add(Sample { family: &B, labels: vec!["a\"b\\c\nd".to_owned()], value: Value::Number(5.0) });
         exposition.add(A.sample(&[], 0.5));
         let shared = labels([("k", "a\"b\\c\nd")]);
         exposition.count(&B, &shared, None, 4);
@@ -216,7 +207,7 @@ mod tests {
     #[test]
     fn buckets_are_cumulative() {
         let mut exposition = Exposition::default();
-        exposition.observe(&T, &Observations { labels: &["x"], bounds: &[0.5, 1.0], counts: &[1, 2, 4], sum_seconds: 9.5 });
+        exposition.add(T.histogram(&["x"], Observations { bounds: &[0.5, 1.0], counts: vec![1, 2, 4], sum_seconds: 9.5 }));
         let text = exposition.text();
         for line in ["_bucket{m=\"x\",le=\"0.5\"} 1", "_bucket{m=\"x\",le=\"1\"} 3", "_bucket{m=\"x\",le=\"+Inf\"} 7"] {
             assert!(text.contains(line), "{line} in {text}");

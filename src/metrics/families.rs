@@ -42,13 +42,31 @@ pub struct Family {
     pub(super) help: &'static str,
 }
 
-/// One value of one series, made by [`Family::sample`] or [`Family::count`].
+/// One value of one series, made by [`Family::sample`] or [`Family::count`], or one histogram, made by [`Family::histogram`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub(super) family: &'static Family,
     /// The values of the family's labels, in their order.
     pub(super) labels: Vec<String>,
-    pub(super) value: f64,
+    pub(super) value: Value,
+}
+
+/// What a sample says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Number(f64),
+    Observations(Observations),
+}
+
+/// The observations of one histogram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observations {
+    /// Upper bounds of the buckets, in seconds.
+    pub bounds: &'static [f64],
+    /// Observations in each bucket (not cumulative), and last those above all bounds.
+    pub counts: Vec<u64>,
+    /// All of them together, in seconds.
+    pub sum_seconds: f64,
 }
 
 impl Family {
@@ -75,7 +93,18 @@ impl Family {
     /// A sample with these values of the labels, in their declared order. Values may hold any text.
     #[must_use]
     pub fn sample(&'static self, labels: &[&str], value: f64) -> Sample {
+        self.with(labels, Value::Number(value))
+    }
+
+    /// The observations of one series of a histogram; labels as for [`Family::sample`].
+    #[must_use]
+    pub fn histogram(&'static self, labels: &[&str], observations: Observations) -> Sample {
+        self.with(labels, Value::Observations(observations))
+    }
+
+    fn with(&'static self, labels: &[&str], value: Value) -> Sample {
         debug_assert_eq!(labels.len(), self.labels.len(), "{}", self.name);
+        debug_assert_eq!(matches!(value, Value::Observations(_)), self.metric_type == MetricType::Histogram, "{}", self.name);
         Sample { family: self, labels: labels.iter().map(|&value| value.to_owned()).collect(), value }
     }
 
@@ -187,10 +216,13 @@ families! {
     REDIS_BREAKER_STATE = Gauge "weir_redis_breaker_state" ["redis", "server"];
     /// State changes of the circuit breaker, by the new state (open, ramp or closed) and its reason.
     REDIS_BREAKER_TRANSITIONS = Counter "weir_redis_breaker_transitions_total" ["redis", "server", "to", "reason"];
-    /// Whether the server answered the last probe: 1 if it did.
+    /// Whether the server answered the last probe: 1 if it did. While no server is known, the label server is the name of the primary for its
+    /// Sentinels, or a configured address of the cluster.
     REDIS_UP = Gauge "weir_redis_up" ["redis", "server"];
     /// Round-trip time of the last probe, in seconds.
     REDIS_ROUND_TRIP = Gauge "weir_redis_round_trip_seconds" ["redis", "server"];
+    /// Time from sending a batch to its last reply, in seconds.
+    REDIS_BATCH_DURATION = Histogram "weir_redis_batch_duration_seconds" ["redis", "server"];
     /// How far the server's clock is ahead of this machine's, in seconds.
     REDIS_CLOCK_OFFSET = Gauge "weir_redis_clock_offset_seconds" ["redis", "server"];
     /// Keys in the Redis database that Weir uses, including those of other programs.

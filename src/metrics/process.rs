@@ -5,8 +5,8 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::cells::{Cells, Core};
-use super::exposition::{Exposition, Observations};
-use super::families::{self, Family};
+use super::exposition::Exposition;
+use super::families::{self, Family, Observations};
 
 /// The label `grpc_method`: the only method that is counted.
 const METHOD: &str = "ShouldRateLimit";
@@ -142,7 +142,7 @@ impl Process {
         }
         let times = self.times.sums();
         let sum_seconds = Duration::from_nanos(times[BUCKETS]).as_secs_f64();
-        let observations = Observations { labels: &[METHOD], bounds: &BOUNDS, counts: &times[..BUCKETS], sum_seconds };
-        exposition.observe(&families::RESPONSE_TIME, &observations);
+        let observations = Observations { bounds: &BOUNDS, counts: times[..BUCKETS].to_vec(), sum_seconds };
+        exposition.add(families::RESPONSE_TIME.histogram(&[METHOD], observations));
     }
 }

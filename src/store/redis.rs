@@ -34,6 +34,7 @@ pub use self::monitor::supervisor::supervise;
 pub use self::topology::counters::Counts;
 pub use self::topology::deployment::{ConnectionCounts, Deployment, FailingServer, Server};
 use self::topology::node::Node;
+pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
 use self::wire::batch::{Work, WorkReply};
 pub use self::wire::call::{Call, CallRequest, ScriptRef};

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir::metrics::families;
 
+use crate::support::sentinel::SentinelSet;
 use crate::support::wait::eventually_async;
 use crate::support::{self, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools};
 
@@ -136,16 +137,36 @@ fn alerted() -> BTreeSet<String> {
     names.map(|name| name.expect("each alert has a metric").to_owned()).collect()
 }
 
+/// While no Sentinel names the primary, and no node of a cluster answers, something is down all the same; and it is gone once a server is known.
+#[tokio::test]
+async fn servers_that_were_never_found_are_down() {
+    let nowhere = format!("127.0.0.1:{}", RedisServer::absent().port());
+    for (kind, url, sought) in [("sentinel", format!("mymaster,{nowhere}"), "mymaster"), ("cluster", nowhere.clone(), &*nowhere)] {
+        let weir = Weir::start(support::DEMO, &[("REDIS_TYPE", kind), ("REDIS_URL", &url)]);
+        let series = format!("weir_redis_up{{redis=\"main\",server=\"{sought}\"}}");
+        assert_eq!(weir.metric(&series), Some(0.0), "{kind}: {}", weir.get("/metrics").1);
+        let page = weir.get("/metrics").1;
+        assert_eq!(page.lines().filter(|line| line.starts_with("weir_redis_up")).count(), 1, "{kind}: {page}");
+    }
+    let sentinels = SentinelSet::start(1);
+    let weir = Weir::start(support::DEMO, &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", &sentinels.url())]);
+    let primary = format!("weir_redis_up{{redis=\"main\",server=\"127.0.0.1:{}\"}}", sentinels.primary());
+    assert_eq!(eventually_async(|| weir.metric(&primary).filter(|&up| up > 0.0)).await, Some(1.0));
+    let page = weir.get("/metrics").1;
+    assert_eq!(page.lines().filter(|line| line.starts_with("weir_redis_up")).count(), 1, "{page}");
+}
+
 /// A counter that appears with its first event has no increase: Prometheus sees no change.
 #[test]
 fn what_alerts_look_at_is_there_from_the_first_scrape() {
     let redis = RedisServer::absent();
     let names = alerted();
     assert!(names.len() >= 7, "{names:?}");
-    for (environment, absent) in [(&[][..], "weir_redis_up"), (&[("REDIS_URL", &*redis.url())], "weir_memory_evicted_total")] {
+    let of_redis = ["weir_redis_up", "weir_redis_batch_duration_seconds_bucket"];
+    for (environment, absent) in [(&[][..], &of_redis[..]), (&[("REDIS_URL", &*redis.url())], &["weir_memory_evicted_total"])] {
         let weir = Weir::start(support::DEMO, environment);
         let page = weir.get("/metrics").1;
-        for name in names.iter().filter(|name| *name != absent) {
+        for name in names.iter().filter(|name| !absent.contains(&name.as_str())) {
             let samples: Vec<_> = page.lines().filter(|line| line.starts_with(&**name)).collect();
             assert!(!samples.is_empty(), "no {name} in {page}");
             let expected = if name == "weir_config_last_load_successful" { " 1" } else { " 0" };
@@ -194,6 +215,38 @@ async fn the_process_its_workers_and_its_connections_are_shown() {
     assert!(cpu >= busy - 0.03, "{busy} s of workers are part of {cpu} s; times are in hundredths");
     drop(clients);
     assert_eq!(eventually_async(|| Some(()).filter(|()| weir.metric("weir_connections") == Some(0.0))).await, Some(()));
+}
+
+/// Every batch that Redis answers is in the histogram of its server, from every worker.
+#[tokio::test]
+async fn round_trips_to_redis_are_shown_by_server() {
+    let redis = RedisServer::start();
+    let environment = [("REDIS_URL", &*redis.url()), ("WORKERS", "2"), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")];
+    let weir = Weir::start(support::DEMO, &environment);
+    let labels = format!("redis=\"main\",server=\"127.0.0.1:{}\"", redis.port());
+    let value = |name: &str, le: &str| weir.metric(&format!("weir_redis_{name}{{{labels}{le}}}")).unwrap_or_else(|| panic!("no {name}"));
+    let batches = || value("batch_duration_seconds_count", "");
+    assert_eq!((batches(), value("batch_duration_seconds_sum", "")), (0.0, 0.0));
+    for client in &mut [weir.client().await, weir.client().await] {
+        for _ in 0..20 {
+            client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.expect("an answer");
+        }
+    }
+    assert_eq!((batches(), value("batches_total", "")), (40.0, 40.0));
+    assert_eq!(value("batch_duration_seconds_bucket", ",le=\"+Inf\"") as u64, 40);
+    let sum = value("batch_duration_seconds_sum", "");
+    assert!(sum > 40.0 * 5e-6 && sum < 40.0 * 5.0, "{sum} s");
+    // A Redis that stops for a while makes one slow batch.
+    let slow = || (batches() - value("batch_duration_seconds_bucket", ",le=\"0.1\"")) as u64;
+    let slow_before = slow();
+    redis.pause();
+    let mut client = weir.client().await;
+    let waiting =
+        tokio::spawn(async move { client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.map(|_| ()) });
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    redis.resume();
+    waiting.await.expect("no panic").expect("an answer");
+    assert_eq!(slow(), slow_before + 1);
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use self::pool::Pool;
 use super::error;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{Node, Outcome};
+use crate::store::redis::topology::round_trips;
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
 use crate::verdict::StoreError;
 
@@ -44,6 +45,7 @@ struct Inner {
     node: Arc<Node>,
     pool: Pool,
     batch_options: BatchOptions,
+    round_trips: Arc<round_trips::Row>,
     queue: Mutex<Queue>,
 }
 
@@ -74,7 +76,8 @@ impl Lanes {
     /// An empty queue for `node`. The first request opens the first connection. Must be used in the runtime that it was created in, because its
     /// connections and tasks belong to it.
     pub(super) fn new(node: &Arc<Node>, batch_options: BatchOptions) -> Self {
-        Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), batch_options, queue: Mutex::default() }))
+        let round_trips = node.round_trips.row();
+        Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), batch_options, round_trips, queue: Mutex::default() }))
     }
 
     /// The server.
@@ -272,7 +275,9 @@ impl Inner {
         batch.write(connection.outgoing());
         match connection.exchange(deadline).await {
             Ok(values) => {
-                self.node.rtt.record(began.elapsed());
+                let took = began.elapsed();
+                self.node.rtt.record(took);
+                self.round_trips.record(took);
                 batch.read(values, replies);
                 self.node.counters.answered(replies.len());
                 let now = replies.iter().map(|reply| reply.now).max().unwrap_or_default();

@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 pub(crate) mod counters;
 pub(crate) mod deployment;
 pub(crate) mod node;
+pub(crate) mod round_trips;
 pub(crate) mod sentinel;
 pub(crate) mod slot_map;
 pub(crate) mod status;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::counters::Counts;
 use super::node::Node;
+use super::round_trips::RoundTripCounts;
 use super::slot_map::{NodeIndex, SlotMap};
 use super::status::ServerStatus;
 use crate::breaker::{State, Transitions};
@@ -76,6 +77,8 @@ pub struct Server {
     pub transitions: Transitions,
     /// The batches and requests that were sent there.
     pub counts: Counts,
+    /// How long it took to answer batches.
+    pub round_trips: RoundTripCounts,
     /// The result of its latest inspection.
     pub status: Arc<ServerStatus>,
 }
@@ -129,6 +132,7 @@ impl Deployment {
             state: node.state(),
             transitions: node.transitions(),
             counts: node.counters.counts(),
+            round_trips: node.round_trips.counts(),
             status: node.latest_status.load(),
         };
         self.map.load().nodes.iter().map(server).collect()
@@ -166,6 +170,19 @@ impl Deployment {
     fn failed_discovery(&self) -> MutexGuard<'_, Option<Failure>> {
         // The value is replaced as a whole.
         self.failed_discovery.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the servers are sought by while none is known: the name of the primary for its Sentinels, or the configured addresses of a cluster.
+    #[must_use]
+    pub fn undiscovered(&self) -> Vec<String> {
+        if self.map.load().nodes.iter().any(|node| node.location().is_some()) {
+            return Vec::new();
+        }
+        match &self.options.topology {
+            Topology::Single(_) => Vec::new(),
+            Topology::Sentinel { master, .. } => vec![master.clone()],
+            Topology::Cluster(addresses) => addresses.iter().map(ToString::to_string).collect(),
+        }
     }
 
     /// Whether every server has an address and a circuit that is not open. `false` while no server is known.

@@ -12,6 +12,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use super::clock::Clock;
 use super::counters::Counters;
+use super::round_trips::RoundTrips;
 use super::status::LatestStatus;
 use crate::breaker::{self, Breaker, Why};
 use crate::store::Budget;
@@ -51,6 +52,7 @@ pub(crate) struct Node {
     error_counters: Arc<ErrorCounters>,
     connections: OpenConnections,
     pub(crate) counters: Counters,
+    pub(crate) round_trips: RoundTrips,
     pub(crate) latest_status: LatestStatus,
     /// The time that the latest request had left, in microseconds; a probe has about as much. 0 before the first request.
     budget_micros: AtomicU64,
@@ -147,6 +149,7 @@ impl Node {
             error_counters: Arc::clone(error_counters),
             connections: OpenConnections::default(),
             counters: Counters::default(),
+            round_trips: RoundTrips::default(),
             latest_status: LatestStatus::default(),
             budget_micros: AtomicU64::new(0),
             rtt: RttEstimator::default(),
