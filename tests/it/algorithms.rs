@@ -1,5 +1,5 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt` and `changed_amounts.txt`, run on the pure step of each algorithm and on the memory
-//! store; `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms' definitions.
+//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt`, `changed_amounts.txt` and `answers.txt`, run on the pure step of each algorithm and
+//! on the memory store; `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms' definitions.
 
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::plan::{AllOrNone, Check, Checks, Modes};
@@ -85,6 +85,7 @@ pub fn tables() -> Vec<Sequence> {
         table(AlgorithmKind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/all_or_none.txt")),
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/changed_amounts.txt")),
+        table(AlgorithmKind::FixedWindow, include_str!("../vectors/answers.txt")),
     ]
     .into_iter()
     .flat_map(|table| {

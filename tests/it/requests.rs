@@ -6,7 +6,7 @@ use weir::proto::rate_limit_response::{Code, RateLimit};
 use weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use weir::time::Unit;
 
-use crate::support::{self, Client, RedisServer, Weir, descriptor, request};
+use crate::support::{self, Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &[(&str, &str)] = &[(
@@ -260,4 +260,22 @@ async fn shadow_mode_and_quota_mode_apply_to_the_whole_process() {
     let none = || descriptor(&[("none", "")]);
     assert_eq!(ask(client, vec![none(), descriptor(&[("unknown", "key")])]).await.overall_code(), Code::Ok);
     assert_eq!(ask(client, vec![none()]).await.overall_code(), Code::OverLimit);
+}
+
+/// Refused hits count, as in a fixed window by default, and not in a token bucket.
+#[tokio::test]
+async fn a_limit_in_the_request_is_a_fixed_window_whatever_the_defaults_are() {
+    let file =
+        "domain: d\ndefaults: { algorithm: token_bucket }\ndescriptors:\n- key: a\n  rate_limit: { unit: year, requests_per_unit: 2 }\n";
+    let weir = Weir::start(&[("a.yaml", file)], &[]);
+    let client = &mut weir.client().await;
+    for (own, after) in [(false, Code::Ok), (true, Code::OverLimit)] {
+        let mut codes = Vec::new();
+        for hits in [3, 1] {
+            let limit = RateLimitOverride { requests_per_unit: 2, unit: Unit::Year.number(), unit_multiplier: None };
+            let asked = RateLimitDescriptor { limit: own.then_some(limit), ..descriptor_with_hits(&[("a", "x")], hits) };
+            codes.push(client.should_rate_limit(request("d", vec![asked])).await.expect("an answer").into_inner().overall_code());
+        }
+        assert_eq!(codes, [Code::OverLimit, after], "with a limit of its own: {own}");
+    }
 }

@@ -91,6 +91,19 @@ async fn on_redis() {
 }
 
 #[tokio::test]
+async fn a_caller_that_leaves_keeps_its_slot() {
+    let weir = Weir::start(LIMITS, &[]);
+    let client = &mut weir.client().await;
+    let began = Instant::now();
+    assert_eq!(ask(client, &[("slow", "left")], TIMEOUT).await.0, Code::Ok);
+    // Its slot is half a second after the first one.
+    let left = tokio::time::timeout(Duration::from_millis(50), ask(client, &[("slow", "left")], TIMEOUT)).await;
+    assert!(left.is_err() || began.elapsed() > Duration::from_millis(450), "it did not wait");
+    let (code, _) = ask(client, &[("slow", "left")], TIMEOUT).await;
+    assert!(code == Code::Ok && began.elapsed() >= Duration::from_millis(950), "the slot behind it: {:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn the_number_of_waiting_requests_is_limited() {
     let options = Options { kind: AlgorithmKind::LeakyBucket, max_delay: Some(Span::from_secs(60)), ..Options::default() };
     let rate = Rate { requests_per_unit: 4, unit: Unit::Second, unit_multiplier: 1 };

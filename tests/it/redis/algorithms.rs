@@ -1,4 +1,4 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt` and `changed_amounts.txt`, run through the script inside Redis at given times.
+//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt`, `changed_amounts.txt` and `answers.txt`, run through the script inside Redis at given times.
 
 use weir::store::redis::ScriptRef;
 
