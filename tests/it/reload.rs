@@ -153,7 +153,7 @@ async fn a_changed_amount_keeps_the_counts_in_memory_and_in_redis() {
         let limit = |algorithm: &str| format!("- key: {algorithm}\n  rate_limit: {{ {counted}, algorithm: {algorithm} }}\n");
         let algorithms =
             ["token_bucket", "leaky_bucket", "sliding_window_counter", "sliding_window_log", "sliding_window_buckets", "fixed_window"];
-        format!("{}{}", limits(amount), algorithms.map(|name| limit(name)).concat())
+        format!("{}{}", limits(amount), algorithms.map(limit).concat())
     };
     for environment in [&[][..], &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")]] {
         let weir = Weir::start(&[("a.yaml", &file(30_000))], environment);
