@@ -3,7 +3,6 @@
 //! It runs on the control thread and is not made for load: connections, bodies and times have tight bounds. There is no authentication, so that
 //! no page may show a secret.
 
-mod deadline;
 mod encoding;
 pub(crate) mod json;
 mod scrapes;
@@ -30,9 +29,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
-use self::deadline::WriteDeadline;
 use self::encoding::{Encoding, preferred};
 use self::scrapes::Scrapes;
+use crate::bounds::{Charge, TimedWrites, Unfinished};
 use crate::health::Health;
 use crate::metrics::Metrics;
 
@@ -45,6 +44,12 @@ const MAX_PARSED_AT_A_TIME: usize = 2;
 /// The largest body in bytes, as for a gRPC message.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
+/// The memory of all JSON requests together until they are answered, in bytes. When it is used up, the oldest is refused.
+const MAX_UNANSWERED_BYTES: usize = 16 << 20;
+
+/// What a JSON request takes beside its body.
+const REQUEST_BYTES: usize = 4 << 10;
+
 /// The largest head of a request in bytes: request line and headers.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
@@ -54,7 +59,8 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for the body of a request to arrive.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Time for a client to take an answer. A scrape of 10,000 limits has megabytes; Prometheus waits for 10 s by default.
+/// Time for a client to take an answer; until it does, Weir reads nothing more from it. A scrape of 10,000 limits has megabytes; Prometheus waits for
+/// 10 s by default.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The maximum age of a connection, so that no client holds one for ever.
@@ -81,7 +87,8 @@ pub struct Pages {
     metrics: Arc<Metrics>,
     health: Health,
     scrapes: Scrapes,
-    parsing: Semaphore,
+    parsing: Arc<Semaphore>,
+    unanswered: Unfinished,
     decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
 }
 
@@ -102,7 +109,8 @@ impl Pages {
             scrapes: Scrapes::new(Arc::clone(&metrics)),
             metrics,
             health,
-            parsing: Semaphore::new(MAX_PARSED_AT_A_TIME),
+            parsing: Arc::new(Semaphore::new(MAX_PARSED_AT_A_TIME)),
+            unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
             decide: Box::new(move |request| Box::pin(decide(request))),
         }
     }
@@ -141,13 +149,20 @@ impl Pages {
     }
 
     async fn json(&self, body: Incoming) -> Response<Full<Bytes>> {
-        let body = match collect(body).await {
+        let charge = self.unanswered.charge(REQUEST_BYTES);
+        let answer = charge.unless_oldest(self.decide_json(body, &charge)).await;
+        answer.unwrap_or_else(|| failed(StatusCode::SERVICE_UNAVAILABLE, "too many requests are unanswered, and this one was the oldest"))
+    }
+
+    async fn decide_json(&self, body: Incoming, charge: &Charge) -> Response<Full<Bytes>> {
+        let body = match collect(body, charge).await {
             Ok(body) => body,
             Err(refused) => return refused,
         };
         let request = {
-            let _permit = self.parsing.acquire().await;
-            tokio::task::spawn_blocking(move || json::request(&body)).await.unwrap_or_else(|error| Err(error.to_string()))
+            let permit = Arc::clone(&self.parsing).acquire_owned().await;
+            let parse = move || (json::request(&body), permit).0;
+            tokio::task::spawn_blocking(parse).await.unwrap_or_else(|error| Err(error.to_string()))
         };
         let request = match request {
             Ok(request) => request,
@@ -166,9 +181,22 @@ impl Pages {
     }
 }
 
-async fn collect(body: Incoming) -> Result<Bytes, Response<Full<Bytes>>> {
-    match timeout(BODY_DEADLINE, Limited::new(body, MAX_BODY_BYTES).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
+/// Reads a body, and charges its bytes as they arrive.
+async fn collect(body: Incoming, charge: &Charge) -> Result<Vec<u8>, Response<Full<Bytes>>> {
+    let mut body = Limited::new(body, MAX_BODY_BYTES);
+    let mut collected = Vec::new();
+    let arrives = async {
+        while let Some(frame) = body.frame().await {
+            if let Some(data) = frame?.data_ref() {
+                let before = collected.capacity();
+                collected.extend_from_slice(data);
+                charge.add(collected.capacity() - before);
+            }
+        }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    };
+    match timeout(BODY_DEADLINE, arrives).await {
+        Ok(Ok(())) => Ok(collected),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             Err(failed(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {} MiB", MAX_BODY_BYTES >> 20)))
         }
@@ -252,7 +280,7 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>, mut stop: watch::Recei
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD_BYTES);
-    let stream = WriteDeadline::new(stream, ANSWER_DEADLINE);
+    let stream = TimedWrites::new(stream, ANSWER_DEADLINE);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), pages));
     tokio::select! {
         // A client that breaks off its connection is not logged.

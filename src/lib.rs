@@ -40,8 +40,8 @@
 //! * [`plan`]: makes the checks of an ask, and their counter keys.
 //! * [`breaker`]: the circuit breaker of one Redis server, as a pure state machine.
 //! * [`proto`]: the generated protobuf messages and gRPC service.
-//! * [`metrics`], [`health`], [`telemetry`], [`background`]: the metric families and counters, the health status, the logs, and the priority of
-//!   background threads.
+//! * [`metrics`], [`health`], [`telemetry`], [`background`], [`bounds`]: the metric families and counters, the health status, the logs, the priority
+//!   of background threads, and bounds on what clients leave unfinished.
 //! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and Cluster.
 //! * [`limiter`]: one worker's way to its store: deadline, denial cache, failure policies, and the delay of shapers.
 //! * [`live`]: the rules in force, and their reload when files change.
@@ -63,6 +63,7 @@ pub mod breaker;
 pub mod proto;
 pub mod metrics;
 pub mod background;
+pub mod bounds;
 pub mod health;
 pub mod telemetry;
 pub mod store;

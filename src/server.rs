@@ -13,6 +13,7 @@ mod gate;
 pub(crate) mod header_blocks;
 mod reply;
 mod socket;
+mod wait_permits;
 mod worker;
 
 use std::io;
@@ -40,8 +41,8 @@ pub struct Options {
     pub preface_timeout: Duration,
     /// Concurrent requests on one connection; tonic's own server sets no bound.
     pub max_concurrent_streams: u32,
-    /// Calls of one worker that wait (for the store, a shaper, or the rest of a message) at a time; each takes some KiB. A further call that
-    /// has to wait is refused at once. The bound is above what may wait for Redis and be held by shapers together.
+    /// Calls of one worker that wait for the store or a shaper at a time; each takes some KiB, and one with a message of more than 4 KiB counts as
+    /// several. A further call that has to wait is refused at once. The bound is above what may wait for Redis and be held by shapers together.
     pub max_waiting_calls: usize,
     /// Whether Weir refuses calls that have waited in the socket for too great a share of their deadline. Without that, a worker that cannot
     /// keep up spends its time on calls whose clients have given up.
@@ -136,6 +137,11 @@ fn hand_over(stream: TcpStream, permit: OwnedSemaphorePermit, workers: &Workers,
     if !assigned {
         metrics.connection_refused();
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a call ends with its stream, a stream with its connection, and draining ends connections")]
+fn spawn(call: impl Future<Output = ()> + Send + 'static) {
+    drop(tokio::spawn(call));
 }
 
 #[cfg(test)]

@@ -148,11 +148,11 @@ families! {
     DOMAIN_NOT_FOUND = Counter "weir_domain_not_found_total" ["domain"];
     /// Descriptors of known domains that no limit applied to: none matched, or it was replaced.
     FREE_DESCRIPTORS = Counter "weir_free_descriptors_total" ["domain"];
-    /// Calls refused with RESOURCE_EXHAUSTED because too many were waiting, or because they had waited too long.
+    /// Calls refused with RESOURCE_EXHAUSTED because too many were waiting or unfinished, or because they had waited too long.
     CALLS_REFUSED = Counter "weir_calls_refused_total" [];
     /// Open connections of clients to the gRPC port.
     CONNECTIONS = Gauge "weir_connections" [];
-    /// Calls that wait: for the store, for a leaky_bucket, or for the rest of a message. All other calls are answered at once.
+    /// Calls that wait for the store or for a leaky_bucket; one with a message of more than 4 KiB counts as several. All other calls are answered at once.
     WAITING_CALLS = Gauge "weir_waiting_calls" ["worker"];
     /// Connections closed because there were too many.
     CONNECTIONS_REFUSED = Counter "weir_connections_refused_total" [];

@@ -1,8 +1,9 @@
-//! The message of a request, read before it is decoded: within a time limit, and within a memory budget that all requests share.
+//! The message of a call that does not arrive whole: read within a time limit, and within memory budgets that all calls share.
 //!
-//! Without both, a client that sends half a message and waits would hold the stream and its bytes for as long as it likes. Most messages
+//! Without them, a client that sends half a message and waits would hold the stream and its bytes for as long as it likes. Most messages
 //! arrive whole with their request, in one piece; they cost neither a timer nor a copy.
 
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,33 +13,78 @@ use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use hyper::body::{Body, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
 use tonic::Status;
 
+use crate::bounds::{Cut, Unfinished};
 use crate::rls::respond::PREFIX_BYTES;
 
-/// tonic's bound for a message, and its length prefix.
-const MAX_BYTES: usize = (4 << 20) + PREFIX_BYTES;
+/// The largest message for rate limits: gRPC's usual bound.
+pub(super) const MAX_BYTES: usize = 4 << 20;
 
-/// Messages up to this size are read without a permit of the budget; Envoy's are smaller.
+/// The largest message for health and reflection, which have a name in them.
+pub(super) const MAX_SIDE_BYTES: usize = 4 << 10;
+
+/// Messages up to this size are charged as they arrive. Envoy's are smaller.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// The memory of all larger messages of the process together, in bytes. When it is used up, a further message waits, at most until its own
-/// time limit.
+/// The memory of everything in the process that waits for a client, in bytes: parts of messages, answers that are not taken, open streams of health
+/// and reflection. When it is used up, the oldest ends.
+const MAX_UNFINISHED_BYTES: usize = 64 << 20;
+
+/// The memory of all larger messages of the process together, in bytes, from the announcement of their length until they are answered.
 const MAX_LARGE_BYTES: usize = 64 << 20;
 
-/// The limits of messages in time and memory; clones share them.
+/// Larger messages that wait for that memory, at most. They keep their connection's flow-control window meanwhile; see `connection`.
+pub(super) const MAX_WAITING_LARGE: usize = 32;
+
+/// The flow-control window of a stream in bytes. Envoy's messages are smaller, and a large message takes it some hundred times.
+pub(super) const STREAM_WINDOW: u32 = 32 << 10;
+
+/// What a stream takes beside its bytes: its state in HTTP/2, a task, its headers and a timer.
+pub(super) const STREAM_BYTES: usize = 4 << 10;
+
+/// What tonic's services take for each direction of a stream: the buffer of a codec.
+pub(super) const CODEC_BYTES: usize = 8 << 10;
+
+/// The limits of what clients leave unfinished, in time and memory; clones share them.
 #[derive(Clone, Debug)]
 pub struct Budget {
+    pub(super) unfinished: Unfinished,
     large: Arc<Semaphore>,
+    waiting_large: Arc<Semaphore>,
     /// Time for a message to arrive whole.
     pub arrives_within: Duration,
+    /// Time for a client to take an answer, or a message of a stream.
+    pub taken_within: Duration,
+    /// Time for all messages of a client to a service that streams; a client opens another stream when it needs one.
+    pub streams_within: Duration,
 }
 
 impl Default for Budget {
-    /// Five seconds: hundreds of times Envoy's default timeout.
+    /// Five seconds for a message: hundreds of times Envoy's default timeout. Ten for an answer, as for a ping.
     fn default() -> Self {
-        Self { large: Arc::new(Semaphore::new(MAX_LARGE_BYTES)), arrives_within: Duration::from_secs(5) }
+        Self {
+            unfinished: Unfinished::new(MAX_UNFINISHED_BYTES),
+            large: Arc::new(Semaphore::new(MAX_LARGE_BYTES)),
+            waiting_large: Arc::new(Semaphore::new(MAX_WAITING_LARGE)),
+            arrives_within: Duration::from_secs(5),
+            taken_within: Duration::from_secs(10),
+            streams_within: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Budget {
+    /// Waits for the memory of a large message.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED`: too many wait already.
+    async fn large(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let too_many = |_| Status::resource_exhausted("too many large messages are waiting already");
+        let _waits = self.waiting_large.try_acquire().map_err(too_many)?;
+        let bytes = u32::try_from(bytes).map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
+        let memory = Arc::clone(&self.large).acquire_many_owned(bytes).await;
+        memory.map_err(|_| Status::unavailable("the service is shutting down"))
     }
 }
 
@@ -61,7 +107,7 @@ impl Message {
         self.first.clone()
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }
 
@@ -70,33 +116,20 @@ impl Message {
             self.first = data;
             return;
         }
-        self.rest.extend_from_slice(&std::mem::take(&mut self.first));
+        self.copy_first();
         self.rest.extend_from_slice(&data);
     }
 
-    /// Adds one piece, as soon as the budget has memory for it.
-    ///
-    /// # Errors
-    /// `OUT_OF_RANGE` for a message that is too long.
-    async fn add(&mut self, data: Bytes, budget: &Budget) -> Result<(), Status> {
-        let length = self.len() + data.len();
-        if length > MAX_BYTES {
-            return Err(Status::out_of_range(format!("a message of more than {} MiB", MAX_BYTES >> 20)));
-        }
-        if length > SMALL_BYTES {
-            let held = self.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-            let more = u32::try_from(length - held).map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
-            let more = Arc::clone(&budget.large)
-                .acquire_many_owned(more)
-                .await
-                .map_err(|_| Status::unavailable("the service is shutting down"))?;
-            match &mut self.memory {
-                Some(memory) => memory.merge(more),
-                None => self.memory = Some(more),
-            }
-        }
-        self.push(data);
-        Ok(())
+    /// Copies the first piece out of the buffer that it shares with other frames.
+    fn copy_first(&mut self) {
+        self.rest.extend_from_slice(&std::mem::take(&mut self.first));
+    }
+
+    /// The length that the message's prefix announces, with the prefix; as soon as that has arrived.
+    fn announced(&self) -> Option<usize> {
+        let arrived = if self.rest.is_empty() { &self.first[..] } else { &self.rest[..] };
+        let [_, length @ ..] = arrived.first_chunk::<PREFIX_BYTES>()?;
+        Some(PREFIX_BYTES + u32::from_be_bytes(*length) as usize)
     }
 }
 
@@ -108,17 +141,17 @@ pub(super) fn single(body: &[u8]) -> Option<&[u8]> {
     (compressed == 0 && announced == message.len()).then_some(message)
 }
 
-/// Takes the frames that have arrived, at most two, which stay below the budget's bound. True: the message is complete.
+/// Takes the frames that have arrived, at most two, which stay below the bound of a small message. True: the message is complete.
 pub(super) fn arrived(stream: &mut RecvStream, message: &mut Message, context: &mut Context<'_>) -> bool {
     for _ in 0..2 {
-        // Dropping the stream releases its flow-control window; only a message that goes on needs it back before.
+        // The end of the call releases its flow-control window; only a message that goes on needs it back before.
         match stream.poll_data(context) {
             Poll::Ready(Some(Ok(data))) if stream.is_end_stream() => {
                 message.push(data);
                 return true;
             }
             Poll::Ready(Some(Ok(data))) => {
-                let _ = stream.flow_control().release_capacity(data.len());
+                release(stream, data.len());
                 message.push(data);
             }
             Poll::Ready(None) => return true,
@@ -129,44 +162,94 @@ pub(super) fn arrived(stream: &mut RecvStream, message: &mut Message, context: &
     false
 }
 
-/// Reads the rest of a message.
-///
-/// # Errors
-/// `CANCELLED` when the client breaks off, `DEADLINE_EXCEEDED` when the message takes too long, and those of its length.
-pub(super) async fn read(mut stream: RecvStream, message: &mut Message, budget: &Budget) -> Result<(), Status> {
-    let read = async {
-        while let Some(data) = stream.data().await {
-            let data = data.map_err(|error| Status::cancelled(format!("the message broke off: {error}")))?;
-            let length = data.len();
-            message.add(data, budget).await?;
-            // An error means that the stream has ended, which the next read returns too.
-            let _ = stream.flow_control().release_capacity(length);
-        }
-        Ok(())
-    };
-    timeout(budget.arrives_within, read).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("the message did not arrive in time")))
+/// Gives back the flow-control window of all that was read of a message and not given back yet.
+pub(super) fn release_rest(stream: &mut RecvStream) {
+    let bytes = stream.flow_control().used_capacity();
+    release(stream, bytes);
 }
 
-/// A body that is passed on frame by frame, for services that stream.
-#[derive(Debug)]
-pub(super) struct Streamed(pub(super) RecvStream);
+fn release(stream: &mut RecvStream, bytes: usize) {
+    // An error means that the stream has ended, which the next read returns too.
+    let _ = stream.flow_control().release_capacity(bytes);
+}
+
+/// Reads the rest of a message of at most `max_bytes`. What follows the message is not kept.
+///
+/// # Errors
+/// `CANCELLED` when the client breaks off, `DEADLINE_EXCEEDED` when the message takes too long, `OUT_OF_RANGE` when it is too long, and
+/// `RESOURCE_EXHAUSTED` when its memory is needed for others.
+pub(super) async fn read(stream: &mut RecvStream, message: &mut Message, budget: &Budget, max_bytes: usize) -> Result<(), Status> {
+    if stream.is_end_stream() {
+        return Ok(());
+    }
+    let charge = budget.unfinished.charge(STREAM_BYTES + message.len());
+    message.copy_first();
+    let read = async {
+        loop {
+            let announced = message.announced();
+            if let Some(length) = announced {
+                if length > max_bytes + PREFIX_BYTES {
+                    return Err(Status::out_of_range(format!("a message of more than {max_bytes} bytes")));
+                }
+                if length > SMALL_BYTES && message.memory.is_none() {
+                    message.memory = Some(budget.large(length).await?);
+                    message.rest.reserve(length - message.rest.len());
+                }
+            }
+            let Some(data) = stream.data().await else { return Ok(()) };
+            let data = data.map_err(|error| Status::cancelled(format!("the message broke off: {error}")))?;
+            release(stream, data.len());
+            let room = announced.map_or(data.len(), |length| length.saturating_sub(message.rest.len()).min(data.len()));
+            message.rest.extend_from_slice(&data[..room]);
+            if message.memory.is_none() {
+                charge.add(room);
+            }
+        }
+    };
+    match charge.within(budget.arrives_within, read).await {
+        Ok(read) => read,
+        Err(Cut::Late) => Err(Status::deadline_exceeded("the message did not arrive in time")),
+        Err(Cut::Oldest) => Err(Status::resource_exhausted("too many messages are unfinished, and this one was the oldest")),
+    }
+}
+
+/// A body that is passed on frame by frame, for services that stream. It ends when it is too old, or when its memory is needed for others.
+pub(super) struct Streamed {
+    stream: RecvStream,
+    ends: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Streamed {
+    /// The body may have as much unread as its flow-control window has.
+    pub(super) fn new(stream: RecvStream, budget: &Budget) -> Self {
+        let charge = budget.unfinished.charge(STREAM_WINDOW as usize + CODEC_BYTES);
+        let limit = budget.streams_within;
+        let ends = async move {
+            let (Ok(()) | Err(_)) = charge.within(limit, pending::<()>()).await;
+        };
+        Self { stream, ends: Box::pin(ends) }
+    }
+}
 
 impl Body for Streamed {
     type Data = Bytes;
     type Error = h2::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        match ready!(self.0.poll_data(context)) {
+        if self.ends.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        match ready!(self.stream.poll_data(context)) {
             Some(Ok(data)) => {
-                let _ = self.0.flow_control().release_capacity(data.len());
+                release(&mut self.stream, data.len());
                 Poll::Ready(Some(Ok(Frame::data(data))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error))),
-            None => Poll::Ready(ready!(self.0.poll_trailers(context)).transpose().map(|trailers| trailers.map(Frame::trailers))),
+            None => Poll::Ready(ready!(self.stream.poll_trailers(context)).transpose().map(|trailers| trailers.map(Frame::trailers))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.stream.is_end_stream()
     }
 }

@@ -4,7 +4,7 @@
 //! A call that memory or the denial cache decides is ready then, and has cost no task and no queue. A call that has to wait becomes a task, so
 //! that it holds up no other call; the task is dropped when the client resets the stream. The generated service answers unusual calls.
 //!
-//! Each worker has a bounded number of permits for calls that wait. A call that has to wait and gets no permit is refused at once.
+//! A call that has to wait and gets no permit ([`WaitPermits`]) is refused at once.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,19 +19,24 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use super::backlog::Intake;
 use super::body::{self, Message};
 use super::dispatch::Services;
 use super::reply;
+use super::spawn;
+use super::wait_permits::WaitPermits;
 use crate::proto;
 use crate::rls::ShouldRateLimit;
 use crate::rls::respond::Framed;
 use crate::rls::timeout::grpc_timeout;
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// A call that waits gives its flow-control window back when its message is longer than this. Shorter ones of all streams of a connection together
+/// leave most of its window, and give theirs back at their end.
+const MAX_UNRELEASED_BYTES: usize = 256;
 
 /// The headers that the services read.
 static SERVICE_HEADERS: [HeaderName; 4] =
@@ -42,8 +47,7 @@ type Answer = Result<Framed, Status>;
 /// The calls of one connection. `begin` makes the future of a usual one.
 pub(super) struct Calls<T, B, F> {
     services: Arc<Services<T>>,
-    /// One permit for each call that may wait, in the whole worker.
-    wait_permits: Arc<Semaphore>,
+    wait_permits: WaitPermits,
     intake: Arc<Intake>,
     begin: B,
     /// The allocation in which futures are polled for the first time. Most are ready then, so that the next call uses it again.
@@ -61,7 +65,7 @@ where
     B: Fn(Arc<T>, Bytes, Option<Duration>) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
-    pub(super) fn new(services: Arc<Services<T>>, wait_permits: Arc<Semaphore>, intake: Arc<Intake>, begin: B) -> Self {
+    pub(super) fn new(services: Arc<Services<T>>, wait_permits: WaitPermits, intake: Arc<Intake>, begin: B) -> Self {
         Self { services, wait_permits, intake, begin, begun: Box::pin(None) }
     }
 
@@ -86,26 +90,23 @@ where
             self.intake.waits(timeout);
             match self.begin(bytes.slice_ref(single), timeout, context) {
                 // An error means that the client has reset the stream.
-                Poll::Ready(answer) => drop(reply::answer(&mut respond, answer)),
-                Poll::Pending => self.spawn_begun(respond),
+                Poll::Ready(answer) => drop(reply::answer(&mut respond, answer, &self.services.budget)),
+                Poll::Pending => {
+                    if bytes.len() > MAX_UNRELEASED_BYTES {
+                        body::release_rest(request.body_mut());
+                    }
+                    self.spawn_begun(respond, bytes.len());
+                }
             }
             return;
         }
-        // Health and reflection need no permit: they are answered also when all permits are taken.
-        let permit = if request.uri().path() == proto::METHOD_PATH {
-            let Some(permit) = self.wait_permit(&mut respond) else { return };
-            Some(permit)
-        } else {
-            None
-        };
-        let services = Arc::clone(&self.services);
+        let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
         shrink(&mut request);
         spawn(async move {
-            let _permit = permit;
-            let answer = AssertUnwindSafe(services.answer(request, message)).catch_unwind();
+            let answer = AssertUnwindSafe(services.answer(request, message, &wait_permits)).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
-                let _ = reply::pass_on(&mut respond, answer).await;
+                let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
             }
         });
     }
@@ -120,30 +121,24 @@ where
         polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
     }
 
-    /// Takes the permit of a call that has to wait. `None`: all are taken, and the call has been refused.
-    fn wait_permit(&self, respond: &mut SendResponse<Bytes>) -> Option<OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.wait_permits).try_acquire_owned().ok();
-        if permit.is_none() {
-            self.services.metrics.calls_refused(1);
-            drop(reply::answer(respond, Err(Status::resource_exhausted("too many calls are waiting already"))));
-        }
-        permit
-    }
-
     /// Makes a task of the call that was begun last.
-    fn spawn_begun(&mut self, mut respond: SendResponse<Bytes>) {
-        let Some(permit) = self.wait_permit(&mut respond) else {
-            // A call that was only begun has sent nothing to the store yet.
-            self.begun.set(None);
-            return;
+    fn spawn_begun(&mut self, mut respond: SendResponse<Bytes>, message_bytes: usize) {
+        let permits = match self.wait_permits.take(message_bytes) {
+            Ok(permits) => permits,
+            Err(refused) => {
+                // A call that was only begun has sent nothing to the store yet.
+                self.begun.set(None);
+                return drop(reply::answer(&mut respond, Err(refused), &self.services.budget));
+            }
         };
         let mut begun = std::mem::replace(&mut self.begun, Box::pin(None));
         let services = Arc::clone(&self.services);
         spawn(async move {
-            let _permit = permit;
+            let _permits = permits;
             let answer = AssertUnwindSafe(poll_fn(|context| poll(&mut begun, context))).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
-                let _ = reply::answer(&mut respond, answer.unwrap_or_else(|_| Err(panicked(&services))));
+                let answer = answer.unwrap_or_else(|_| Err(panicked(&services)));
+                let _ = reply::answer(&mut respond, answer, &services.budget);
             }
         });
     }
@@ -207,9 +202,4 @@ async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> 
         Poll::Pending => respond.poll_reset(context).map(|_| None),
     })
     .await
-}
-
-#[expect(clippy::disallowed_methods, reason = "a call ends with its stream, a stream with its connection, and draining ends connections")]
-fn spawn(call: impl Future<Output = ()> + Send + 'static) {
-    drop(tokio::spawn(call));
 }

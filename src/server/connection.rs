@@ -16,14 +16,17 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::backlog::{Backlog, Intake};
+use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Calls, begin};
 use super::header_blocks::{HeaderBlocks, HeaderBudget};
 use super::socket::Socket;
+use super::wait_permits::WaitPermits;
 use super::{Options, Services};
+use crate::bounds::TimedWrites;
 use crate::metrics::families;
 use crate::rls::ShouldRateLimit;
 
-type Http2 = server::Connection<HeaderBlocks<Socket>, Bytes>;
+type Http2 = server::Connection<HeaderBlocks<TimedWrites<Socket>>, Bytes>;
 
 type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
@@ -62,9 +65,9 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// client pass, so that the bound has to be above what Envoy accepts.
 const MAX_HEADER_BYTES: u32 = 256 * 1_024;
 
-/// Flow-control windows of a stream and of all streams of a connection, in bytes: at most this much unread data of a connection is in memory.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The flow-control window of all streams of a connection, in bytes: at most this much unread data of a connection is in memory. Large messages that
+/// wait for memory leave 512 KiB of it to others, so that those that have memory arrive.
+const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
 
 /// The largest frame that a client may send: HTTP/2's default. Source: RFC 9113, section 6.5.2, SETTINGS_MAX_FRAME_SIZE.
 const MAX_FRAME_BYTES: u32 = 16 * 1_024;
@@ -101,8 +104,7 @@ const OTHER_PROTOCOL_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type:
 /// What the connections of one worker share.
 pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
-    /// One permit for each call that may wait.
-    wait_permits: Arc<Semaphore>,
+    wait_permits: WaitPermits,
     backlog: Arc<Backlog>,
     header_budget: HeaderBudget,
     options: Options,
@@ -111,10 +113,11 @@ pub(super) struct WorkerState<T> {
 impl<T> WorkerState<T> {
     /// The state of the worker of this number.
     pub(super) fn new(index: usize, services: Services<T>, backlog: Arc<Backlog>, header_budget: HeaderBudget, options: Options) -> Self {
-        let wait_permits = Arc::new(Semaphore::new(options.max_waiting_calls));
-        let (worker, gauge) = (index.to_string(), Arc::clone(&wait_permits));
+        let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
+        let (worker, gauge) = (index.to_string(), Arc::clone(&permits));
         let waiting = move || options.max_waiting_calls.saturating_sub(gauge.available_permits());
         services.metrics.register(Box::new(move || vec![families::WAITING_CALLS.count(&[&worker], waiting() as u64)]));
+        let wait_permits = WaitPermits::new(permits, Arc::clone(&services.metrics));
         Self { services: Arc::new(services), wait_permits, backlog, header_budget, options }
     }
 }
@@ -131,6 +134,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     let Ok(Ok(Some(stream))) = read else { return };
     let intake = Intake::new(&worker.backlog);
     let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&worker.services.metrics));
+    let socket = TimedWrites::new(socket, worker.services.budget.taken_within);
     let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.header_budget.clone());
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
@@ -141,7 +145,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     }
     close_timers.spawn(close_at_age_or_drain(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(Arc::clone(&worker.services), Arc::clone(&worker.wait_permits), Arc::clone(&intake), begin);
+    let mut calls = Calls::new(Arc::clone(&worker.services), worker.wait_permits.clone(), Arc::clone(&intake), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
             let Close::Graceful(grace) = close else { return Poll::Ready(()) };

@@ -4,16 +4,18 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use h2::RecvStream;
 use http::{Request, Response};
 use http_body_util::Full;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
+use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::body::{self, Budget, Message, Streamed};
+use super::wait_permits::WaitPermits;
 use crate::metrics::Metrics;
 use crate::proto::{self, RateLimitServiceServer};
 use crate::rls::ShouldRateLimit;
@@ -22,10 +24,13 @@ use crate::rls::codec::Generated;
 /// The reporter of `grpc.health.v1`, from tonic-health.
 pub type GrpcHealth = HealthReporter;
 
+/// What a failure to read the descriptors would mean.
+const DESCRIPTORS: &str = "build.rs made the descriptors";
+
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// A service beside rate limits; it is called seldom, so that a boxed future does not matter.
-type SideService = Box<dyn Fn(Request<Streamed>) -> Answer + Send + Sync>;
+type SideService<B> = Box<dyn Fn(Request<B>) -> Answer + Send + Sync>;
 
 /// All gRPC services of one worker.
 pub struct Services<T> {
@@ -33,10 +38,10 @@ pub struct Services<T> {
     pub(super) limits: Arc<T>,
     /// Answers unusual calls as gRPC prescribes.
     generated: RateLimitServiceServer<Generated<T>>,
-    health: SideService,
-    reflection: SideService,
-    reflection_alpha: SideService,
-    budget: Budget,
+    health: SideService<Full<Bytes>>,
+    reflection: SideService<Streamed>,
+    reflection_alpha: SideService<Streamed>,
+    pub(super) budget: Budget,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -61,37 +66,55 @@ impl<T: ShouldRateLimit> Services<T> {
             generated: RateLimitServiceServer::new(Generated(Arc::clone(&limits))),
             limits,
             health: side_service(health),
-            reflection: side_service(describe().build_v1().expect("build.rs made the descriptors")),
-            reflection_alpha: side_service(describe().build_v1alpha().expect("build.rs made the descriptors")),
+            reflection: side_service(describe().build_v1().expect(DESCRIPTORS).max_decoding_message_size(body::MAX_SIDE_BYTES)),
+            reflection_alpha: side_service(describe().build_v1alpha().expect(DESCRIPTORS).max_decoding_message_size(body::MAX_SIDE_BYTES)),
             budget,
             metrics,
         }
     }
 
-    /// Answers any request; `message` is the part of its message that has been read already.
-    pub(super) async fn answer(&self, request: Request<RecvStream>, mut message: Message) -> Response<Body> {
+    /// Answers any request; `message` is the part of its message that has been read already. Health and reflection need no permit: they are
+    /// answered also when all permits are taken.
+    pub(super) async fn answer(&self, request: Request<RecvStream>, mut message: Message, wait_permits: &WaitPermits) -> Response<Body> {
         let path = request.uri().path();
         let service = path.strip_prefix('/').and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);
         let Ok(answer) = match service {
-            proto::SERVICE_NAME => {
-                let (head, stream) = request.into_parts();
-                match body::read(stream, &mut message, &self.budget).await {
-                    Ok(()) => self.generated.clone().call(Request::from_parts(head, Full::new(message.bytes()))).await,
-                    Err(status) => Ok(status.into_http()),
+            proto::SERVICE_NAME => match self.whole(request, &mut message, body::MAX_BYTES).await {
+                Ok(request) => {
+                    let call = self.generated.clone().call(request);
+                    wait_permits.run(call, message.len()).await.unwrap_or_else(|refused| Ok(refused.into_http()))
                 }
-            }
-            "grpc.health.v1.Health" => (self.health)(request.map(Streamed)).await,
-            "grpc.reflection.v1.ServerReflection" => (self.reflection)(request.map(Streamed)).await,
-            "grpc.reflection.v1alpha.ServerReflection" => (self.reflection_alpha)(request.map(Streamed)).await,
+                Err(status) => Ok(status.into_http()),
+            },
+            "grpc.health.v1.Health" => match self.whole(request, &mut message, body::MAX_SIDE_BYTES).await {
+                Ok(request) => (self.health)(request).await,
+                Err(status) => Ok(status.into_http()),
+            },
+            "grpc.reflection.v1.ServerReflection" => (self.reflection)(self.streamed(request)).await,
+            "grpc.reflection.v1alpha.ServerReflection" => (self.reflection_alpha)(self.streamed(request)).await,
             _ => Ok(Status::unimplemented("no such service").into_http()),
         };
         answer
     }
+
+    /// The request with its whole message.
+    async fn whole(&self, request: Request<RecvStream>, message: &mut Message, max_bytes: usize) -> Result<Request<Full<Bytes>>, Status> {
+        let (head, mut stream) = request.into_parts();
+        let read = body::read(&mut stream, message, &self.budget, max_bytes).await;
+        if read.as_ref().is_err_and(|status| status.code() == Code::ResourceExhausted) {
+            self.metrics.calls_refused(1);
+        }
+        read.map(|()| Request::from_parts(head, Full::new(message.bytes())))
+    }
+
+    fn streamed(&self, request: Request<RecvStream>) -> Request<Streamed> {
+        request.map(|stream| Streamed::new(stream, &self.budget))
+    }
 }
 
-fn side_service<S>(service: S) -> SideService
+fn side_service<S, B: 'static>(service: S) -> SideService<B>
 where
-    S: Service<Request<Streamed>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
 {
     Box::new(move |request| Box::pin(service.clone().call(request)))

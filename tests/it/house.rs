@@ -17,7 +17,7 @@ const RANKS: &[&[&str]] = &[
     &["breaker"],
     // Edges.
     &["proto"],
-    &["metrics", "health", "telemetry", "background"],
+    &["metrics", "health", "telemetry", "background", "bounds"],
     &["store"],
     &["limiter", "live"],
     &["rls"],

@@ -1,5 +1,7 @@
 //! The HTTP listener of the real process, and gRPC reflection as grpcurl uses it.
 
+mod slow_clients;
+
 use std::process::Command;
 
 use crate::support::{self, Weir, descriptor, http_client, request, tools};

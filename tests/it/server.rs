@@ -1,9 +1,12 @@
-//! The gRPC listener: panics, silent clients, clients of another protocol, limits of connections, resets, draining and large messages.
+//! The gRPC listener: panics, silent clients, clients of another protocol, limits of connections, resets, draining, large messages, and what
+//! clients leave unfinished.
 
 mod frames;
 mod header_blocks;
 mod overload;
 mod resets;
+mod unfinished;
+mod untaken;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

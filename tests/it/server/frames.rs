@@ -1,6 +1,7 @@
 //! Calls sent frame by frame by a low-level HTTP/2 client: split messages, incomplete messages, small windows, resets, and too many calls.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,7 +19,12 @@ pub(super) const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 
 /// A connection whose streams have an initial window of this size.
 pub(super) async fn connect(server: &Server, window_bytes: u32) -> SendRequest<Bytes> {
-    let stream = tokio::net::TcpStream::connect(server.address).await.expect("a connection");
+    connect_to(server.address, window_bytes).await
+}
+
+/// As [`connect`], to any server.
+pub(super) async fn connect_to(address: SocketAddr, window_bytes: u32) -> SendRequest<Bytes> {
+    let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
     stream.set_nodelay(true).expect("a socket");
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(window_bytes);
@@ -232,7 +238,7 @@ async fn calls_of_a_client_that_disconnects_are_dropped() {
 }
 
 /// Sends a whole message, and returns the answer to be read later.
-async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture {
+pub(super) async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture {
     let (answer, mut stream) = begin(client, head(METHOD, &[]), false).await;
     stream.send_data(framed(message), true).expect("an open stream");
     answer
@@ -251,11 +257,12 @@ async fn too_many_waiting_calls_are_refused_at_once() {
     let first = send(&mut one, b"hold").await;
     let second = send(&mut other, b"hold").await;
     eventually_async(|| (held() == 2).then_some(())).await.expect("two are held");
-    // A call whose message has not arrived takes a permit too.
+    // Calls whose message has not arrived take no permit.
     let (half, mut rest) = begin(&mut other, head(METHOD, &[]), false).await;
-    let message = framed(b"long 5");
+    let message = framed(b"hold");
     rest.send_data(message.slice(..4), false).expect("an open stream");
-    // Later frames of the same connection are read after it.
+    let third = send(&mut other, b"hold").await;
+    eventually_async(|| (held() == 3).then_some(())).await.expect("a third is held");
     let refusal = timeout(LONG, read(send(&mut other, b"hold").await)).await.expect("it is refused and does not wait");
     assert_eq!(refusal.2, Code::ResourceExhausted);
     for client in [&mut one, &mut other] {
@@ -267,13 +274,17 @@ async fn too_many_waiting_calls_are_refused_at_once() {
         let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
         assert_eq!(call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")]).await.2, Code::Ok, "and reflection");
     }
-    assert_eq!((refused(), held()), (Some(3.0), 2), "the other calls are not affected");
+    assert_eq!((refused(), held()), (Some(3.0), 3), "the other calls are not affected");
 
     rest.send_data(message.slice(4..), true).expect("an open stream");
-    assert_eq!(read(half).await.2, Code::Ok);
+    assert_eq!(read(half).await.2, Code::ResourceExhausted, "it has to wait when its message is whole");
     drop(first);
-    eventually_async(|| (held() == 1).then_some(())).await.expect("one was dropped");
-    let (third, fourth) = (send(&mut one, b"hold").await, send(&mut other, b"hold").await);
-    eventually_async(|| (held() == 3).then_some(())).await.expect("new calls take the permits");
-    drop((second, third, fourth));
+    eventually_async(|| (held() == 2).then_some(())).await.expect("one was dropped");
+    let (whole, mut rest) = begin(&mut one, head(METHOD, &[]), false).await;
+    rest.send_data(message.slice(..4), false).expect("an open stream");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    rest.send_data(message.slice(4..), true).expect("an open stream");
+    eventually_async(|| (held() == 3).then_some(())).await.expect("a message in two parts takes the permit");
+    assert_eq!(refused(), Some(4.0));
+    drop((second, third, whole));
 }

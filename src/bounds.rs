@@ -1,0 +1,9 @@
+//! Bounds on what clients can make Weir hold: the memory of what they leave unfinished, and the time in which they have to take what is sent to them.
+//!
+//! Both listeners use them. Bounds on single messages, on numbers and on other times are constants of the listeners.
+
+mod timed_writes;
+mod unfinished;
+
+pub use timed_writes::TimedWrites;
+pub use unfinished::{Charge, Cut, Unfinished};

@@ -1,0 +1,187 @@
+//! The memory of everything that waits for a client: parts of messages, answers that are not taken, streams that stay open.
+//!
+//! All of it is charged to one budget. When it is used up, the oldest ends. Neither waiting nor refusing the newest would do: a client that leaves
+//! messages unfinished would take the memory from all others, while a well-behaved client finishes its own within milliseconds.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// A memory budget; clones share it.
+#[derive(Clone, Debug)]
+pub struct Unfinished(Arc<Mutex<Ledger>>);
+
+/// What one client's unfinished business takes; given back when it is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Unfinished,
+    id: u64,
+    ended: Arc<Notify>,
+}
+
+/// Why work was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Its time is over.
+    Late,
+    /// It was the oldest when the budget was used up.
+    Oldest,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    max_bytes: usize,
+    bytes: usize,
+    next_id: u64,
+    /// The charges by age, the oldest first.
+    charges: BTreeMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    bytes: usize,
+    ended: Arc<Notify>,
+}
+
+impl Unfinished {
+    /// A budget of so many bytes.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Self {
+        Self(Arc::new(Mutex::new(Ledger { max_bytes, bytes: 0, next_id: 0, charges: BTreeMap::new() })))
+    }
+
+    /// Charges the memory of something new.
+    #[must_use]
+    pub fn charge(&self, bytes: usize) -> Charge {
+        let ended = Arc::new(Notify::new());
+        let mut ledger = self.ledger();
+        let id = ledger.next_id;
+        ledger.next_id += 1;
+        ledger.charges.insert(id, Entry { bytes: 0, ended: Arc::clone(&ended) });
+        ledger.add(id, bytes);
+        drop(ledger);
+        Charge { budget: self.clone(), id, ended }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // A panic leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    /// Adds to a charge, and ends the oldest ones until the budget suffices. Nothing is added to a charge that has ended.
+    fn add(&mut self, id: u64, bytes: usize) {
+        let Some(entry) = self.charges.get_mut(&id) else { return };
+        entry.bytes += bytes;
+        self.bytes += bytes;
+        while self.bytes > self.max_bytes
+            && let Some((_, oldest)) = self.charges.pop_first()
+        {
+            self.bytes -= oldest.bytes;
+            oldest.ended.notify_one();
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        if let Some(entry) = self.charges.remove(&id) {
+            self.bytes -= entry.bytes;
+        }
+    }
+}
+
+impl Charge {
+    /// Charges more.
+    pub fn add(&self, bytes: usize) {
+        self.budget.ledger().add(self.id, bytes);
+    }
+
+    /// The output of `work`.
+    ///
+    /// # Errors
+    /// [`Cut::Late`] after `limit`; [`Cut::Oldest`] when the budget needs the memory. `work` is dropped.
+    pub async fn within<W: Future>(&self, limit: Duration, work: W) -> Result<W::Output, Cut> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.ended.notified() => Err(Cut::Oldest),
+            () = sleep(limit) => Err(Cut::Late),
+        }
+    }
+
+    /// As [`Charge::within`], for work that may take any time. `None`: the budget needs the memory.
+    pub async fn unless_oldest<W: Future>(&self, work: W) -> Option<W::Output> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.ended.notified() => None,
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.ledger().remove(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    fn has_ended(charge: &Charge) -> bool {
+        charge.unless_oldest(pending::<()>()).now_or_never().is_some()
+    }
+
+    #[test]
+    fn the_oldest_end_when_the_budget_is_used_up() {
+        let budget = Unfinished::new(100);
+        let [first, second, third] = [40, 40, 20].map(|bytes| budget.charge(bytes));
+        assert!(![&first, &second, &third].map(has_ended).contains(&true), "exactly the budget");
+        third.add(1);
+        assert_eq!([&first, &second, &third].map(has_ended), [true, false, false]);
+        first.add(1_000);
+        assert!(!has_ended(&second), "what has ended takes nothing");
+        drop(second);
+        let fourth = budget.charge(79);
+        assert!(!has_ended(&third), "what was dropped is free again");
+        fourth.add(1);
+        assert_eq!([&third, &fourth].map(has_ended), [true, false]);
+        drop((first, third));
+        assert_eq!(budget.ledger().bytes, 80);
+        drop(fourth);
+        let ledger = budget.ledger();
+        assert_eq!((ledger.bytes, ledger.charges.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_larger_than_the_budget_ends() {
+        let budget = Unfinished::new(100);
+        let (small, large) = (budget.charge(1), budget.charge(101));
+        assert!(has_ended(&small) && has_ended(&large));
+        assert!(!has_ended(&budget.charge(100)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_cut_off_by_its_time_or_by_the_budget() {
+        let budget = Unfinished::new(100);
+        let charge = budget.charge(100);
+        assert_eq!(charge.within(LONG, async { 5 }).await, Ok(5));
+        assert_eq!(charge.within(LONG, pending::<()>()).await, Err(Cut::Late));
+        let newer = async {
+            sleep(Duration::from_secs(1)).await;
+            budget.charge(1)
+        };
+        let (cut, _newer) = tokio::join!(charge.within(LONG, pending::<()>()), newer);
+        assert_eq!(cut, Err(Cut::Oldest));
+    }
+}

@@ -1,0 +1,269 @@
+//! What clients leave unfinished: messages in part, streams that stay open, and calls that wait. Each takes bounded memory for a bounded time, and
+//! none takes what other calls need.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
+use tokio::time::timeout;
+use tonic::Code;
+use weir::server::Budget;
+
+use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
+use super::header_blocks::MIB;
+use super::{Options, Server};
+use crate::support::wait::{TIMEOUT, eventually_async};
+use crate::support::{DEMO, Weir, descriptor, request};
+
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const REFLECTION_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
+const WINDOW: u32 = 65_535;
+
+/// A message of which the announced length is true, and this many bytes are sent.
+fn part(announced: usize, sent: usize) -> Bytes {
+    let mut message = BytesMut::from(&[0][..]);
+    message.put_u32(u32::try_from(announced).expect("short"));
+    message.put_bytes(7, sent);
+    message.freeze()
+}
+
+/// A call with the start of a message. It is sent as far as the server's window allows.
+async fn unfinished(client: &mut SendRequest<Bytes>, path: &str, start: Bytes) -> (ResponseFuture, SendStream<Bytes>) {
+    let (answer, mut stream) = begin(client, head(path, &[]), false).await;
+    stream.send_data(start, false).expect("an open stream");
+    (answer, stream)
+}
+
+/// The message of a call that the limits of `DEMO` allow.
+fn usual() -> Bytes {
+    framed(&prost::Message::encode_to_vec(&request("demo", vec![descriptor(&[("other", "v")])])))
+}
+
+/// Waits until the memory of the service no longer grows. Returns its growth in MiB.
+async fn grown(weir: &Weir, before: u64) -> u64 {
+    let mut last = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let now = weir.resident_kib();
+        if now <= last + MIB {
+            return now.saturating_sub(before) / MIB;
+        }
+        last = now;
+    }
+}
+
+/// A call in two parts, as HTTP/2 under load may split any.
+async fn split_call(address: SocketAddr) -> Code {
+    let mut client = connect_to(address, WINDOW).await;
+    let message = usual();
+    let pieces = [&message[..4], &message[4..]];
+    timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &pieces)).await.expect("an answer").2
+}
+
+/// 100 streams with 4 MiB each took 400 MiB, for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_health_and_reflection_are_small() {
+    for path in [CHECK, REFLECTION, REFLECTION_ALPHA] {
+        let weir = Weir::start(DEMO, &[]);
+        let mut client = connect_to(weir.grpc_addr(), WINDOW).await;
+        assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
+        let before = weir.resident_kib();
+        let mut open = Vec::new();
+        for _ in 0..100 {
+            open.push(unfinished(&mut client, path, part(4 << 20, (4 << 20) - 1)).await);
+        }
+        let grown = grown(&weir, before).await;
+        assert!(grown < 20, "{path}: 100 unfinished messages take {grown} MiB");
+        for (answer, _stream) in open {
+            let (_, _, code) = timeout(TIMEOUT, read(answer)).await.expect("an answer");
+            // tonic's reflection ends the stream, whatever is wrong with a message.
+            assert_eq!(code, if path == CHECK { Code::OutOfRange } else { Code::Ok }, "{path}");
+        }
+    }
+}
+
+/// The time limits, made short: of a message, and of a stream of reflection.
+fn short() -> Budget {
+    let mut budget = Budget::default();
+    budget.arrives_within = Duration::from_millis(200);
+    budget.streams_within = Duration::from_millis(200);
+    budget
+}
+
+#[tokio::test]
+async fn no_service_waits_for_ever_for_its_message() {
+    let server = Server::start_with(Options::default(), short());
+    let mut client = connect(&server, WINDOW).await;
+    for (path, start, expected) in [
+        (METHOD, Bytes::new(), Code::DeadlineExceeded),
+        (METHOD, part(9, 3), Code::DeadlineExceeded),
+        (METHOD, part(1 << 20, 3), Code::DeadlineExceeded),
+        (CHECK, Bytes::new(), Code::DeadlineExceeded),
+        (CHECK, part(9, 3), Code::DeadlineExceeded),
+        ("/grpc.health.v1.Health/Watch", part(9, 3), Code::DeadlineExceeded),
+        // As when the client ends its stream: reflection answers what was asked until then.
+        (REFLECTION, Bytes::new(), Code::Ok),
+        (REFLECTION, part(9, 3), Code::Ok),
+        (REFLECTION_ALPHA, part(9, 3), Code::Ok),
+    ] {
+        let (answer, _stream) = unfinished(&mut client, path, start.clone()).await;
+        let (_, body, code) = timeout(TIMEOUT, read(answer)).await.unwrap_or_else(|_| panic!("{path} waits after {start:?}"));
+        assert_eq!((body.len(), code), (0, expected), "{path} after {start:?}");
+    }
+    // Bytes that come slowly, or that follow the message, prolong nothing.
+    for start in [part(1_000, 0), framed(b"long 9")] {
+        let (answer, mut stream) = unfinished(&mut client, METHOD, start).await;
+        let drips = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let _ = stream.send_data(Bytes::from_static(b"x"), false);
+            }
+        };
+        let answer = tokio::select! { answer = read(answer) => answer, () = drips => unreachable!("it drips for ever") };
+        assert_eq!(answer.2, Code::DeadlineExceeded);
+    }
+    assert_eq!(call(&mut client, head(METHOD, &[]), &[&framed(b"long 9")]).await.2, Code::Ok, "others are served");
+}
+
+/// Messages up to 64 KiB share 64 MiB with everything else that is unfinished. The oldest ends, so that others are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_messages_share_a_budget() {
+    let weir = Weir::start(DEMO, &[("WORKERS", "2")]);
+    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
+    let before = weir.resident_kib();
+    let (mut clients, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let mut client = connect_to(weir.grpc_addr(), WINDOW).await;
+        for _ in 0..250 {
+            open.push(unfinished(&mut client, METHOD, part(65_000, 40_000)).await);
+        }
+        clients.push(client);
+        assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "whatever others leave unfinished");
+    }
+    let grown = grown(&weir, before).await;
+    assert!((30..130).contains(&grown), "5,000 messages of 40 KB take {grown} MiB");
+    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
+    let (mut oldest, mut late) = (0, 0);
+    for (answer, _stream) in open {
+        match timeout(TIMEOUT, read(answer)).await.expect("an answer").2 {
+            Code::ResourceExhausted => oldest += 1,
+            Code::DeadlineExceeded => late += 1,
+            code => panic!("{code:?}"),
+        }
+    }
+    assert!(oldest > 2_000, "{oldest} were the oldest, and {late} were late");
+    assert_eq!(weir.metric("weir_calls_refused_total"), Some(f64::from(oldest)));
+}
+
+/// 17 connections with 1,024 calls without a message made every call that waits RESOURCE_EXHAUSTED.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_messages_take_no_permits_of_calls_that_wait() {
+    let server = Server::start(Options::default());
+    let (mut clients, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..17 {
+        let mut client = connect(&server, WINDOW).await;
+        for _ in 0..1_000 {
+            open.push(begin(&mut client, head(METHOD, &[]), false).await);
+        }
+        clients.push(client);
+    }
+    let mut client = connect(&server, WINDOW).await;
+    let whole = framed(b"wait long 9");
+    for pieces in [vec![&whole[..]], vec![&whole[..7], &whole[7..]]] {
+        let (_, body, code) = timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &pieces)).await.expect("an answer");
+        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{} pieces", pieces.len());
+    }
+    assert_eq!(server.metric("weir_waiting_calls{worker=\"0\"}"), Some(0.0));
+    drop(open);
+}
+
+/// 69 waiting calls with 15 KB used up the window of their connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_wait_keep_no_window() {
+    let server = Server::start(Options::default());
+    let mut client = connect(&server, WINDOW).await;
+    // In one frame and in two.
+    let long = |text: &str, index: usize| format!("{text}{}", " ".repeat(15_000 * (1 + index % 2)));
+    let mut held = Vec::new();
+    for index in 0..900 {
+        held.push(send(&mut client, long("hold", index).as_bytes()).await);
+    }
+    eventually_async(|| (server.held.load(std::sync::atomic::Ordering::Relaxed) == 900).then_some(())).await.expect("all wait");
+    let message = framed(long("long 9 ", 0).as_bytes());
+    let (_, body, code) = timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &[&message])).await.expect("the connection goes on");
+    assert_eq!((body.len(), code), (5 + 9, Code::Ok));
+}
+
+/// A call that waits with a large message takes permits by its size.
+#[tokio::test]
+async fn permits_count_the_bytes_of_waiting_messages() {
+    let server = Server::start(Options { max_waiting_calls: 30, ..Options::default() });
+    let mut client = connect(&server, WINDOW).await;
+    let refusal = async |client: &mut SendRequest<Bytes>, bytes: usize| {
+        let message = format!("wait{}", " ".repeat(bytes));
+        read(send(client, message.as_bytes()).await).await.2
+    };
+    assert_eq!(refusal(&mut client, 100_000).await, Code::Ok, "25 permits");
+    assert_eq!(refusal(&mut client, 125_000).await, Code::ResourceExhausted, "31 permits");
+    assert_eq!(refusal(&mut client, 15_000).await, Code::Ok);
+}
+
+/// Messages that need more memory together than there is are read in turn, on one connection as on many. They waited for each other until all were late.
+#[tokio::test(flavor = "multi_thread")]
+async fn forty_large_messages_at_a_time_are_all_answered() {
+    let server = Server::start(Options::default());
+    let message = framed(format!("long 9 {}", " ".repeat((4 << 20) - 10)).as_bytes());
+    for connections in [1, 40] {
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            clients.push(connect(&server, WINDOW).await);
+        }
+        let begun = Instant::now();
+        let mut open = Vec::new();
+        for index in 0..40 {
+            let (answer, stream) = unfinished(&mut clients[index % connections], METHOD, message.slice(..1 << 20)).await;
+            open.push((answer, stream));
+        }
+        for (_, stream) in &mut open {
+            stream.send_data(message.slice(1 << 20..), true).expect("an open stream");
+        }
+        let answers = open.into_iter().map(|(answer, _stream)| tokio::spawn(read(answer)));
+        for answer in answers.collect::<Vec<_>>() {
+            let (_, body, code) = timeout(TIMEOUT, answer).await.expect("an answer").expect("no panic");
+            assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{connections} connections");
+        }
+        println!("{connections} connections: {:?}", begun.elapsed());
+    }
+}
+
+/// Large messages take their whole memory before they are read, and a bounded number waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_large_messages_have_a_budget_of_their_own() {
+    let weir = Weir::start(DEMO, &[]);
+    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
+    let before = weir.resident_kib();
+    let (mut clients, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..10 {
+        let mut client = connect_to(weir.grpc_addr(), WINDOW).await;
+        for _ in 0..10 {
+            open.push(unfinished(&mut client, METHOD, part((4 << 20) - 5, (4 << 20) - 10)).await);
+        }
+        clients.push(client);
+    }
+    let grown = grown(&weir, before).await;
+    assert!(grown < 110, "100 large messages take {grown} MiB");
+    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "small messages need not wait for large ones");
+    let (mut refused, mut late) = (0, 0);
+    for (answer, _stream) in open {
+        match timeout(TIMEOUT, read(answer)).await.expect("an answer").2 {
+            Code::ResourceExhausted => refused += 1,
+            Code::DeadlineExceeded => late += 1,
+            code => panic!("{code:?}"),
+        }
+    }
+    assert!((45..=60).contains(&refused), "16 have memory, 32 wait, and {refused} were refused at once; {late} were late");
+}
