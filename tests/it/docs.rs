@@ -4,6 +4,7 @@
 //! on the time of day. A command that no arm below knows fails the test.
 
 mod form;
+mod security;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

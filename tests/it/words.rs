@@ -46,6 +46,7 @@ const CHECKED: &[&str] = &[
     "README.md",
     "CHANGELOG.md",
     "ARCHITECTURE.md",
+    "SECURITY.md",
     "Cargo.toml",
     ".clippy.toml",
     "build.rs",
