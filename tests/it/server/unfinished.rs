@@ -1,7 +1,8 @@
 //! What clients leave unfinished: messages in part, streams that stay open, and calls that wait. Each takes bounded memory for a bounded time, and
 //! none takes what other calls need.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -12,9 +13,9 @@ use tonic::Code;
 use weir::server::Budget;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
-use super::header_blocks::MIB;
+use super::header_blocks::{MIB, PREFACE, SETTINGS, frame};
 use super::{Options, Server};
-use crate::support::wait::{TIMEOUT, eventually_async};
+use crate::support::wait::{TIMEOUT, eventually};
 use crate::support::{DEMO, Weir, descriptor, request};
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -181,21 +182,74 @@ async fn half_messages_take_no_permits_of_calls_that_wait() {
     drop(open);
 }
 
-/// 69 waiting calls with 15 KB used up the window of their connection.
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_that_wait_keep_no_window() {
-    let server = Server::start(Options::default());
-    let mut client = connect(&server, WINDOW).await;
-    // In one frame and in two.
-    let long = |text: &str, index: usize| format!("{text}{}", " ".repeat(15_000 * (1 + index % 2)));
-    let mut held = Vec::new();
-    for index in 0..900 {
-        held.push(send(&mut client, long("hold", index).as_bytes()).await);
+const SHAPER: &[(&str, &str)] = &[(
+    "limits.yaml",
+    "
+domain: shaped
+descriptors:
+  - key: slow
+    rate_limit: { unit: second, requests_per_unit: 1, algorithm: leaky_bucket, max_delay: 1000s }
+",
+)];
+
+/// A client that sends each call in one write, as far as the window of the connection allows.
+struct Whole {
+    socket: TcpStream,
+    window: usize,
+    next_stream: u32,
+}
+
+impl Whole {
+    fn connect(address: SocketAddr) -> Self {
+        let mut socket = TcpStream::connect(address).expect("a connection");
+        socket.set_read_timeout(Some(Duration::from_secs(3))).expect("a socket");
+        let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(SETTINGS, 1, 0, &[])].concat();
+        socket.write_all(&hello).expect("a server");
+        Self { socket, window: 65_535, next_stream: 1 }
     }
-    eventually_async(|| (server.held.load(std::sync::atomic::Ordering::Relaxed) == 900).then_some(())).await.expect("all wait");
-    let message = framed(long("long 9 ", 0).as_bytes());
-    let (_, body, code) = timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &[&message])).await.expect("the connection goes on");
-    assert_eq!((body.len(), code), (5 + 9, Code::Ok));
+
+    /// Sends a call, in frames of at most 16 KiB. False: the connection has no window for it.
+    fn call(&mut self, message: &[u8]) -> bool {
+        while self.window < message.len() {
+            let mut header = [0; 9];
+            if self.socket.read_exact(&mut header).is_err() {
+                return false;
+            }
+            let mut payload = vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
+            self.socket.read_exact(&mut payload).expect("a whole frame");
+            // Source: RFC 9113, section 6.9.
+            if header[3] == 8 && header[5..] == [0; 4] {
+                self.window += u32::from_be_bytes(payload.try_into().expect("four bytes")) as usize;
+            }
+        }
+        let literal = |name: &str, value: &str| [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat();
+        let headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), ("content-type", "application/grpc")];
+        let mut sent = frame(1, 4, self.next_stream, &headers.map(|(name, value)| literal(name, value)).concat());
+        let pieces = message.chunks(16_384).count();
+        for (index, piece) in message.chunks(16_384).enumerate() {
+            sent.extend(frame(0, u8::from(index + 1 == pieces), self.next_stream, piece));
+        }
+        self.socket.write_all(&sent).expect("an open connection");
+        self.window -= message.len();
+        self.next_stream += 2;
+        true
+    }
+}
+
+/// 69 shaped calls of 15 KB used up the window of their connection.
+#[test]
+fn calls_that_wait_keep_no_window() {
+    for bytes in [15_000, 30_000] {
+        let weir = Weir::start(SHAPER, &[("WORKERS", "2")]);
+        let long = "x".repeat(bytes);
+        let asked = request("shaped", vec![descriptor(&[("slow", "a")]), descriptor(&[("other", &long)])]);
+        let message = framed(&prost::Message::encode_to_vec(&asked));
+        let mut client = Whole::connect(weir.grpc_addr());
+        let sent = (0..500).take_while(|_| client.call(&message)).count();
+        assert_eq!(sent, 500, "calls of {bytes} bytes until the window is used up");
+        let waiting = || (0..2).filter_map(|worker| weir.metric(&format!("weir_waiting_calls{{worker=\"{worker}\"}}"))).sum::<f64>();
+        eventually(|| (waiting() > 400.0).then_some(())).unwrap_or_else(|| panic!("{} calls wait", waiting()));
+    }
 }
 
 /// A call that waits with a large message takes permits by its size.
