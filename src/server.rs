@@ -4,13 +4,12 @@
 //! `call` answers the usual call directly on HTTP/2; `dispatch` routes all other requests to the generated service, health and reflection.
 //! Every limit of the listener is declared in [`Options`] or in `connection`.
 
-mod backlog;
 mod body;
 mod call;
 mod connection;
 mod dispatch;
-mod gate;
 pub(crate) mod header_blocks;
+mod overload;
 mod reply;
 mod socket;
 mod wait_permits;
@@ -44,8 +43,8 @@ pub struct Options {
     /// Calls of one worker that wait for the store or a shaper at a time; each takes some KiB, and one with a message of more than 4 KiB counts as
     /// several. A further call that has to wait is refused at once. The bound is above what may wait for Redis and be held by shapers together.
     pub max_waiting_calls: usize,
-    /// Whether Weir refuses calls that have waited in the socket for too great a share of their deadline. Without that, a worker that cannot
-    /// keep up spends its time on calls whose clients have given up.
+    /// Whether Weir refuses calls whose deadlines passed in the socket, and reads connections last whose calls are late. Without that, a worker that
+    /// cannot keep up spends its time on calls whose clients have given up.
     pub sheds_load: bool,
     /// Streams that the client resets before Weir accepts them, at most. When Weir stalls, Envoy's timeout of 20 ms resets all concurrent
     /// streams of a connection, 1,024 by default, again and again; h2's default of 20 would close the connection.

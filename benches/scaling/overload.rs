@@ -29,8 +29,33 @@ const OFFERED: f64 = 3.0;
 /// Calls in flight on each connection while the peak is measured.
 const STREAMS_AT_PEAK: usize = 4;
 
-const FEW: Shape = Shape { connections: 16, streams: 1_000 };
-const MANY: Shape = Shape { connections: 64, streams: 1_000 };
+/// A client of an overload.
+#[derive(Clone, Copy)]
+struct Load {
+    connections: usize,
+    /// Each call has a `traceparent` of its own.
+    traces: bool,
+}
+
+const LOADS: [Load; 3] =
+    [Load { connections: 16, traces: false }, Load { connections: 64, traces: false }, Load { connections: 64, traces: true }];
+
+/// A caller beside the load, on a connection of its own.
+const SPORADIC: Pace = Pace::Open { per_second: 20.0 };
+
+impl Load {
+    fn name(self) -> String {
+        format!("{} connections{}", self.connections, if self.traces { ", traced" } else { "" })
+    }
+
+    fn connect(self, server: &Server, streams: usize) -> Client {
+        let client = Client::connect(server.address, Shape { connections: self.connections, streams }).with_timeout(CLIENT_TIMEOUT);
+        if self.traces { client.with_traces() } else { client }
+    }
+}
+
+/// Calls that wait on one connection of an open loop, at most.
+const MAX_STREAMS: usize = 1_000;
 
 /// A program that uses its share of the first core and does nothing.
 struct Spinner(Child);
@@ -59,6 +84,8 @@ struct Reading {
     refused: f64,
     given_up: f64,
     connections_lost: u64,
+    /// The share of the sporadic caller's calls that are answered in time.
+    sporadic: f64,
     /// Latencies in milliseconds, p50 and p99, of answered and of refused calls.
     answered_ms: [f64; 2],
     refused_ms: [f64; 2],
@@ -69,8 +96,8 @@ struct Reading {
 pub fn measure(times: Times) -> String {
     let mut text = String::from(
         "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time / open loop at the peak's rate \
-         | answered in time / peak | refused | given up | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+         | answered in time / peak | a sporadic caller's | refused | given up | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     if !can_pin() {
         return String::new();
@@ -78,19 +105,20 @@ pub fn measure(times: Times) -> String {
     let stores =
         [("memory", ServerKind::Memory { algorithm: "fixed_window" }, 2), ("Redis", ServerKind::Redis { algorithm: "fixed_window" }, 0)];
     for (store, kind, spinners) in stores {
-        for shape in [FEW, MANY] {
-            let name = format!("{store}, {} connections", shape.connections);
+        for load in LOADS {
+            let name = format!("{store}, {}", load.name());
             let readings: Vec<Reading> =
-                (0..times.rounds).flat_map(|_| overloads(&kind, spinners, shape, times)).inspect(|one| one.show(&name)).collect();
+                (0..times.rounds).flat_map(|_| overloads(&kind, spinners, load, times)).inspect(|one| one.show(&name)).collect();
             let all = |value: fn(&Reading) -> f64| readings.iter().map(value).collect::<Vec<f64>>();
             let column = |value| spread(&all(value), 2);
             let middle = |value| median(&all(value)).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
-                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
+                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
                 column(|one| one.offered),
                 column(|one| one.goodput_open),
                 column(|one| one.goodput),
+                middle(|one| one.sporadic) * 100.0,
                 middle(|one| one.refused) * 100.0,
                 middle(|one| one.given_up) * 100.0,
                 middle(|one| one.refused_ms[0]),
@@ -107,24 +135,25 @@ pub fn measure(times: Times) -> String {
 
 impl Reading {
     fn show(&self, name: &str) {
-        let Self { goodput, goodput_open, offered, refused, given_up, connections_lost, answered_ms, refused_ms, mebibytes } = self;
+        let Self { goodput, goodput_open, offered, refused, given_up, connections_lost, sporadic, answered_ms, refused_ms, mebibytes } =
+            self;
         eprintln!(
-            "{name:24} offered {offered:4.2} goodput {goodput:4.2} open {goodput_open:4.2} refused {refused:5.3} given up {given_up:5.3} lost {connections_lost} \
+            "{name:32} offered {offered:4.2} goodput {goodput:4.2} open {goodput_open:4.2} sporadic {sporadic:4.2} refused {refused:5.3} given up {given_up:5.3} lost {connections_lost} \
              answered {answered_ms:6.1?} ms, refused {refused_ms:6.1?} ms, {mebibytes:4.0?} MiB"
         );
     }
 }
 
 /// Overloads between measurements of the peak, because the other work of the machine changes from second to second.
-fn overloads(kind: &ServerKind, spinners: usize, shape: Shape, times: Times) -> Vec<Reading> {
+fn overloads(kind: &ServerKind, spinners: usize, load: Load, times: Times) -> Vec<Reading> {
     let server = Server::start(kind, CpuPlacement::FirstCore);
     let _spinners: Vec<Spinner> = (0..spinners).map(|_| Spinner::start()).collect();
     let mut requests = requests(Keys::Uniform, 1);
-    let mut before = Peak::measure(&server, shape, &mut requests, times);
+    let mut before = Peak::measure(&server, load, &mut requests, times);
     let mut readings = Vec::new();
     for _ in 0..OVERLOADS {
-        let overload = Open::measure(&server, shape, OFFERED * before.per_second, &mut requests, times);
-        let after = Peak::measure(&server, shape, &mut requests, times);
+        let overload = Open::measure(&server, load, OFFERED * before.per_second, &mut requests, times);
+        let after = Peak::measure(&server, load, &mut requests, times);
         readings.push(overload.between(&before, &after));
         before = after;
     }
@@ -145,15 +174,16 @@ struct Peak {
 }
 
 impl Peak {
-    fn measure(server: &Server, shape: Shape, requests: &mut RequestSequence, times: Times) -> Self {
-        let mut client = Client::connect(server.address, Shape { streams: STREAMS_AT_PEAK, ..shape }).with_timeout(CLIENT_TIMEOUT);
+    fn measure(server: &Server, load: Load, requests: &mut RequestSequence, times: Times) -> Self {
+        let mut client = load.connect(server, STREAMS_AT_PEAK);
         let _ = client.run(requests, Pace::Closed, Until::Passed(times.warm_up));
         let cpu_micros = server.all_cpu_micros();
         let peak = client.run(requests, Pace::Closed, window(times));
+
         let cost = (server.all_cpu_micros() - cpu_micros) / peak.ok as f64;
         let per_second = peak.ok as f64 / peak.lasted.as_secs_f64();
         drop(client);
-        let open = Open::measure(server, shape, per_second, requests, times);
+        let open = Open::measure(server, load, per_second, requests, times);
         Self { per_second, cost, open_cost: open.cpu_micros / open.tally.ok as f64 }
     }
 }
@@ -161,20 +191,27 @@ impl Peak {
 /// The result of an open loop.
 struct Open {
     tally: Tally,
+    sporadic: Tally,
     /// CPU time of the server and its Redis, in microseconds.
     cpu_micros: f64,
     resident_bytes: [f64; 2],
 }
 
 impl Open {
-    fn measure(server: &Server, shape: Shape, per_second: f64, requests: &mut RequestSequence, times: Times) -> Self {
+    fn measure(server: &Server, load: Load, per_second: f64, requests: &mut RequestSequence, times: Times) -> Self {
         let before = server.resident_bytes();
-        let mut client = Client::connect(server.address, shape).with_timeout(CLIENT_TIMEOUT);
+        let mut client = load.connect(server, MAX_STREAMS);
         let pace = Pace::Open { per_second };
         let _ = client.run(requests, pace, Until::Passed(15 * CLIENT_TIMEOUT));
         let begin = server.all_cpu_micros();
-        let tally = client.run(requests, pace, window(times));
-        Self { tally, cpu_micros: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
+        let (tally, sporadic) = std::thread::scope(|scope| {
+            let sporadic = scope.spawn(|| {
+                let mut client = Load { connections: 1, traces: false }.connect(server, MAX_STREAMS);
+                client.run(&mut crate::service::workload::requests(Keys::Uniform, 1), SPORADIC, window(times))
+            });
+            (client.run(requests, pace, window(times)), sporadic.join().expect("a caller"))
+        });
+        Self { tally, sporadic, cpu_micros: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
     }
 
     /// The figures as an overload, at the costs measured before and after it.
@@ -191,6 +228,7 @@ impl Open {
             refused: failed as f64 / offered,
             given_up: given_up as f64 / offered,
             connections_lost,
+            sporadic: self.sporadic.ok as f64 / (self.sporadic.answered() + self.sporadic.given_up) as f64,
             refused_ms: in_ms(self.tally.failed_quantiles([0.5, 0.99])),
             answered_ms: in_ms(self.tally.quantiles([0.5, 0.99])),
             mebibytes: self.resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),

@@ -193,10 +193,36 @@ impl Measured {
         ]
     }
 
+    /// A fleet of Envoys: connections with one call each.
+    fn lines_of_fleets(&self) -> Vec<Line> {
+        let line = |number, measure, must, goal, [run, to]: [&str; 2]| {
+            let values = self.ratios(run, to, server);
+            Line { number, measure, must, goal, values }
+        };
+        vec![
+            line(
+                "18a",
+                "64 connections with one call each, memory: server CPU / empty tonic",
+                AtMost(1.0),
+                AtMost(0.85),
+                ["Weir, memory, 64 × 1", "empty tonic, 64 × 1"],
+            ),
+            line("18b", "the same, Redis", AtMost(1.4), AtMost(1.15), ["Weir, Redis, fixed_window, 64 × 1", "empty tonic, 64 × 1"]),
+            line(
+                "19a",
+                "256 connections with one call each, memory: server CPU / empty tonic",
+                AtMost(1.0),
+                AtMost(0.85),
+                ["Weir, memory, 256 × 1", "empty tonic, 256 × 1"],
+            ),
+            line("19b", "the same, Redis", AtMost(1.4), AtMost(1.15), ["Weir, Redis, fixed_window, 256 × 1", "empty tonic, 256 × 1"]),
+        ]
+    }
+
     /// Both tables and the notes on them.
     pub fn report(&self, machine: &str) -> String {
         let mut text = "| # | measure | must | goal | measured |  |\n|---|---|---|---|---|---|\n".to_owned();
-        for line in self.lines() {
+        for line in self.lines().into_iter().chain(self.lines_of_fleets()) {
             let verdict = match median(&line.values) {
                 None => "not measured",
                 Some(value) if line.goal.holds(value) => "goal",

@@ -61,6 +61,13 @@ const HEADER_FIELDS: [(&str, &str); 8] = [
     ("x-envoy-expected-rq-timeout-ms", "10000"),
 ];
 
+/// How many calls of a client that traces refer to the same entries of the table. Each adds its `traceparent`, and with this many all entries fit in
+/// the 4,096 bytes of a table (RFC 7541, section 4.1).
+const TRACED_CALLS: usize = 30;
+
+/// A span in the form of W3C Trace Context: version, trace, parent, flags.
+const TRACEPARENT: &[u8] = b"00-00000000000000000000000000000000-00f067aa0ba902b7-01";
+
 /// `:method: POST` and `:scheme: http` of the static table.
 const METHOD_AND_SCHEME: [u8; 2] = [0x83, 0x86];
 
@@ -137,6 +144,8 @@ pub struct Connection {
     pub min_window: i64,
     /// The header block of all calls after the first. It refers to the table entries that the first call made.
     later_headers: Vec<u8>,
+    /// For a client that traces: the calls since the one that made the table entries.
+    traced: Option<usize>,
 }
 
 impl Connection {
@@ -170,7 +179,34 @@ impl Connection {
             window: FIRST_WINDOW,
             min_window: LONGEST_MESSAGE,
             later_headers,
+            traced: None,
         }
+    }
+
+    /// Sends a `traceparent` with each call that is new in each, as a proxy does that traces.
+    pub fn trace(&mut self) {
+        self.traced = Some(0);
+    }
+
+    /// The header block of the next call.
+    fn put_headers(&mut self, id: u32) {
+        let Some(calls) = self.traced else {
+            let first = if id == 1 { first_headers(&self.timeout) } else { Vec::new() };
+            let block = if id == 1 { &first } else { &self.later_headers };
+            put_frame_header(&mut self.out, block.len(), HEADERS, END_HEADERS, id);
+            return self.out.extend_from_slice(block);
+        };
+        let mut block = if calls == 0 {
+            first_headers(&self.timeout)
+        } else {
+            self.later_headers.iter().map(|&byte| if METHOD_AND_SCHEME.contains(&byte) { byte } else { byte + calls as u8 }).collect()
+        };
+        let mut traceparent = TRACEPARENT.to_vec();
+        traceparent[3..35].copy_from_slice(format!("{:032x}", fastrand::u128(..)).as_bytes());
+        put_field(&mut block, "traceparent", &traceparent);
+        put_frame_header(&mut self.out, block.len(), HEADERS, END_HEADERS, id);
+        self.out.extend_from_slice(&block);
+        self.traced = Some((calls + 1) % TRACED_CALLS);
     }
 
     /// Whether another call may be made now.
@@ -182,14 +218,7 @@ impl Connection {
     pub fn call(&mut self, request: &EncodedRequest, since: Instant) {
         let id = self.next_id;
         self.next_id += 2;
-        if id == 1 {
-            let block = first_headers(&self.timeout);
-            put_frame_header(&mut self.out, block.len(), HEADERS, END_HEADERS, id);
-            self.out.extend_from_slice(&block);
-        } else {
-            put_frame_header(&mut self.out, self.later_headers.len(), HEADERS, END_HEADERS, id);
-            self.out.extend_from_slice(&self.later_headers);
-        }
+        self.put_headers(id);
         let start = self.out.len();
         self.out.extend_from_slice(&request.0);
         self.out[start + 5..start + FRAME_HEADER_BYTES].copy_from_slice(&id.to_be_bytes());
@@ -340,12 +369,20 @@ fn first_headers(timeout: &str) -> Vec<u8> {
             ":authority" => block.push(0x41),
             ":path" => block.push(0x44),
             _ => {
-                block.extend_from_slice(&[0x40, name.len() as u8]);
-                block.extend_from_slice(name.as_bytes());
+                put_field(&mut block, name, value.as_bytes());
+                continue;
             }
         }
         block.push(value.len() as u8);
         block.extend_from_slice(value.as_bytes());
     }
     block
+}
+
+/// A literal field with a new name, added to the dynamic table.
+fn put_field(block: &mut Vec<u8>, name: &str, value: &[u8]) {
+    block.extend_from_slice(&[0x40, name.len() as u8]);
+    block.extend_from_slice(name.as_bytes());
+    block.push(value.len() as u8);
+    block.extend_from_slice(value);
 }

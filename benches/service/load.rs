@@ -156,6 +156,7 @@ pub struct Client {
     events: Vec<epoll::Event>,
     /// Calls of an open loop are given up after this time.
     deadline: Option<Duration>,
+    traces: bool,
 }
 
 impl Client {
@@ -169,7 +170,17 @@ impl Client {
         for (index, connection) in connections.iter().enumerate() {
             watch(&epoll, connection, index);
         }
-        Self { address, shape, connections, turn: 0, epoll, ready: Vec::new(), events: Vec::with_capacity(MAX_EVENTS), deadline: None }
+        Self {
+            address,
+            shape,
+            connections,
+            turn: 0,
+            epoll,
+            ready: Vec::new(),
+            events: Vec::with_capacity(MAX_EVENTS),
+            deadline: None,
+            traces: false,
+        }
     }
 
     /// Gives up calls of open loops after `deadline`, keeps send buffers small, and reconnects when the server closes a connection.
@@ -179,11 +190,21 @@ impl Client {
         self
     }
 
+    /// Sends a new `traceparent` with each call.
+    pub fn with_traces(mut self) -> Self {
+        self.connections.iter_mut().for_each(Connection::trace);
+        self.traces = true;
+        self
+    }
+
     /// Replaces a connection that the server closed; its calls in flight have failed.
     fn reconnect(&mut self, index: usize, now: Instant, tally: &mut Tally) {
         let deadline = self.deadline.expect("the server closed a connection");
         let mut connection = Connection::connect(self.address, self.shape.streams);
         apply_timeout(&mut connection, deadline);
+        if self.traces {
+            connection.trace();
+        }
         watch(&self.epoll, &connection, index);
         let lost = std::mem::replace(&mut self.connections[index], connection);
         lost.waiting().for_each(|since| tally.take(Answer::Failed, now.saturating_duration_since(since)));

@@ -17,6 +17,9 @@ const SHAPE: Shape = Shape { connections: 4, streams: 16 };
 /// The load of a server on all cores.
 const WIDE: Shape = Shape { connections: 8, streams: 16 };
 
+/// Connections of fleets, with one call at a time each.
+const FLEETS: [usize; 2] = [64, 256];
+
 /// The most calls in flight on a connection of an open loop; further ones wait. Most servers allow a hundred.
 const MAX_STREAMS: usize = 100;
 
@@ -76,6 +79,11 @@ impl Scenario {
 
     fn zipf(self) -> Self {
         Self { name: format!("{}, Zipf", self.name), keys: Keys::Zipf, ..self }
+    }
+
+    /// As many Envoys ask as it has connections, each one call at a time.
+    fn fleet(self, connections: usize) -> Self {
+        Self { name: format!("{}, {connections} × 1", self.name), shape: Shape { connections, streams: 1 }, ..self }
     }
 
     fn everywhere(self) -> Self {
@@ -140,6 +148,9 @@ pub fn all(peers: &[Peer]) -> Vec<Scenario> {
         memory().open(),
         redis("fixed_window").open(),
     ];
+    for connections in FLEETS {
+        scenarios.extend([empty(), memory(), redis("fixed_window")].map(|scenario| scenario.fleet(connections)));
+    }
     for peer in peers {
         let scenario = || Scenario::new(&peer.name, ServerKind::Peer(peer.clone()));
         scenarios.push(scenario());

@@ -154,6 +154,8 @@ families! {
     CONNECTIONS = Gauge "weir_connections" [];
     /// Calls that wait for the store or for a leaky_bucket; one with a message of more than 4 KiB counts as several. All other calls are answered at once.
     WAITING_CALLS = Gauge "weir_waiting_calls" ["worker"];
+    /// Connections that are read last, because their worker cannot keep up and their calls are late.
+    CONNECTIONS_BEHIND = Gauge "weir_connections_behind" ["worker"];
     /// Connections closed because there were too many.
     CONNECTIONS_REFUSED = Counter "weir_connections_refused_total" [];
 

@@ -21,9 +21,9 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tonic::Status;
 
-use super::backlog::Intake;
 use super::body::{self, Message};
 use super::dispatch::Services;
+use super::overload::{Lateness, Turn};
 use super::reply;
 use super::spawn;
 use super::wait_permits::WaitPermits;
@@ -42,13 +42,16 @@ const MAX_UNRELEASED_BYTES: usize = 256;
 static SERVICE_HEADERS: [HeaderName; 4] =
     [CONTENT_TYPE, GRPC_ENCODING, HeaderName::from_static("grpc-accept-encoding"), HeaderName::from_static("grpc-timeout")];
 
+/// A request, and where its answer goes.
+pub(super) type Call = (Request<RecvStream>, SendResponse<Bytes>);
+
 type Answer = Result<Framed, Status>;
 
 /// The calls of one connection. `begin` makes the future of a usual one.
 pub(super) struct Calls<T, B, F> {
     services: Arc<Services<T>>,
     wait_permits: WaitPermits,
-    intake: Arc<Intake>,
+    lateness: Arc<Lateness>,
     begin: B,
     /// The allocation in which futures are polled for the first time. Most are ready then, so that the next call uses it again.
     begun: Pin<Box<Option<F>>>,
@@ -65,29 +68,39 @@ where
     B: Fn(Arc<T>, Bytes, Option<Duration>) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
-    pub(super) fn new(services: Arc<Services<T>>, wait_permits: WaitPermits, intake: Arc<Intake>, begin: B) -> Self {
-        Self { services, wait_permits, intake, begin, begun: Box::pin(None) }
+    pub(super) fn new(services: Arc<Services<T>>, wait_permits: WaitPermits, lateness: Arc<Lateness>, begin: B) -> Self {
+        Self { services, wait_permits, lateness, begin, begun: Box::pin(None) }
+    }
+
+    /// Serves the calls that a turn of the connection has accepted.
+    pub(super) fn serve(&mut self, accepted: impl Iterator<Item = Call>, context: &mut Context<'_>) {
+        let mut turn = self.lateness.turn();
+        for call in accepted {
+            self.serve_one(call, &mut turn, context);
+        }
+        self.lateness.end(&turn);
     }
 
     /// Answers a request, or starts the task that will.
-    pub(super) fn serve(&mut self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>, context: &mut Context<'_>) {
-        // On a connection that is behind, clients have given up some calls before Weir begins them.
-        if self.intake.is_behind() && respond.poll_reset(context).is_ready() {
-            return;
-        }
+    fn serve_one(&mut self, (mut request, mut respond): Call, turn: &mut Turn, context: &mut Context<'_>) {
         if let Some(refusal) = refusal(&request) {
             // An error means that the client has reset the stream.
             drop(respond.send_response(refusal, true));
             return;
         }
+        let is_limit = request.uri().path() == proto::METHOD_PATH;
+        let timeout = grpc_timeout(request.headers());
+        if is_limit && turn.is_over(timeout) {
+            self.services.metrics.calls_refused(1);
+            return drop(reply::answer(&mut respond, Err(Status::resource_exhausted("overloaded")), &self.services.budget));
+        }
         let mut message = Message::default();
-        if is_usual(&request)
+        if is_limit
+            && !request.headers().contains_key(GRPC_ENCODING)
             && body::arrived(request.body_mut(), &mut message, context)
             && let bytes = message.bytes()
             && let Some(single) = body::single(&bytes)
         {
-            let timeout = grpc_timeout(request.headers());
-            self.intake.waits(timeout);
             match self.begin(bytes.slice_ref(single), timeout, context) {
                 // An error means that the client has reset the stream.
                 Poll::Ready(answer) => drop(reply::answer(&mut respond, answer, &self.services.budget)),
@@ -177,11 +190,6 @@ fn is_grpc(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let (start, rest) = content_type.split_at(content_type.len().min(GRPC.len()));
     start.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
-}
-
-/// Whether a call is a usual one as far as its headers tell. The generated service would give the same answer to such a call.
-fn is_usual(request: &Request<RecvStream>) -> bool {
-    request.uri().path() == proto::METHOD_PATH && !request.headers().contains_key(GRPC_ENCODING)
 }
 
 /// Removes all that the services do not read, which may take a megabyte; a call that waits would keep it. What stays is copied out of the buffers that

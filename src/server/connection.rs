@@ -2,23 +2,22 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::server::{self, SendResponse};
-use h2::{Ping, PingPong, RecvStream};
-use http::Request;
+use h2::server;
+use h2::{Ping, PingPong};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::backlog::{Backlog, Intake};
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
-use super::call::{Calls, begin};
+use super::call::{Call, Calls, begin};
 use super::header_blocks::{HeaderBlocks, HeaderBudget};
+use super::overload::{Lateness, Overload};
 use super::socket::Socket;
 use super::wait_permits::WaitPermits;
 use super::{Options, Services};
@@ -27,8 +26,6 @@ use crate::metrics::families;
 use crate::rls::ShouldRateLimit;
 
 type Http2 = server::Connection<HeaderBlocks<TimedWrites<Socket>>, Bytes>;
-
-type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
@@ -87,9 +84,6 @@ const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
 const MAX_REMEMBERED_RESETS: usize = 50;
 const REMEMBERED_RESET: Duration = Duration::from_secs(1);
 
-/// Requests that a connection accepts in one turn; then the worker's other connections have theirs.
-const MAX_ACCEPTED_PER_TURN: usize = 128;
-
 /// Weir pings each client this often, and closes a connection whose client does not answer in time.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,20 +99,29 @@ const OTHER_PROTOCOL_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type:
 pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
     wait_permits: WaitPermits,
-    backlog: Arc<Backlog>,
+    overload: Arc<Overload>,
     header_budget: HeaderBudget,
     options: Options,
 }
 
 impl<T> WorkerState<T> {
     /// The state of the worker of this number.
-    pub(super) fn new(index: usize, services: Services<T>, backlog: Arc<Backlog>, header_budget: HeaderBudget, options: Options) -> Self {
+    pub(super) fn new(index: usize, services: Services<T>, header_budget: HeaderBudget, options: Options) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
         let (worker, gauge) = (index.to_string(), Arc::clone(&permits));
         let waiting = move || options.max_waiting_calls.saturating_sub(gauge.available_permits());
         services.metrics.register(Box::new(move || vec![families::WAITING_CALLS.count(&[&worker], waiting() as u64)]));
+        let (worker, overload) = (index.to_string(), Arc::<Overload>::default());
+        let gauge = Arc::clone(&overload);
+        let behind = move || vec![families::CONNECTIONS_BEHIND.count(&[&worker], gauge.connections_behind() as u64)];
+        services.metrics.register(Box::new(behind));
         let wait_permits = WaitPermits::new(permits, Arc::clone(&services.metrics));
-        Self { services: Arc::new(services), wait_permits, backlog, header_budget, options }
+        Self { services: Arc::new(services), wait_permits, overload, header_budget, options }
+    }
+
+    /// Reads the connections that are behind. Endless.
+    pub(super) async fn serve_waiting(&self) {
+        self.overload.serve_waiting().await;
     }
 }
 
@@ -132,8 +135,8 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
         _ = draining(&mut phase) => return,
     };
     let Ok(Ok(Some(stream))) = read else { return };
-    let intake = Intake::new(&worker.backlog);
-    let socket = Socket::new(PREFACE, stream, Arc::clone(&intake), Arc::clone(&worker.services.metrics));
+    let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
+    let socket = Socket::new(PREFACE, stream, Arc::clone(&lateness));
     let socket = TimedWrites::new(socket, worker.services.budget.taken_within);
     let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.header_budget.clone());
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
@@ -145,41 +148,34 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     }
     close_timers.spawn(close_at_age_or_drain(options, phase));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(Arc::clone(&worker.services), worker.wait_permits.clone(), Arc::clone(&intake), begin);
+    let mut calls = Calls::new(Arc::clone(&worker.services), worker.wait_permits.clone(), Arc::clone(&lateness), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
             let Close::Graceful(grace) = close else { return Poll::Ready(()) };
             http2.graceful_shutdown();
             close_timers.spawn(close_after(grace));
         }
-        if accept(&mut http2, &mut accepted, &intake, context).is_ready() {
+        lateness.begin();
+        if accept(&mut http2, &mut accepted, context).is_ready() {
             return Poll::Ready(());
         }
-        for (request, respond) in accepted.drain(..) {
-            calls.serve(request, respond, context);
-        }
+        calls.serve(accepted.drain(..), context);
         Poll::Pending
     })
     .await;
 }
 
-/// Accepts all requests that have arrived before it serves any: their answers then leave in one write. Ready: the connection is closed.
+/// Accepts all requests that were read in this turn before it serves any: their answers then leave in one write. Ready: the connection is closed.
 ///
 /// Each answer wakes the connection, which writes when the other tasks that are ready have had their turn.
-fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, intake: &Intake, context: &mut Context<'_>) -> Poll<()> {
-    while accepted.len() < MAX_ACCEPTED_PER_TURN {
-        match http2.poll_accept(context) {
-            Poll::Ready(Some(Ok(call))) => accepted.push(call),
+fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, context: &mut Context<'_>) -> Poll<()> {
+    loop {
+        match ready!(http2.poll_accept(context)) {
+            Some(Ok(call)) => accepted.push(call),
             // A client that breaks off its connection is not logged.
-            Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-            Poll::Pending => {
-                intake.emptied();
-                return Poll::Pending;
-            }
+            Some(Err(_)) | None => return Poll::Ready(()),
         }
     }
-    context.waker().wake_by_ref();
-    Poll::Pending
 }
 
 /// The settings of HTTP/2, all written out: a changed default of the library must not change a bound.

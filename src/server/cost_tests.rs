@@ -9,10 +9,9 @@ use allocation_counter::measure;
 use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 
-use super::backlog::Backlog;
 use super::connection::{Phase, WorkerState, serve};
-use super::gate::frame;
 use super::header_blocks::HeaderBudget;
+use super::header_blocks::tests::frame;
 use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::metrics::Metrics;
 use crate::rls::ShouldRateLimit;
@@ -82,7 +81,7 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let shared = Arc::new(WorkerState::new(0, services, Arc::new(Backlog::new(true)), HeaderBudget::default(), Options::default()));
+    let shared = Arc::new(WorkerState::new(0, services, HeaderBudget::default(), Options::default()));
     let serving = serve(NewConnection { stream, permit }, shared, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");

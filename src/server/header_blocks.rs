@@ -252,4 +252,4 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HeaderBlocks<S> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,102 +1,72 @@
-//! The socket of a connection: gives again the first bytes, which were read already, and lets the gate refuse calls while its worker is behind.
+//! The socket of a connection: gives the preface again, which was read already, and measures how long bytes waited before they were read.
 //!
-//! Otherwise it is a plain socket, whose bytes go straight to HTTP/2; the gate only looks on, to know where a frame begins.
+//! The kernel says how many bytes wait in a socket, but not since when. Where a reading leaves some behind, the socket notes how many had arrived by
+//! then. When it reads them, it knows how long they have waited at least. In good times a reading leaves nothing, and costs nothing more.
 
+use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
-use super::backlog::Intake;
-use super::gate::Gate;
-use crate::metrics::Metrics;
+use super::overload::Lateness;
 
-/// What is read at a time where calls may be refused.
-const READ_BYTES: usize = 64 << 10;
+/// The shortest time between two notes, and the most notes of a connection.
+const NOTE_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_NOTES: usize = 256;
 
-/// So much is read without a call for HTTP/2 in it; then other connections have their turn.
-const MOST_READINGS: usize = 4;
+/// So many bytes of the connection had arrived by this time.
+#[derive(Debug)]
+struct Arrived {
+    bytes: u64,
+    by: Instant,
+}
 
 /// A socket with something in front of what it will receive.
 #[derive(Debug)]
 pub(super) struct Socket {
     first: &'static [u8],
     stream: TcpStream,
-    intake: Arc<Intake>,
-    metrics: Arc<Metrics>,
-    gate: Gate,
-    /// What was read while the worker was behind; what of it is still to go on to HTTP/2, and what has to be looked at together with what comes
-    /// next. Empty in good times.
-    read: Vec<u8>,
-    kept: Range<usize>,
-    held: Range<usize>,
+    lateness: Arc<Lateness>,
+    /// The bytes that were read so far.
+    read: u64,
+    /// Notes about bytes that wait, in order. Empty in good times.
+    arrived: VecDeque<Arrived>,
 }
 
 impl Socket {
-    pub(super) fn new(first: &'static [u8], stream: TcpStream, intake: Arc<Intake>, metrics: Arc<Metrics>) -> Self {
-        Self { first, stream, intake, metrics, gate: Gate::default(), read: Vec::new(), kept: 0..0, held: 0..0 }
+    pub(super) fn new(first: &'static [u8], stream: TcpStream, lateness: Arc<Lateness>) -> Self {
+        Self { first, stream, lateness, read: 0, arrived: VecDeque::new() }
     }
 
-    /// Reads as from any socket.
-    fn poll_plain(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if !self.intake.is_behind() {
-            self.intake.came();
-            self.read = Vec::new();
+    /// Notes how many bytes have arrived by now.
+    fn note(&mut self) {
+        let by = Instant::now();
+        if self.arrived.len() == MAX_NOTES || self.arrived.back().is_some_and(|last| by - last.by < NOTE_INTERVAL) {
+            return;
         }
-        self.gate.pass(&buffer.filled()[before..]);
-        Poll::Ready(Ok(()))
-    }
-
-    /// Reads through the gate what has waited too long or comes behind what was refused, until something of it goes on.
-    fn poll_gate(&mut self, context: &mut Context<'_>, is_late: bool) -> Poll<io::Result<()>> {
-        self.read.resize(READ_BYTES, 0);
-        for _ in 0..MOST_READINGS {
-            self.read.copy_within(self.held.clone(), 0);
-            self.held = 0..self.held.len();
-            let mut room = ReadBuf::new(&mut self.read);
-            room.set_filled(self.held.len());
-            ready!(Pin::new(&mut self.stream).poll_read(context, &mut room))?;
-            let count = room.filled().len();
-            let is_end = count == self.held.len();
-            let (kept, held, refused) = if is_end { (count, count, 0) } else { self.gate.refuse(&mut self.read[..count], is_late) };
-            self.metrics.calls_refused(refused);
-            (self.kept, self.held) = (0..kept, held..count);
-            if kept > 0 || is_end {
-                return Poll::Ready(Ok(()));
-            }
+        if let Ok(unread) = rustix::io::ioctl_fionread(&self.stream)
+            && unread > 0
+        {
+            self.arrived.push_back(Arrived { bytes: self.read + unread, by });
         }
-        context.waker().wake_by_ref();
-        Poll::Pending
     }
 
-    /// Gives what was kept.
-    fn give(&mut self, buffer: &mut ReadBuf<'_>) {
-        let count = self.kept.len().min(buffer.remaining());
-        buffer.put_slice(&self.read[self.kept.start..][..count]);
-        self.kept.start += count;
-    }
-
-    /// Writes the refusals. To be called between two frames.
-    fn poll_refuse(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.gate.unwritten().is_empty() {
-            let count = ready!(Pin::new(&mut self.stream).poll_write(context, self.gate.unwritten()))?;
-            if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.gate.wrote(count);
+    /// Bytes were read; they left no room for more if `may_be_more`.
+    fn has_read(&mut self, bytes: usize, may_be_more: bool) {
+        self.read += bytes as u64;
+        while self.arrived.front().is_some_and(|arrived| arrived.bytes < self.read) {
+            self.arrived.pop_front();
         }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Finishes a refusal that could be written only in part.
-    fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.gate.is_writing() { self.poll_refuse(context) } else { Poll::Ready(Ok(())) }
+        self.lateness.read(bytes, self.arrived.front().map(|arrived| arrived.by));
+        if may_be_more {
+            self.note();
+        }
     }
 }
 
@@ -108,21 +78,23 @@ impl AsyncRead for Socket {
             self.first = later;
             return Poll::Ready(Ok(()));
         }
-        if self.kept.is_empty() {
-            let is_late = self.intake.is_late();
-            if !is_late && self.held.is_empty() && !self.gate.is_ahead() {
-                return self.poll_plain(context, buffer);
-            }
-            ready!(self.poll_gate(context, is_late))?;
+        if !self.lateness.may_read(context) {
+            self.note();
+            return Poll::Pending;
         }
-        self.give(buffer);
-        Poll::Ready(Ok(()))
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        match polled {
+            Poll::Ready(Ok(())) => self.has_read(buffer.filled().len() - before, buffer.remaining() == 0),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.lateness.caught_up(),
+        }
+        polled
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_finish(context))?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -131,9 +103,7 @@ impl AsyncWrite for Socket {
         false
     }
 
-    /// Called by HTTP/2 when it has written whole frames and no part of one.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_refuse(context))?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -11,7 +11,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
-use super::backlog::Backlog;
 use super::connection::{self, NewConnection, Phase, WorkerState};
 use super::dispatch::Services;
 use super::header_blocks::HeaderBudget;
@@ -44,12 +43,11 @@ impl Workers {
         let mut threads = Vec::with_capacity(count);
         let header_budget = HeaderBudget::default();
         for index in 0..count {
-            let backlog = Arc::new(Backlog::new(options.sheds_load));
-            let runtime = runtime_builder(&backlog).build()?;
+            let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
             let (services, phase, header_budget) = (services.clone(), phase.subscribe(), header_budget.clone());
             let run = move || {
-                let state = |services| WorkerState::new(index, services, backlog, header_budget, options);
+                let state = |services| WorkerState::new(index, services, header_budget, options);
                 runtime.block_on(async { work(incoming, state(services(index)), phase).await });
                 // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
                 runtime.shutdown_background();
@@ -87,17 +85,12 @@ impl Workers {
     }
 }
 
-/// A runtime that reports to `backlog` when its thread parks and unparks.
-fn runtime_builder(backlog: &Arc<Backlog>) -> Builder {
-    let (parks, unparks) = (Arc::clone(backlog), Arc::clone(backlog));
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().on_thread_park(move || parks.parks()).on_thread_unpark(move || unparks.unparks());
-    builder
-}
-
 async fn work<T: ShouldRateLimit>(mut incoming: mpsc::Receiver<NewConnection>, state: WorkerState<T>, phase: watch::Receiver<Phase>) {
     let state = Arc::new(state);
     let mut connections = JoinSet::new();
+    let mut overload = JoinSet::new();
+    let waiting = Arc::clone(&state);
+    overload.spawn(async move { waiting.serve_waiting().await });
     let mut drained = phase.clone();
     let grace = loop {
         tokio::select! {

@@ -54,8 +54,8 @@ pub struct Flags {
     pub(super) workers: Option<usize>,
     /// Refuse calls that have waited too long in the socket
     ///
-    /// Shedding starts when, for 100 ms, every call on a connection may have waited longer than a quarter of its deadline (grpc-timeout). Weir
-    /// then answers calls that may have waited longer than an eighth of it with RESOURCE_EXHAUSTED.
+    /// A call that has waited in the socket for longer than its deadline (grpc-timeout) is answered with RESOURCE_EXHAUSTED. A connection whose calls
+    /// have all waited for more than a quarter of theirs is read when the thread has nothing else to do.
     #[arg(long, env = "LOAD_SHEDDING_ENABLED", default_value = "true", value_parser = parse::boolean, help_heading = "Process")]
     #[arg(value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]

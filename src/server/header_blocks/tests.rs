@@ -4,10 +4,15 @@ use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::server::gate::frame;
 
 const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 const DATA: u8 = 0;
+
+/// A frame of HTTP/2.
+pub(in crate::server) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("shorter than 16 MiB").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
 
 /// A socket whose reads return these chunks, and then nothing yet.
 #[derive(Debug)]

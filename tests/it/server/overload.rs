@@ -1,8 +1,10 @@
-//! A worker under overload: calls that have waited too long are refused, all others are served, and connections stay usable.
+//! A worker that cannot keep up: calls whose deadlines passed while they waited in the socket are refused, and all others are served.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -10,126 +12,151 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::frames::{METHOD, begin, call, connect, framed, head, read};
+use super::frames::{METHOD, begin, connect, framed, head, read};
 use super::{Options, Server, ask};
 
-const CONNECTIONS: usize = 4;
-/// Calls of one connection at a time. The worker needs 160 ms for a round of all callers.
-const AT_A_TIME: usize = 40;
-
-/// The longest time that a test keeps up the overload.
-const LONG: Duration = Duration::from_secs(20);
+/// Calls that a receive buffer holds, and of which the server reads a few tens in one turn. Each takes a millisecond of the worker's time.
+const CALLS: usize = 180;
 
 /// The `grpc-timeout` of Envoy's calls, and a long one.
-const ENVOYS_TIMEOUT: &str = "20m";
-const LONG_TIMEOUT: &str = "10S";
+const ENVOYS_TIMEOUT: Option<&str> = Some("20m");
+const LONG_TIMEOUT: Option<&str> = Some("10S");
 
-/// Counts of answered and refused calls.
-#[derive(Debug, Default)]
-struct Tally {
-    served: AtomicU64,
-    refused: AtomicU64,
-    stop: AtomicBool,
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+
+fn frame(kind: u8, flags: u8, stream: usize, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags], &u32::try_from(stream).expect("few").to_be_bytes(), payload].concat()
 }
 
-impl Tally {
-    /// Sends calls one after the other; each takes a millisecond of the worker's time. The stream ends with the message, as Envoy ends it, or with
-    /// an empty frame after it, as tonic does.
-    async fn call(self: Arc<Self>, mut client: SendRequest<Bytes>, timeout: &'static str, ends_after: bool) {
-        let message = framed(&ask("work").encode_to_vec());
-        while !self.stop.load(Ordering::Relaxed) {
-            let (answer, mut stream) = begin(&mut client, head(METHOD, &[("grpc-timeout", timeout)]), false).await;
-            stream.send_data(message.clone(), !ends_after).expect("an open stream");
-            if ends_after {
-                stream.send_data(Bytes::new(), true).expect("an open stream");
-            }
-            let (headers, _, code) = read(answer).await;
-            let count = match code {
-                Code::Ok => &self.served,
-                _ => {
-                    assert_eq!((code, &headers["grpc-message"]), (Code::ResourceExhausted, &"overloaded".parse().expect("a text")));
-                    &self.refused
-                }
-            };
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        (self.served.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
-    }
-}
-
-/// Sends calls from many callers on a few connections until `enough` returns true. Returns the counts and the connections.
-async fn overload(
-    server: &Server,
-    timeout: &'static str,
-    enough: impl AsyncFn(&mut SendRequest<Bytes>, u64, u64) -> bool,
-) -> (u64, u64, Vec<SendRequest<Bytes>>) {
-    let tally = Arc::<Tally>::default();
-    let (mut callers, mut clients) = (JoinSet::new(), Vec::new());
-    for _ in 0..CONNECTIONS {
-        let client = connect(server, 65_535).await;
-        for index in 0..AT_A_TIME {
-            callers.spawn(Arc::clone(&tally).call(client.clone(), timeout, index % 2 == 0));
-        }
-        clients.push(client);
-    }
-    let began = Instant::now();
-    while !enough(&mut clients[0], tally.counts().0, tally.counts().1).await && began.elapsed() < LONG {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tally.stop.store(true, Ordering::Relaxed);
-    callers.join_all().await;
-    let (served, refused) = tally.counts();
-    (served, refused, clients)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_waited_too_long_are_refused_and_connections_stay_usable() {
-    let server = Server::start(Options::default());
-    let (served, refused, mut clients) =
-        overload(&server, ENVOYS_TIMEOUT, async |_, served, refused| served > 500 && refused > 2_000).await;
-    assert!(served > 500 && refused > 2_000, "{served} were served and {refused} refused");
-    assert_eq!(server.metric("weir_calls_refused_total"), Some(refused as f64), "each refusal is counted");
-
-    // After the overload no call is refused.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let message = framed(&ask("x").encode_to_vec());
-    for client in &mut clients {
-        for _ in 0..30 {
-            let (_, _, code) = call(client, head(METHOD, &[("grpc-timeout", ENVOYS_TIMEOUT)]), &[&message]).await;
-            assert_eq!(code, Code::Ok, "it keeps up");
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_with_a_long_timeout_are_answered() {
-    let server = Server::start(Options::default());
-    let (served, refused, _) = overload(&server, LONG_TIMEOUT, async |_, served, _| served > 1_000).await;
-    assert!(served > 1_000);
-    assert_eq!(refused, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_load_shedding_no_call_is_refused() {
-    let server = Server::start(Options { sheds_load: false, ..Options::default() });
-    let (served, refused, _) = overload(&server, ENVOYS_TIMEOUT, async |_, served, _| served > 1_000).await;
-    assert!(served > 1_000);
-    assert_eq!(refused, 0);
-}
-
-/// Health checks share the connection with calls that are refused.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_checks_are_answered_under_overload() {
-    let server = Server::start(Options::default());
-    let answered = AtomicU64::new(0);
-    let health = async |client: &mut SendRequest<Bytes>, _: u64, refused: u64| {
-        let (_, _, code) = call(client, head("/grpc.health.v1.Health/Check", &[]), &[&framed(b"")]).await;
-        assert_eq!(code, Code::Ok);
-        refused > 0 && answered.fetch_add(1, Ordering::Relaxed) > 10
+/// A call as Envoy sends it: its message follows its headers. With `traced`, a header enters the table of header compression.
+fn call(stream: usize, path: &str, timeout: Option<&str>, traced: bool, message: &[u8]) -> Vec<u8> {
+    let mut block = Vec::new();
+    let mut put = |representation: u8, name: &str, value: &str| {
+        block.extend_from_slice(&[representation, name.len() as u8]);
+        block.extend_from_slice(name.as_bytes());
+        block.push(value.len() as u8);
+        block.extend_from_slice(value.as_bytes());
     };
-    let (_, refused, _) = overload(&server, ENVOYS_TIMEOUT, health).await;
-    assert!(refused > 0 && answered.load(Ordering::Relaxed) > 10, "{answered:?} beside {refused}");
+    for (name, value) in
+        [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "weir"), ("content-type", "application/grpc")]
+    {
+        put(0, name, value);
+    }
+    timeout.into_iter().for_each(|timeout| put(0, "grpc-timeout", timeout));
+    if traced {
+        put(0x40, "traceparent", &format!("00-{stream:032x}-00f067aa0ba902b7-01"));
+    }
+    [frame(HEADERS, 4, stream, &block), frame(DATA, 1, stream, &framed(message))].concat()
+}
+
+/// Sends calls all at once, the last to another service. Returns whether each was answered with a message.
+fn answered(server: &Server, timeouts: &[Option<&str>], traced: bool) -> Vec<bool> {
+    let mut socket = TcpStream::connect(server.address).expect("a connection");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    let mut sent = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(4, 0, 0, &[])[..]].concat();
+    let message = ask(&format!("work{}", " ".repeat(100))).encode_to_vec();
+    for (index, timeout) in timeouts.iter().enumerate() {
+        sent.extend(call(2 * index + 1, METHOD, *timeout, traced, &message));
+    }
+    sent.extend(call(2 * timeouts.len() + 1, "/grpc.health.v1.Health/Check", None, false, b""));
+    socket.write_all(&sent).expect("a server");
+    let mut answered = vec![false; timeouts.len() + 1];
+    let mut open = answered.len();
+    while open > 0 {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).expect("an answer");
+        let [a, b, c, kind, flags, ref stream @ ..] = head;
+        std::io::copy(&mut Read::by_ref(&mut socket).take(u32::from_be_bytes([0, a, b, c]).into()), &mut std::io::sink())
+            .expect("an answer");
+        let index = u32::from_be_bytes(*stream) as usize / 2;
+        if kind == DATA {
+            answered[index] = true;
+        } else if kind == HEADERS && flags & 1 == 1 {
+            open -= 1;
+        }
+    }
+    answered
+}
+
+async fn in_background(server: Arc<Server>, timeouts: Vec<Option<&'static str>>, traced: bool) -> Vec<bool> {
+    tokio::task::spawn_blocking(move || answered(&server, &timeouts, traced)).await.expect("no panic")
+}
+
+/// Calls of one connection have deadlines of their own, and a client that traces is treated as one that does not.
+#[tokio::test]
+async fn a_call_is_refused_when_its_own_deadline_passed_in_the_socket() {
+    for traced in [false, true] {
+        let server = Arc::new(Server::start(Options::default()));
+        let timeouts = [ENVOYS_TIMEOUT, LONG_TIMEOUT, None].into_iter().cycle().take(CALLS).collect();
+        let answered = in_background(Arc::clone(&server), timeouts, traced).await;
+        let with = |timeout: usize| answered[..CALLS].iter().skip(timeout).step_by(3);
+        assert!(with(1).chain(with(2)).all(|&answered| answered), "calls with time left are answered");
+        assert!(answered[0] && answered[CALLS], "the first call did not wait, and health is always answered");
+        assert!(with(0).skip(CALLS / 6).all(|&answered| !answered), "the later half is refused, traced: {traced}");
+        let refused = with(0).filter(|&&answered| !answered).count();
+        assert_eq!(server.metric("weir_calls_refused_total"), Some(refused as f64), "each refusal is counted");
+        assert_eq!(server.metric("weir_connections_behind{worker=\"0\"}"), Some(0.0), "some calls had time left");
+    }
+}
+
+#[tokio::test]
+async fn without_load_shedding_no_call_is_refused() {
+    let server = Arc::new(Server::start(Options { sheds_load: false, ..Options::default() }));
+    assert_eq!(in_background(server, vec![ENVOYS_TIMEOUT; CALLS], false).await, [true; CALLS + 1]);
+}
+
+/// One connection brings more work than can be done within its deadlines; another one calls beside it.
+#[tokio::test]
+async fn a_connection_that_brings_too_much_at_once_catches_up() {
+    let server = Arc::new(Server::start(Options::default()));
+    let flood = tokio::spawn(in_background(Arc::clone(&server), vec![ENVOYS_TIMEOUT; CALLS], false));
+    let mut other = connect(&server, 65_535).await;
+    for _ in 0..10 {
+        assert_eq!(send(&mut other, ENVOYS_TIMEOUT, "x").await, Code::Ok, "others are served");
+    }
+    let answered = flood.await.expect("no panic");
+    let served = answered[..CALLS].iter().filter(|&&answered| answered).count();
+    assert!(served > 10 && served < CALLS / 2 && answered[CALLS], "{served} of {CALLS} were served");
+    assert_eq!(server.metric("weir_calls_refused_total"), Some((CALLS - served) as f64));
+    assert_eq!(server.metric("weir_connections_behind{worker=\"0\"}"), Some(0.0), "it has caught up");
+}
+
+/// Makes a call and returns its code.
+async fn send(client: &mut SendRequest<Bytes>, timeout: Option<&'static str>, text: &str) -> Code {
+    let headers: Vec<_> = timeout.into_iter().map(|timeout| ("grpc-timeout", timeout)).collect();
+    let (answer, mut stream) = begin(client, head(METHOD, &headers), false).await;
+    stream.send_data(framed(&ask(text).encode_to_vec()), true).expect("an open stream");
+    read(answer).await.2
+}
+
+/// Calls one after the other, each of which takes a millisecond of the worker's time, until `stop`.
+async fn keep_calling(mut client: SendRequest<Bytes>, stop: Arc<AtomicBool>, answers: Arc<AtomicU64>) {
+    while !stop.load(Ordering::Relaxed) {
+        let _ = send(&mut client, LONG_TIMEOUT, "work").await;
+        answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A neighbour keeps the worker busy, and every call is answered within a few milliseconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sporadic_caller_beside_a_busy_connection_is_not_refused() {
+    let server = Server::start(Options::default());
+    let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let busy = connect(&server, 65_535).await;
+    let mut neighbours = JoinSet::new();
+    for _ in 0..4 {
+        neighbours.spawn(keep_calling(busy.clone(), Arc::clone(&stop), Arc::clone(&answers)));
+    }
+    let mut sporadic = connect(&server, 65_535).await;
+    let mut codes = Vec::new();
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        codes.push(send(&mut sporadic, Some("200m"), "x").await);
+    }
+    stop.store(true, Ordering::Relaxed);
+    neighbours.join_all().await;
+    assert!(answers.load(Ordering::Relaxed) > 400, "the worker was busy: {answers:?}");
+    assert_eq!(codes, [Code::Ok; 20]);
 }

@@ -1,0 +1,315 @@
+//! A worker that cannot keep up: which calls it refuses, and which connections it reads last.
+//!
+//! Each socket measures how long what is read from it has waited at least (see `socket`). A call whose own deadline passed meanwhile is refused: its
+//! client has given up. All others are served.
+//!
+//! To read and refuse a call costs half as much as to answer it, so that a worker that reads everything answers nothing in time when three times as
+//! many calls arrive as it can answer. Therefore a connection is *behind* when all calls of a turn have waited for more than a quarter of their
+//! deadlines, until nothing is left in its socket. The worker reads it only when it has nothing else to do. So the other connections are answered in
+//! time, and those that are behind catch up one after the other, the one with the shortest backlog first.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout};
+
+/// A turn of the worker's loop that takes less than this has served nothing.
+const IDLE_TURN: Duration = Duration::from_micros(20);
+
+/// A connection reads at most this much before its calls are served and the worker's other connections have their turn, in bytes; and at most this much
+/// at a time while it is behind. HTTP/2 skips calls for little that the client has reset in the same turn.
+const TURN_BYTES: usize = 8 << 10;
+const CATCH_UP_BYTES: usize = 64 << 10;
+
+/// A call is late when it has waited for more than one such part of its deadline before it was read.
+const LATE_PARTS: u32 = 4;
+
+/// Connections that wait note this often how much has arrived.
+const NOTE_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A worker keeps up again when no connection was behind for this long.
+const CALM: Duration = Duration::from_secs(1);
+
+/// What the connections of a worker share. Used by the worker's thread alone.
+#[derive(Debug, Default)]
+pub(super) struct Overload {
+    /// Connections that wait to be read; the last one is read first, because it is least behind. Each is at most once in it.
+    waiting: Mutex<Vec<Arc<Lateness>>>,
+    joined: Notify,
+    behind: AtomicUsize,
+}
+
+impl Overload {
+    /// Connections that are behind.
+    pub(super) fn connections_behind(&self) -> usize {
+        self.behind.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<Lateness>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the connections that wait read, each time when the worker has nothing else to do. Endless.
+    pub(super) async fn serve_waiting(&self) {
+        loop {
+            self.joined.notified().await;
+            tracing::warn!(
+                "a worker cannot keep up; it reads connections last whose calls are late, and refuses calls whose deadlines have passed"
+            );
+            self.serve_until_empty().await;
+            while timeout(CALM, self.joined.notified()).await.is_ok() {
+                self.serve_until_empty().await;
+            }
+            tracing::info!("the worker keeps up again");
+        }
+    }
+
+    async fn serve_until_empty(&self) {
+        let mut noted = Instant::now();
+        while !self.waiting().is_empty() {
+            let begin = Instant::now();
+            // All other tasks that are ready run first, and the sockets are polled.
+            yield_now().await;
+            let now = Instant::now();
+            if now - begin < IDLE_TURN
+                && let Some(connection) = self.waiting().pop()
+            {
+                connection.admit();
+            }
+            if now - noted >= NOTE_INTERVAL {
+                noted = now;
+                self.waiting().iter().for_each(|connection| connection.wake());
+            }
+        }
+    }
+}
+
+/// No time of arrival.
+const UNKNOWN: u64 = u64::MAX;
+
+/// How late the calls of one connection are.
+#[derive(Debug)]
+pub(super) struct Lateness {
+    /// `None`: load shedding is off.
+    worker: Option<Arc<Overload>>,
+    opened: Instant,
+    /// When the last bytes that were read had arrived at the latest, in microseconds since `opened`; `UNKNOWN` otherwise.
+    arrived: AtomicU64,
+    is_behind: AtomicBool,
+    /// What it may still read in this turn, in bytes.
+    left: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Lateness {
+    pub(super) fn new(worker: Option<Arc<Overload>>) -> Arc<Self> {
+        let (arrived, is_behind, left) = (AtomicU64::new(UNKNOWN), AtomicBool::new(false), AtomicUsize::new(0));
+        Arc::new(Self { worker, opened: Instant::now(), arrived, is_behind, left, waker: Mutex::new(None) })
+    }
+
+    /// A turn of the connection begins.
+    pub(super) fn begin(&self) {
+        if !self.is_behind.load(Ordering::Relaxed) {
+            self.left.store(TURN_BYTES, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes were read that had arrived by this time, if that is known.
+    pub(super) fn read(&self, bytes: usize, arrived: Option<Instant>) {
+        self.left.store(self.left.load(Ordering::Relaxed).saturating_sub(bytes), Ordering::Relaxed);
+        let micros = arrived.map_or(UNKNOWN, |arrived| (arrived - self.opened).as_micros() as u64);
+        self.arrived.store(micros, Ordering::Relaxed);
+    }
+
+    /// Nothing is left in the socket.
+    pub(super) fn caught_up(&self) {
+        self.set_behind(false);
+    }
+
+    /// The calls of this turn, which HTTP/2 has accepted.
+    pub(super) fn turn(&self) -> Turn {
+        let arrived = match self.arrived.load(Ordering::Relaxed) {
+            micros if self.worker.is_some() && micros != UNKNOWN => Some(self.opened + Duration::from_micros(micros)),
+            _ => None,
+        };
+        Turn { arrived, calls: 0, late: 0 }
+    }
+
+    /// The turn is over.
+    pub(super) fn end(&self, turn: &Turn) {
+        if turn.calls > 0 && turn.late == turn.calls {
+            self.set_behind(true);
+        }
+    }
+
+    fn set_behind(&self, is_behind: bool) {
+        let Some(worker) = &self.worker else { return };
+        if self.is_behind.swap(is_behind, Ordering::Relaxed) != is_behind {
+            if is_behind {
+                worker.behind.fetch_add(1, Ordering::Relaxed)
+            } else {
+                worker.behind.fetch_sub(1, Ordering::Relaxed)
+            };
+        }
+    }
+
+    /// Whether the connection may be read now. If not, its task is woken when it may.
+    pub(super) fn may_read(self: &Arc<Self>, context: &Context<'_>) -> bool {
+        if self.left.load(Ordering::Relaxed) > 0 {
+            return true;
+        }
+        let Some(worker) = self.worker.as_ref().filter(|_| self.is_behind.load(Ordering::Relaxed)) else {
+            context.waker().wake_by_ref();
+            return false;
+        };
+        let waits = self.waker().replace(context.waker().clone()).is_some();
+        if !waits {
+            worker.waiting().push(Arc::clone(self));
+            worker.joined.notify_one();
+        }
+        false
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn admit(&self) {
+        self.left.store(CATCH_UP_BYTES, Ordering::Relaxed);
+        if let Some(waker) = self.waker().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Lateness {
+    fn drop(&mut self) {
+        self.set_behind(false);
+    }
+}
+
+/// One turn of a connection.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// When its last call had arrived in the socket at the latest, if that is known.
+    arrived: Option<Instant>,
+    /// Its calls, and how many of them were late.
+    calls: usize,
+    late: usize,
+}
+
+impl Turn {
+    /// Whether the deadline of a call has passed while it waited. `None`: it has no deadline.
+    pub(super) fn is_over(&mut self, timeout: Option<Duration>) -> bool {
+        self.calls += 1;
+        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else { return false };
+        let waited = arrived.elapsed();
+        self.late += usize::from(waited > timeout / LATE_PARTS);
+        waited > timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    /// A connection that has read all it may of bytes that arrived so many milliseconds ago.
+    async fn connection(worker: &Arc<Overload>, age: u64) -> Arc<Lateness> {
+        let lateness = Lateness::new(Some(Arc::clone(worker)));
+        lateness.begin();
+        lateness.read(TURN_BYTES, Some(Instant::now()));
+        advance(Duration::from_millis(age)).await;
+        lateness
+    }
+
+    /// Serves calls with these deadlines in one turn; returns which of them are over.
+    fn serve<const N: usize>(connection: &Lateness, timeouts: [Option<Duration>; N]) -> [bool; N] {
+        let mut turn = connection.turn();
+        let over = timeouts.map(|timeout| turn.is_over(timeout));
+        connection.end(&turn);
+        over
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_over_after_its_own_deadline() {
+        let worker = Arc::default();
+        let late = connection(&worker, 21).await;
+        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [true, false, false]);
+        late.read(1, None);
+        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(0))]), [false, false], "it is not known how long they waited");
+        let without = Lateness::new(None);
+        without.read(1, Some(Instant::now()));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(serve(&without, [Some(ms(20))]), [false], "load shedding is off");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_behind_while_its_calls_are_late_and_something_is_left() {
+        let worker = Arc::default();
+        let connection = connection(&worker, 6).await;
+        serve(&connection, [Some(ms(20)), None]);
+        serve(&connection, [Some(ms(20)), Some(ms(24))]);
+        assert_eq!(worker.connections_behind(), 0, "some calls were in time");
+        serve(&connection, [Some(ms(20)), Some(ms(20))]);
+        serve(&connection, []);
+        serve(&connection, [None]);
+        assert_eq!(worker.connections_behind(), 1);
+        connection.caught_up();
+        assert_eq!(worker.connections_behind(), 0);
+        serve(&connection, [Some(ms(20))]);
+        assert_eq!(worker.connections_behind(), 1);
+        drop(connection);
+        assert_eq!(worker.connections_behind(), 0, "it was closed");
+    }
+
+    /// Other tasks are busy for three turns of the loop.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_behind_is_read_when_the_worker_has_nothing_else_to_do() {
+        let worker = Arc::<Overload>::default();
+        let connections = [connection(&worker, 1).await, connection(&worker, 6).await];
+        let may_read = |connection: &Arc<Lateness>| {
+            connection.begin();
+            connection.may_read(&Context::from_waker(Waker::noop()))
+        };
+        advance(Duration::from_millis(10)).await;
+        for connection in &connections {
+            assert!(may_read(connection));
+            connection.read(TURN_BYTES, Some(Instant::now() - Duration::from_millis(10)));
+            serve(connection, [Some(ms(20))]);
+            assert!(!may_read(connection) && !may_read(connection));
+        }
+        let mut tasks = JoinSet::new();
+        let serving = Arc::clone(&worker);
+        tasks.spawn(async move { serving.serve_waiting().await });
+        let mut admitted = Vec::new();
+        for turn in 0..8 {
+            if turn < 3 {
+                // Also lets other tasks run.
+                advance(2 * IDLE_TURN).await;
+            } else {
+                yield_now().await;
+            }
+            admitted.push(connections.each_ref().map(may_read));
+        }
+        let first = |index: usize| admitted.iter().position(|admitted| admitted[index]);
+        assert!(first(1) > Some(2), "not while others are busy: {admitted:?}");
+        assert!(first(0) > first(1), "the one that waits for the shortest time first: {admitted:?}");
+    }
+}
