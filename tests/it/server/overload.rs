@@ -44,7 +44,9 @@ fn call(stream: usize, path: &str, timeout: Option<&str>, traced: bool, message:
     {
         put(0, name, value);
     }
-    timeout.into_iter().for_each(|timeout| put(0, "grpc-timeout", timeout));
+    if let Some(timeout) = timeout {
+        put(0, "grpc-timeout", timeout);
+    }
     if traced {
         put(0x40, "traceparent", &format!("00-{stream:032x}-00f067aa0ba902b7-01"));
     }
