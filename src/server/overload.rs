@@ -8,8 +8,9 @@
 //! deadlines, until nothing is left in its socket. The worker reads it only when it has nothing else to do. So the other connections are answered in
 //! time, and those that are behind catch up one after the other, the one with the shortest backlog first.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -28,17 +29,21 @@ const CATCH_UP_BYTES: usize = 64 << 10;
 /// A call is late when it has waited for more than one such part of its deadline before it was read.
 const LATE_PARTS: u32 = 4;
 
-/// Connections that wait note this often how much has arrived.
-const NOTE_INTERVAL: Duration = Duration::from_millis(5);
+/// A connection that waits is read after this time although the worker is busy, so that none is forgotten.
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 
-/// A worker keeps up again when no connection was behind for this long.
+/// The connections that are read next note this often how much has arrived; so many of them.
+const NOTE_INTERVAL: Duration = Duration::from_millis(5);
+const MAX_NOTING: usize = 64;
+
+/// A worker keeps up again when no connection had to wait for this long.
 const CALM: Duration = Duration::from_secs(1);
 
-/// What the connections of a worker share. Used by the worker's thread alone.
+/// What the connections of a worker share. Used by the worker's thread alone, but for metrics.
 #[derive(Debug, Default)]
 pub(super) struct Overload {
-    /// Connections that wait to be read; the last one is read first, because it is least behind. Each is at most once in it.
-    waiting: Mutex<Vec<Arc<Lateness>>>,
+    /// Connections that wait to be read, each at most once. The last one is read first: most often it is least behind.
+    waiting: Mutex<Vec<Weak<Lateness>>>,
     joined: Notify,
     behind: AtomicUsize,
 }
@@ -49,7 +54,7 @@ impl Overload {
         self.behind.load(Ordering::Relaxed)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<Lateness>>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Weak<Lateness>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,22 +74,36 @@ impl Overload {
     }
 
     async fn serve_until_empty(&self) {
-        let mut noted = Instant::now();
+        let (mut admitted, mut noted) = (Instant::now(), Instant::now());
         while !self.waiting().is_empty() {
             let begin = Instant::now();
             // All other tasks that are ready run first, and the sockets are polled.
             yield_now().await;
-            let now = Instant::now();
-            if now - begin < IDLE_TURN
-                && let Some(connection) = self.waiting().pop()
-            {
-                connection.admit();
+            if begin.elapsed() < IDLE_TURN || admitted.elapsed() >= MAX_PAUSE {
+                self.admit_next();
+                admitted = Instant::now();
             }
-            if now - noted >= NOTE_INTERVAL {
-                noted = now;
-                self.waiting().iter().for_each(|connection| connection.wake());
+            if noted.elapsed() >= NOTE_INTERVAL {
+                self.wake_next();
+                yield_now().await;
+                noted = Instant::now();
             }
         }
+    }
+
+    /// Lets the next connection read that is not closed.
+    fn admit_next(&self) {
+        let mut waiting = self.waiting();
+        if let Some(connection) = std::iter::from_fn(|| waiting.pop()).find_map(|connection| connection.upgrade()) {
+            connection.admit();
+        }
+    }
+
+    /// Wakes the connections that are read next, so that they note what has arrived, and removes those that are closed.
+    fn wake_next(&self) {
+        let mut waiting = self.waiting();
+        waiting.retain(|connection| connection.strong_count() > 0);
+        waiting.iter().rev().take(MAX_NOTING).filter_map(Weak::upgrade).for_each(|connection| connection.wake());
     }
 }
 
@@ -100,6 +119,8 @@ pub(super) struct Lateness {
     /// When the last bytes that were read had arrived at the latest, in microseconds since `opened`; `UNKNOWN` otherwise.
     arrived: AtomicU64,
     is_behind: AtomicBool,
+    /// The last reading left nothing in the socket.
+    is_drained: AtomicBool,
     /// What it may still read in this turn, in bytes.
     left: AtomicUsize,
     waker: Mutex<Option<Waker>>,
@@ -107,8 +128,9 @@ pub(super) struct Lateness {
 
 impl Lateness {
     pub(super) fn new(worker: Option<Arc<Overload>>) -> Arc<Self> {
-        let (arrived, is_behind, left) = (AtomicU64::new(UNKNOWN), AtomicBool::new(false), AtomicUsize::new(0));
-        Arc::new(Self { worker, opened: Instant::now(), arrived, is_behind, left, waker: Mutex::new(None) })
+        let (arrived, left) = (AtomicU64::new(UNKNOWN), AtomicUsize::new(0));
+        let (is_behind, is_drained) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { worker, opened: Instant::now(), arrived, is_behind, is_drained, left, waker: Mutex::new(None) })
     }
 
     /// A turn of the connection begins.
@@ -123,10 +145,12 @@ impl Lateness {
         self.left.store(self.left.load(Ordering::Relaxed).saturating_sub(bytes), Ordering::Relaxed);
         let micros = arrived.map_or(UNKNOWN, |arrived| (arrived - self.opened).as_micros() as u64);
         self.arrived.store(micros, Ordering::Relaxed);
+        self.is_drained.store(false, Ordering::Relaxed);
     }
 
     /// Nothing is left in the socket.
     pub(super) fn caught_up(&self) {
+        self.is_drained.store(true, Ordering::Relaxed);
         self.set_behind(false);
     }
 
@@ -141,7 +165,7 @@ impl Lateness {
 
     /// The turn is over.
     pub(super) fn end(&self, turn: &Turn) {
-        if turn.calls > 0 && turn.late == turn.calls {
+        if turn.calls > 0 && turn.late == turn.calls && !self.is_drained.load(Ordering::Relaxed) {
             self.set_behind(true);
         }
     }
@@ -158,17 +182,17 @@ impl Lateness {
     }
 
     /// Whether the connection may be read now. If not, its task is woken when it may.
-    pub(super) fn may_read(self: &Arc<Self>, context: &Context<'_>) -> bool {
+    pub(super) fn may_read(self: &Arc<Self>, context: &mut Context<'_>) -> bool {
         if self.left.load(Ordering::Relaxed) > 0 {
             return true;
         }
         let Some(worker) = self.worker.as_ref().filter(|_| self.is_behind.load(Ordering::Relaxed)) else {
-            context.waker().wake_by_ref();
-            return false;
+            // Woken when the worker has looked for what others have sent; a wake-up at once would put that off.
+            return pin!(yield_now()).poll(context).is_ready();
         };
         let waits = self.waker().replace(context.waker().clone()).is_some();
         if !waits {
-            worker.waiting().push(Arc::clone(self));
+            worker.waiting().push(Arc::downgrade(self));
             worker.joined.notify_one();
         }
         false
@@ -273,6 +297,9 @@ mod tests {
         assert_eq!(worker.connections_behind(), 1);
         connection.caught_up();
         assert_eq!(worker.connections_behind(), 0);
+        serve(&connection, [Some(ms(5))]);
+        assert_eq!(worker.connections_behind(), 0, "nothing is left");
+        connection.read(1, Some(Instant::now() - ms(6)));
         serve(&connection, [Some(ms(20))]);
         assert_eq!(worker.connections_behind(), 1);
         drop(connection);
@@ -286,7 +313,7 @@ mod tests {
         let connections = [connection(&worker, 1).await, connection(&worker, 6).await];
         let may_read = |connection: &Arc<Lateness>| {
             connection.begin();
-            connection.may_read(&Context::from_waker(Waker::noop()))
+            connection.may_read(&mut Context::from_waker(Waker::noop()))
         };
         advance(Duration::from_millis(10)).await;
         for connection in &connections {
