@@ -186,7 +186,7 @@ impl<'w> Batch<'w> {
     /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text. `None` when there are none, or when a reply broke the
     /// protocol: the next replies on that connection may belong to earlier commands.
     pub(crate) fn calls_to_resend(&self, replies: &[WorkReply]) -> Option<Self> {
-        if replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL))) {
+        if broke_protocol(replies) {
             return None;
         }
         let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
@@ -203,10 +203,10 @@ impl<'w> Batch<'w> {
     }
 
     /// The checks that the script refused as late although their callers still have time, by a new reading of the clock: Redis's clock has jumped.
-    /// `None` when there are none.
+    /// `None` when there are none, or when a reply broke the protocol.
     pub(crate) fn calls_that_were_not_late(&self, replies: &[WorkReply], now: impl FnOnce() -> Option<ClockReading>) -> Option<Self> {
         let is_late = |item: &CheckRef| replies[item.work].answers[item.pick] == Err(StoreError::NotExecuted(error::LATE));
-        if !self.groups.iter().flat_map(|group| &group.items).any(is_late) {
+        if broke_protocol(replies) || !self.groups.iter().flat_map(|group| &group.items).any(is_late) {
             return None;
         }
         let now = now()?;
@@ -353,6 +353,11 @@ fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c Fi
         Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each => Some(fixed),
         _ => None,
     }
+}
+
+/// Whether a reply broke the protocol: the next replies on its connection may belong to earlier commands.
+fn broke_protocol(replies: &[WorkReply]) -> bool {
+    replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL)))
 }
 
 #[cfg(test)]
