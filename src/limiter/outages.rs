@@ -207,6 +207,7 @@ impl OutageLog {
     /// The lines to write now.
     fn observe(&mut self, now: Instant, observed: Observed) -> Vec<Line> {
         let Observed { failing, errors, answers } = observed;
+        let was_failing = self.is_failing();
         let mut lines = Vec::new();
         let suspected_at = if failing.is_empty() { None } else { Some(self.suspected_at.unwrap_or(now)) };
         let suspects = std::mem::replace(&mut self.suspects, failing.iter().map(|failing| failing.server.clone()).collect());
@@ -233,17 +234,26 @@ impl OutageLog {
                 lines.push(outage.ended(now, answers));
                 self.last = Some((now, outage.calm));
                 self.outage = None;
+                self.calm_answers = answers;
             }
         }
         if !is_outage {
             self.calm_answers = answers;
         }
-        self.report_errors(now, errors, is_outage, &mut lines);
+        let is_failing = was_failing || self.is_failing();
+        // The next look shows whether a server fails that failed at this one.
+        if is_failing || suspected_at.is_none() {
+            self.report_errors(now, errors, is_failing, &mut lines);
+        }
         lines
     }
 
-    /// Errors during an outage belong to it.
-    fn report_errors(&mut self, now: Instant, errors: Vec<(Failure, u64)>, is_outage: bool, lines: &mut Vec<Line>) {
+    fn is_failing(&self) -> bool {
+        self.outage.as_ref().is_some_and(|outage| outage.calm_since.is_none())
+    }
+
+    /// Errors while a server fails belong to the outage.
+    fn report_errors(&mut self, now: Instant, errors: Vec<(Failure, u64)>, is_failing: bool, lines: &mut Vec<Line>) {
         let mut sums: BTreeMap<&'static str, (Failure, u64)> = BTreeMap::new();
         for (failure, count) in errors {
             let sum = sums.entry(failure.error).or_insert_with(|| (failure, 0));
@@ -252,7 +262,7 @@ impl OutageLog {
         let Options { poll, first_summary, summary_interval, .. } = self.options;
         for (name, (failure, count)) in sums {
             let known = self.errors.entry(name).or_default();
-            if is_outage {
+            if is_failing {
                 known.logged = count;
             }
             let times = count.saturating_sub(known.logged);

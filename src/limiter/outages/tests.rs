@@ -146,3 +146,31 @@ fn the_same_error_of_two_deployments_is_one() {
     let both = |_| Observed { errors: vec![(Failure::new("late"), 2), (Failure::new("late"), 3)], ..Observed::default() };
     assert_eq!(run.until(5.0, both).take(), [(0.5, Line::Errors { failure: Failure::new("late"), times: 5 })]);
 }
+
+/// The next outage begins at the look after the one that ended the last.
+#[test]
+fn an_outage_does_not_count_what_the_last_one_has_reported() {
+    let mut run = Run::new();
+    let down = [failing("a:1", "connect")];
+    run.until(5.0, servers(&down)).until(6.25, servers(&[]));
+    assert!(matches!(run.take()[..], [_, (6.25, Line::Ended { .. })]));
+    run.until(8.0, servers(&down)).until(20.0, servers(&[]));
+    let lines = run.take();
+    let Some((at, Line::Ended { answers, .. })) = lines.last() else { panic!("{lines:?}") };
+    assert_eq!(answers.failed, (at * 10.0) as u64 - 62, "{lines:?}");
+}
+
+/// All servers are in use again, but the outage is not over yet; and a failure that one look finds is no outage.
+#[test]
+fn errors_of_single_requests_have_a_line_when_no_server_fails() {
+    let mut run = Run::new();
+    let down = failing("a:1", "connect");
+    run.until(8.0, |at| Observed {
+        failing: if at < 5.0 || at == 7.0 { vec![down.clone()] } else { Vec::new() },
+        errors: vec![(Failure::new("wrongtype"), u64::from(at >= 5.5)), (Failure::new("late"), u64::from(at >= 7.0))],
+        ..Observed::default()
+    });
+    let lines = run.take();
+    let errors: Vec<_> = lines.iter().filter(|(_, line)| matches!(line, Line::Errors { .. })).map(|(at, _)| *at).collect();
+    assert_eq!(errors, [5.75, 7.5], "{lines:?}");
+}
