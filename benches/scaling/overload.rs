@@ -114,23 +114,26 @@ pub fn measure(times: Times) -> String {
             let middle = |value| median(&all(value)).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
-                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {:.1} ms, {:.1} ms | {:.1} ms, {:.1} ms | {:.0} MiB, then {:.0} |",
+                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {} | {} | {:.0} MiB, then {:.0} |",
                 column(|one| one.offered),
                 column(|one| one.goodput_open),
                 column(|one| one.goodput),
                 middle(|one| one.sporadic) * 100.0,
                 middle(|one| one.refused) * 100.0,
                 middle(|one| one.given_up) * 100.0,
-                middle(|one| one.refused_ms[0]),
-                middle(|one| one.refused_ms[1]),
-                middle(|one| one.answered_ms[0]),
-                middle(|one| one.answered_ms[1]),
+                in_ms([middle(|one| one.refused_ms[0]), middle(|one| one.refused_ms[1])]),
+                in_ms([middle(|one| one.answered_ms[0]), middle(|one| one.answered_ms[1])]),
                 all(|one| one.mebibytes[0])[0],
                 extremes(&all(|one| one.mebibytes[1])).1,
             );
         }
     }
     text + "\n"
+}
+
+/// Two latencies as the table shows them; none when there was no such answer.
+fn in_ms([p50, p99]: [f64; 2]) -> String {
+    if p50.is_nan() { "-".to_owned() } else { format!("{p50:.1} ms, {p99:.1} ms") }
 }
 
 impl Reading {
