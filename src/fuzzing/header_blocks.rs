@@ -17,8 +17,8 @@ const FRAME_HEADER_BYTES: usize = 9;
 const SMALL_BUDGET_BYTES: usize = 24 << 10;
 const LARGE_BUDGET_BYTES: usize = 1 << 20;
 
-/// The smallest step in which the memory of a block grows.
-const GROWTH_BYTES: usize = 4 << 10;
+/// The first memory of a block, which doubles.
+const FIRST_BYTES: usize = 4 << 10;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -37,8 +37,8 @@ pub(super) fn check(input: &[u8]) {
     let mut read = Vec::new();
     let taken = || total - budget.unused_bytes();
     let model = Model::of(&sent);
-    // The unfinished block, the part of a reading before it, and a step of growth.
-    let bound = model.longest_block + 2 * read_bytes + GROWTH_BYTES;
+    // The unfinished block and the part of a reading before it, in memory that doubles.
+    let bound = 2 * (model.longest_block + 2 * read_bytes) + FIRST_BYTES;
     let outcome = read_all(&mut socket, read_bytes, &mut read, || assert!(taken() <= bound, "{} of {bound} bytes for {model:?}", taken()));
     assert!(sent.starts_with(&read), "{model:?}");
     match outcome {

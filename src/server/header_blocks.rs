@@ -24,8 +24,9 @@ const MAX_HELD_BYTES: usize = 64 << 20;
 /// size and the frame size of `connection`.
 pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 
-/// The smallest step in which the memory of a block grows.
-const GROWTH_BYTES: usize = 4 << 10;
+/// The first memory of a block. It doubles when the block needs more: many connections that grow in small steps, each for a buffer of another size, would
+/// leave holes between them that nothing fits in.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// The length of a frame header.
 const FRAME_HEADER_BYTES: usize = 9;
@@ -160,7 +161,7 @@ impl<S> HeaderBlocks<S> {
     /// The budget is used up. The connection ends: to wait for memory would let a client that finishes no block stop all others.
     fn hold(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.held.capacity() - self.held.len() < bytes.len() {
-            let capacity = self.held.len() + bytes.len().max(GROWTH_BYTES);
+            let capacity = (self.held.len() + bytes.len()).next_power_of_two().max(FIRST_BYTES);
             self.account(capacity)?;
             let mut grown = BytesMut::with_capacity(capacity);
             grown.extend_from_slice(&self.held);

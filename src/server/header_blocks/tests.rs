@@ -123,8 +123,8 @@ fn violations_pass() {
 
 #[test]
 fn a_connection_that_exceeds_the_budget_ends_and_returns_its_part() {
-    let budget = HeaderBudget::of_bytes(3 * GROWTH_BYTES);
-    let start = frame(HEADERS, 0, 1, &vec![7; 2 * GROWTH_BYTES]);
+    let budget = HeaderBudget::of_bytes(5 * FIRST_BYTES);
+    let start = frame(HEADERS, 0, 1, &vec![7; 2 * FIRST_BYTES]);
     let mut first = blocks(vec![start.clone()], &budget);
     assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
     let mut second = blocks(vec![start.clone()], &budget);
@@ -137,9 +137,9 @@ fn a_connection_that_exceeds_the_budget_ends_and_returns_its_part() {
 /// Each reading ends within a block, so that bytes are held all the time. They are never more than one block and one reading.
 #[test]
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
-    let budget = HeaderBudget::of_bytes(6 * GROWTH_BYTES);
-    let sent = block(1, &[GROWTH_BYTES, 100]).repeat(200);
-    let mut blocks = blocks(cut(&sent, &[100, GROWTH_BYTES]), &budget);
+    let budget = HeaderBudget::of_bytes(6 * FIRST_BYTES);
+    let sent = block(1, &[FIRST_BYTES, 100]).repeat(200);
+    let mut blocks = blocks(cut(&sent, &[100, FIRST_BYTES]), &budget);
     assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget").len(), sent.len());
-    assert_eq!(budget.unused_bytes(), 6 * GROWTH_BYTES);
+    assert_eq!(budget.unused_bytes(), 6 * FIRST_BYTES);
 }
