@@ -42,6 +42,7 @@
 //! * [`proto`]: the generated protobuf messages and gRPC service.
 //! * [`metrics`], [`health`], [`telemetry`], [`background`], [`bounds`]: the metric families and counters, the health status, the logs, the priority
 //!   of background threads, and bounds on what clients leave unfinished.
+//! * [`tls`]: certificates, keys and authorities from files, and the certificates of peers that are accepted.
 //! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and Cluster.
 //! * [`limiter`]: one worker's way to its store: deadline, denial cache, failure policies, and the delay of shapers.
 //! * [`live`]: the rules in force, and their reload when files change.
@@ -66,6 +67,7 @@ pub mod background;
 pub mod bounds;
 pub mod health;
 pub mod telemetry;
+pub mod tls;
 pub mod store;
 pub mod limiter;
 pub mod live;

@@ -17,7 +17,7 @@ const RANKS: &[&[&str]] = &[
     &["breaker"],
     // Edges.
     &["proto"],
-    &["metrics", "health", "telemetry", "background", "bounds"],
+    &["metrics", "health", "telemetry", "background", "bounds", "tls"],
     &["store"],
     &["limiter", "live"],
     &["rls"],

@@ -44,6 +44,16 @@ impl Authority {
     }
 }
 
+/// A certificate for these names that is its own authority (CA:TRUE), as `openssl req -x509` makes it, and its key.
+pub fn self_signed(names: &[&str]) -> Issued {
+    let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
+    params.distinguished_name.push(DnType::CommonName, "self-signed");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+}
+
 /// A certificate and its key, as PEM.
 pub struct Issued {
     pub certificate: String,

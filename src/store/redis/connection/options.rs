@@ -16,6 +16,7 @@ pub use self::address::Address;
 use self::address::{ParsedAddress, Scheme};
 pub use self::error::OptionsError;
 pub use self::login::{Login, Password, PasswordFileError, Secret};
+pub(crate) use self::tls::REDIS;
 pub use self::tls::{NameCheck, Tls, TlsError, TlsFiles};
 
 /// The options of the Redis store.

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use rustls::AlertDescription;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -17,8 +17,9 @@ use tokio::time::{Duration, Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsConnector, rustls};
 
-use super::options::{Address, Tls};
+use super::options::{Address, REDIS, Tls};
 use crate::store::redis::error::{self, ConnectError};
+use crate::tls;
 
 /// Idle time before the first TCP keepalive probe (RFC 9293, section 3.8.4). Probes find a peer that vanished without closing.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -232,7 +233,7 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
 pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> ConnectError {
     let Some(tls) = tls_error(error) else { return ConnectError { name, cause: Some(error.to_string()) } };
     let (name, cause) = match tls {
-        rustls::Error::InvalidCertificate(certificate) => (error::TLS_CERTIFICATE, server_certificate_error(certificate)),
+        rustls::Error::InvalidCertificate(certificate) => (error::TLS_CERTIFICATE, tls::certificate_hint(certificate, &REDIS)),
         rustls::Error::AlertReceived(alert) => alert_error(*alert),
         rustls::Error::InvalidMessage(_) => (error::TLS, NOT_TLS.to_owned()),
         other => (error::TLS, other.to_string()),
@@ -240,41 +241,13 @@ pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> ConnectErr
     ConnectError { name, cause: Some(cause) }
 }
 
-/// Why Weir refuses the server's certificate, and the remedy.
-fn server_certificate_error(error: &CertificateError) -> String {
-    match error {
-        CertificateError::UnknownIssuer => {
-            "Weir does not know the authority that signed Redis's certificate: set REDIS_TLS_CACERT to its certificate".to_owned()
-        }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            format!("Redis's certificate has expired ({error}): renew it")
-        }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!(
-                "Redis's certificate is for another name than REDIS_URL ({error}): connect by a name that it holds, or issue one for this name"
-            )
-        }
-        _ => format!("Redis's certificate cannot be used: {error}"),
-    }
-}
-
 /// What an alert of the server means (RFC 8446, section 6.2), and the remedy.
 fn alert_error(alert: AlertDescription) -> (&'static str, String) {
-    use AlertDescription::{
-        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked, CertificateUnknown, UnknownCA,
-        UnsupportedCertificate,
-    };
     match alert {
-        CertificateRequired => {
+        AlertDescription::CertificateRequired => {
             (error::TLS_CERTIFICATE, "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY".to_owned())
         }
-        AccessDenied
-        | BadCertificate
-        | CertificateExpired
-        | CertificateRevoked
-        | CertificateUnknown
-        | UnknownCA
-        | UnsupportedCertificate => {
+        _ if tls::is_about_certificates(alert) => {
             (error::TLS_CERTIFICATE, format!("Redis refuses the client certificate ({alert:?}): check REDIS_TLS_CLIENT_CERT"))
         }
         _ => (error::TLS, format!("Redis ends the TLS handshake ({alert:?}); it may want a client certificate (REDIS_TLS_CLIENT_CERT)")),
@@ -287,7 +260,7 @@ mod tests {
 
     #[test]
     fn tls_errors_have_their_own_names_and_other_errors_keep_theirs() {
-        use rustls::Error;
+        use rustls::{CertificateError, Error};
         let name = |tls: Error| connect_error(error::CONNECT, &io::Error::new(io::ErrorKind::InvalidData, tls)).name;
         let certificates = [
             Error::InvalidCertificate(CertificateError::UnknownIssuer),

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::redis::{ask, check};
+use crate::support::certificates::self_signed;
+use crate::support::{DEMO, Weir, descriptor, request};
 
 const CERTIFICATE: Result<i64, StoreError> = Err(StoreError::NotExecuted("tls_certificate"));
 
@@ -77,6 +79,39 @@ async fn an_untrusted_certificate_is_a_named_error() {
     assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, CERTIFICATE, "expired");
     assert_eq!(hit(&secured.redis("localhost", &skipping(secured.trusting()))).await, CERTIFICATE, "expired, for any name");
     assert_eq!(secured.server.keys().len(), 1, "nothing else was counted");
+}
+
+/// As `openssl req -x509` makes it: the certificate is its own authority (CA:TRUE), and often holds no name but a common one.
+#[tokio::test]
+async fn a_self_signed_certificate_is_trusted_where_it_is_given() {
+    let secured = Secured::start(&[]);
+    let files = &secured.files;
+    let giving = |name: &str| TlsFiles { ca_cert: Some(files.path(&format!("{name}.crt"))), ..TlsFiles::default() };
+    for (name, names) in [("named", &["localhost"][..]), ("nameless", &[])] {
+        files.write_issued(name, &self_signed(names));
+    }
+    secured.use_certificate("named");
+    assert_eq!(hit(&secured.redis("localhost", &giving("named"))).await, Ok(1));
+    assert_eq!(hit(&secured.redis("127.0.0.1", &giving("named"))).await, CERTIFICATE, "another name");
+    assert_eq!(hit(&secured.redis("127.0.0.1", &skipping(giving("named")))).await, Ok(2));
+    assert_eq!(hit(&secured.redis("localhost", &skipping(giving("nameless")))).await, CERTIFICATE, "another certificate");
+    assert_eq!(hit(&secured.redis("localhost", &skipping(secured.trusting()))).await, CERTIFICATE, "an authority that did not sign it");
+
+    secured.use_certificate("nameless");
+    assert_eq!(hit(&secured.redis("localhost", &giving("nameless"))).await, CERTIFICATE, "no name");
+    assert_eq!(hit(&secured.redis("localhost", &skipping(giving("nameless")))).await, Ok(3));
+    let url = format!("rediss://localhost:{}", secured.tls_port);
+    for (variables, hint) in [
+        (&[][..], "set REDIS_TLS_CACERT to a file with this certificate"),
+        (&[("REDIS_TLS_CACERT", files.text("nameless.crt"))], "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"),
+    ] {
+        let environment: Vec<_> =
+            variables.iter().map(|(name, path)| (*name, path.as_str())).chain([("REDIS_URL", url.as_str())]).collect();
+        let weir = Weir::start(DEMO, &environment);
+        let asked = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await;
+        assert!(asked.is_err());
+        weir.wait_for_log(hint).await;
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,164 @@
+//! Certificates and private keys from PEM files (RFC 7468), with errors that name the setting, the file and the remedy.
+//!
+//! A private key may be in PKCS#8, PKCS#1 (RSA) or SEC1 (elliptic curves). An encrypted key is refused: Weir cannot ask for its password.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{Error, InconsistentKeys};
+
+use super::provider;
+
+/// The largest file that is read, in bytes. All authorities of a system together are about 250 KB.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// What a PEM section of an encrypted key holds: in its first line (PKCS#8), or in the header below it (PKCS#1 and SEC1 as OpenSSL writes them).
+const ENCRYPTED: &[u8] = b"ENCRYPTED";
+
+/// The path of a PEM file, and the setting that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PemFile {
+    /// The name of the setting, for errors.
+    pub setting: &'static str,
+    /// The path.
+    pub path: PathBuf,
+}
+
+/// Why a file of certificates or keys cannot be used: the setting, the file, the reason and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file cannot be read.
+    #[error("{setting}: {} cannot be read ({error}); write the path of a PEM file that Weir may read", .path.display())]
+    Unreadable {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The path of the file.
+        path: PathBuf,
+        /// The operating system's error.
+        error: io::Error,
+    },
+    /// The file holds no PEM section of the needed kind.
+    #[error("{setting}: {} holds no {what}; {remedy}", .path.display())]
+    NotPem {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The path of the file.
+        path: PathBuf,
+        /// The needed content.
+        what: &'static str,
+        /// The remedy.
+        remedy: &'static str,
+    },
+    /// The file is PEM, but TLS cannot use its content.
+    #[error("{setting}: {} cannot be used ({error}); {remedy}", .path.display())]
+    Unusable {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason.
+        error: Error,
+        /// The remedy.
+        remedy: String,
+    },
+    /// A certificate is set without its key, or a key without its certificate. Holds the names of the set and of the missing setting.
+    #[error("{0} needs {1}: set both or neither")]
+    Unpaired(&'static str, &'static str),
+}
+
+impl PemFile {
+    pub(super) fn new(setting: &'static str, path: PathBuf) -> Self {
+        Self { setting, path }
+    }
+
+    /// The certificates in the file, of which there is at least one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds none.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes()?).collect();
+        match found {
+            Ok(found) if !found.is_empty() => Ok(found),
+            _ => Err(self.not_pem("certificate", "write the path of a PEM file with one")),
+        }
+    }
+
+    /// The first private key in the file.
+    fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        let bytes = self.bytes()?;
+        PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+            let is_encrypted = bytes.windows(ENCRYPTED.len()).any(|part| part == ENCRYPTED);
+            let remedy =
+                if is_encrypted { "decrypt it with `openssl pkey -in FILE -out FILE`" } else { "write the path of a PEM file with one" };
+            self.not_pem("private key that is not encrypted", remedy)
+        })
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, TlsError> {
+        let unreadable = |error| TlsError::Unreadable { setting: self.setting, path: self.path.clone(), error };
+        read(&self.path).map_err(unreadable)
+    }
+
+    fn not_pem(&self, what: &'static str, remedy: &'static str) -> TlsError {
+        TlsError::NotPem { setting: self.setting, path: self.path.clone(), what, remedy }
+    }
+
+    pub(super) fn unusable(&self, error: Error, remedy: String) -> TlsError {
+        TlsError::Unusable { setting: self.setting, path: self.path.clone(), error, remedy }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES { Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))) } else { Ok(bytes) }
+}
+
+/// A certificate with its key: how one side shows who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate, followed by the intermediate certificates.
+    pub certificate: PemFile,
+    /// The private key of that certificate.
+    pub key: PemFile,
+}
+
+impl Identity {
+    /// The identity of two settings with their paths; `None` if neither is set.
+    ///
+    /// # Errors
+    /// [`TlsError::Unpaired`].
+    pub fn try_new(
+        (certificate_setting, certificate): (&'static str, Option<&Path>),
+        (key_setting, key): (&'static str, Option<&Path>),
+    ) -> Result<Option<Self>, TlsError> {
+        match (certificate, key) {
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(TlsError::Unpaired(certificate_setting, key_setting)),
+            (None, Some(_)) => Err(TlsError::Unpaired(key_setting, certificate_setting)),
+            (Some(certificate), Some(key)) => Ok(Some(Self {
+                certificate: PemFile::new(certificate_setting, certificate.to_owned()),
+                key: PemFile::new(key_setting, key.to_owned()),
+            })),
+        }
+    }
+
+    /// Reads both files. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be used, or the key is not the one of the first certificate.
+    pub fn read(&self) -> Result<CertifiedKey, TlsError> {
+        let (chain, key) = (self.certificate.certificates()?, self.key.key()?);
+        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                self.key.unusable(error, format!("write the key of the first certificate in {}", self.certificate.setting))
+            }
+            Error::InvalidCertificate(_) => self.certificate.unusable(error, "write a certificate of X.509, version 3".to_owned()),
+            error => self.key.unusable(error, "write an RSA key of 2048 bits or more, or one of P-256, P-384 or Ed25519".to_owned()),
+        })
+    }
+}
