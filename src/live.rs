@@ -110,7 +110,15 @@ mod tests {
     use crate::rules::compile::Severity;
 
     fn problem(what: &str) -> Problem {
-        Problem { severity: Severity::Error, file: "a.yaml".into(), line: 1, column: 1, what: what.into(), remedy: "mend it".into() }
+        Problem {
+            severity: Severity::Error,
+            file: "a.yaml".into(),
+            path: String::new(),
+            line: 1,
+            column: 1,
+            what: what.into(),
+            remedy: "mend it".into(),
+        }
     }
 
     #[test]

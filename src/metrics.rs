@@ -169,7 +169,7 @@ impl Metrics {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         config.loaded_at_secs.store(now.as_secs(), Ordering::Relaxed);
         config.generation.store(generation, Ordering::Relaxed);
-        config.limits.store(rules.limits().len() as u64, Ordering::Relaxed);
+        config.limits.store(rules.limit_count() as u64, Ordering::Relaxed);
         config.domains.store(rules.domains().count() as u64, Ordering::Relaxed);
     }
 

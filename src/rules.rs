@@ -1,13 +1,19 @@
 //! The rules: the immutable compiled configuration, and the look-up of a descriptor's limit.
 //!
+//! `rules/resource.rs` holds the limits that a control plane sends, and `rules/domains.rs` what of them is in force.
+//!
 //! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports all its problems at once, and this file
 //! holds what the program runs.
 
 pub mod compile;
 pub mod diff;
+pub mod domains;
 pub mod limit;
+pub mod resource;
 mod source;
 mod tree;
+
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
@@ -15,17 +21,22 @@ use crate::ask::Entry;
 use limit::{Limit, LimitId, OnStoreFailure};
 use tree::Tree;
 
-/// All domains and all limits.
+/// All domains, and so all limits. Rules that follow each other may share domains, which need not be compiled again.
 #[derive(Debug, Default)]
 pub struct Rules {
-    domains: HashMap<Box<[u8]>, Domain>,
-    limits: Vec<Limit>,
+    by_name: HashMap<Box<[u8]>, Arc<Domain>>,
+    /// By [`LimitId::domain`]. A number without a domain has an empty one.
+    by_number: Vec<Arc<Domain>>,
+    limits: usize,
 }
 
 /// The limits of one domain, and the settings of all its requests.
 #[derive(Debug, Default)]
-struct Domain {
+pub struct Domain {
+    name: Box<str>,
     tree: Tree,
+    /// By [`LimitId::limit`].
+    limits: Vec<Limit>,
     commit: Commit,
     on_store_failure: Option<OnStoreFailure>,
 }
@@ -52,22 +63,39 @@ pub enum Lookup<'r> {
 }
 
 impl Rules {
-    /// Rules of these domains. `limits` is in the order of their ids.
-    fn new(domains: HashMap<Box<[u8]>, Domain>, limits: Vec<Limit>) -> Self {
-        debug_assert!(limits.iter().enumerate().all(|(index, limit)| limit.id.0 as usize == index));
-        Self { domains, limits }
+    /// Rules of these domains, each at its number. A number that is left out has no domain.
+    fn new(domains: impl IntoIterator<Item = (u32, Arc<Domain>)>) -> Self {
+        let mut rules = Self::default();
+        for (number, domain) in domains {
+            let number = number as usize;
+            debug_assert!(domain.limits.iter().enumerate().all(|(index, limit)| limit.id == LimitId::new(number as u32, index as u32)));
+            if rules.by_number.len() <= number {
+                rules.by_number.resize_with(number + 1, Arc::default);
+            }
+            rules.limits += domain.limits.len();
+            rules.by_name.insert(domain.name.as_bytes().into(), Arc::clone(&domain));
+            rules.by_number[number] = domain;
+        }
+        rules
+    }
+
+    /// Rules of domains with these limits, in which no descriptor finds one.
+    #[cfg(test)]
+    pub(crate) fn of_limits<const N: usize>(domains: [(&str, Vec<Limit>); N]) -> Self {
+        let domain = |(name, limits): (&str, _)| Arc::new(Domain { name: name.into(), limits, ..Domain::default() });
+        Self::new((0..).zip(domains.into_iter().map(domain)))
     }
 
     /// The domain's `commit`; `None` if no file defines the domain.
     #[must_use]
     pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
-        self.domains.get(domain).map(|domain| domain.commit)
+        self.by_name.get(domain).map(|domain| domain.commit)
     }
 
     /// The domain's default failure policy, which also holds for limits that requests bring along; `None`: the process's default holds.
     #[must_use]
     pub fn on_store_failure(&self, domain: &[u8]) -> Option<OnStoreFailure> {
-        self.domains.get(domain).and_then(|domain| domain.on_store_failure)
+        self.by_name.get(domain).and_then(|domain| domain.on_store_failure)
     }
 
     /// Finds the limit of a descriptor.
@@ -76,24 +104,55 @@ impl Rules {
     /// limit counts only on the branch of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
-        let Some(domain) = self.domains.get(domain) else { return Lookup::UnknownDomain };
-        domain.tree.find(entries).map_or(Lookup::NoLimit, |id| Lookup::Limit(self.limit(id)))
+        let Some(domain) = self.by_name.get(domain) else { return Lookup::UnknownDomain };
+        domain.tree.find(entries).map_or(Lookup::NoLimit, |id| Lookup::Limit(&domain.limits[id.limit as usize]))
     }
 
     /// The limit of that id.
     #[must_use]
     pub fn limit(&self, id: LimitId) -> &Limit {
-        &self.limits[id.0 as usize]
+        &self.by_number[id.domain as usize].limits[id.limit as usize]
     }
 
-    /// All limits, by id.
+    /// All limits: those of a domain together, in the order of the files.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.by_number.iter().flat_map(|domain| &domain.limits)
+    }
+
+    /// The number of limits.
     #[must_use]
-    pub fn limits(&self) -> &[Limit] {
-        &self.limits
+    pub const fn limit_count(&self) -> usize {
+        self.limits
     }
 
     /// The names of all domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
-        self.domains.keys().map(AsRef::as_ref)
+        self.by_name.keys().map(AsRef::as_ref)
+    }
+
+    /// The domains by [`LimitId::domain`]. A number without a domain has one without a name. Rules that follow each other share what did not change.
+    #[must_use]
+    pub fn by_number(&self) -> &[Arc<Domain>] {
+        &self.by_number
+    }
+
+    /// Whether `domain` is one of these, and not only one of the same name.
+    #[must_use]
+    pub fn shares(&self, domain: &Arc<Domain>) -> bool {
+        self.by_name.get(domain.name.as_bytes()).is_some_and(|own| Arc::ptr_eq(own, domain))
+    }
+}
+
+impl Domain {
+    /// The name that Envoy sends.
+    #[must_use]
+    pub const fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its limits, in the order of the files.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
     }
 }

@@ -87,7 +87,7 @@ fn compile(check: &Check) -> Found {
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
     };
-    let counts = rules.as_ref().map(|rules| (rules.limits().len(), rules.domains().count()));
+    let counts = rules.as_ref().map(|rules| (rules.limit_count(), rules.domains().count()));
     Found { problems, counts, texts: read.texts, skipped, rules, difference: None }
 }
 

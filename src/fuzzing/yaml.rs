@@ -91,7 +91,7 @@ fn check_problems(files: &[SourceText], compiled: &Result<Compiled, Vec<Problem>
 
 /// Asks limits for what they are written for, each as if nothing had been asked before.
 fn check_served(rules: Rules) {
-    let limits: Vec<Limit> = rules.limits().iter().take(MAX_ASKED).cloned().collect();
+    let limits: Vec<Limit> = rules.limits().take(MAX_ASKED).cloned().collect();
     let live = Arc::new(live(rules));
     for (number, limit) in limits.iter().enumerate() {
         let texts: Vec<_> = limit

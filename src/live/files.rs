@@ -212,7 +212,7 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText], skipped: &
     let difference = live.load().map(|old| Difference::new(&old.rules, &compiled.rules));
     let snapshot = live.replace(compiled.rules);
     let domains = snapshot.rules.domains().count();
-    let (files, limits, generation) = (texts.len(), snapshot.rules.limits().len(), snapshot.generation);
+    let (files, limits, generation) = (texts.len(), snapshot.rules.limit_count(), snapshot.generation);
     let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
     let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
     let changed = count(|found| found.changed.len());

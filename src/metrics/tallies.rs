@@ -17,8 +17,8 @@ use super::exposition::{Exposition, labels};
 use super::partition::{Parts, partition};
 use super::{Metrics, families, process};
 use crate::plan::{Check, Modes, Plan, Slot};
-use crate::rules::Rules;
-use crate::rules::limit::{Level, Limit, LimitId};
+use crate::rules::limit::{Level, LimitId};
+use crate::rules::{Domain, Rules};
 use crate::verdict::{Decision, Decisions, StoreError};
 
 /// The label `limit` of all limits that requests bring along, which have no path.
@@ -29,10 +29,14 @@ type Series = Cells<COUNTERS>;
 /// The counters of one set of rules.
 #[derive(Clone, Debug)]
 pub struct Tallies {
-    series: Arc<[Arc<Series>]>,
+    /// Both indices are those of a [`LimitId`].
+    series: Arc<[SeriesOfDomain]>,
     free: Arc<FreeByDomain>,
     metrics: Arc<Metrics>,
 }
+
+/// The series of all limits of a domain, by [`LimitId::limit`].
+type SeriesOfDomain = Arc<[Arc<Series>]>;
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the next rules too goes on with its counter.
 pub(super) type FreeByDomain = hashbrown::HashMap<Box<[u8]>, Arc<Cells<1>>>;
@@ -57,35 +61,56 @@ pub(super) struct LimitSeries {
     dynamic: bool,
 }
 
-/// The series of the current rules.
+/// The series of the current rules, by the names of their domains.
 ///
 /// A reload removes the series of limits that it removes, so that the configuration bounds their number. A limit that comes back starts at
 /// zero, which Prometheus takes as a reset of the counter.
-pub(super) type Register = HashMap<SeriesId, LimitSeries>;
+pub(super) type Register = HashMap<Box<str>, DomainSeries>;
+
+/// The series of a domain. A domain that the next rules share keeps them as they are: of 100,000 limits, a reload touches those that change.
+#[derive(Debug)]
+pub(super) struct DomainSeries {
+    domain: Arc<Domain>,
+    by_limit: SeriesOfDomain,
+    by_id: HashMap<SeriesId, LimitSeries>,
+}
+
+impl DomainSeries {
+    /// The series of a domain. A limit with the labels and the name of a limit in `known` goes on with its counters.
+    fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
+        let limits = domain.limits();
+        let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
+        let mut by_limit = Vec::with_capacity(limits.len());
+        for limit in limits {
+            let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
+            let id = SeriesId { labels: Labels::new(limit.domain.to_string(), &levels), name: limit.name.clone() };
+            let known = by_id.get(&id).or_else(|| known?.by_id.get(&id)).map(|known| Arc::clone(&known.series));
+            let own = known.unwrap_or_else(|| Arc::new(Series::new(cores)));
+            by_limit.push(Arc::clone(&own));
+            let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
+            by_id.insert(id, LimitSeries { series: own, path: limit.path_in_domain(), unlimited: limit.amount.is_none(), dynamic });
+        }
+        Self { domain: Arc::clone(domain), by_limit: by_limit.into(), by_id }
+    }
+}
 
 impl Metrics {
     /// The counters for `rules`. A limit with the labels and the name of a limit of the last call's rules goes on with its counters.
     #[must_use]
     pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
         self.dynamic.retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
-        self.tallies_of(rules.limits(), rules.domains())
-    }
-
-    pub(super) fn tallies_of<'d>(self: &Arc<Self>, limits: &[Limit], domains: impl Iterator<Item = &'d [u8]>) -> Tallies {
-        let free = self.free_by_domain(domains);
+        let free = self.free_by_domain(rules.domains());
         let mut register = self.series();
-        let mut next = Register::with_capacity(limits.len());
-        let mut series = Vec::with_capacity(limits.len());
-        for limit in limits {
-            let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
-            let id = SeriesId { labels: Labels::new(limit.domain.to_string(), &levels), name: limit.name.clone() };
-            let known = next.get(&id).or_else(|| register.get(&id)).map(|known| Arc::clone(&known.series));
-            let own = known.unwrap_or_else(|| Arc::new(Series::new(self.cores)));
-            series.push(Arc::clone(&own));
-            let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            next.insert(id, LimitSeries { series: own, path: limit.path_in_domain(), unlimited: limit.amount.is_none(), dynamic });
+        let mut known = std::mem::take(&mut *register);
+        let mut series = Vec::with_capacity(rules.by_number().len());
+        for domain in rules.by_number() {
+            let next = match known.remove(domain.name()) {
+                Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
+                before => DomainSeries::new(domain, before.as_ref(), self.cores),
+            };
+            series.push(Arc::clone(&next.by_limit));
+            register.insert(domain.name().into(), next);
         }
-        *register = next;
         Tallies { series: series.into(), free, metrics: Arc::clone(self) }
     }
 
@@ -109,7 +134,7 @@ impl Metrics {
     pub(super) fn gather_limits(&self, exposition: &mut Exposition) {
         {
             let register = self.series();
-            let mut all: Vec<(&SeriesId, &LimitSeries)> = register.iter().collect();
+            let mut all: Vec<(&SeriesId, &LimitSeries)> = register.values().flat_map(|domain| &domain.by_id).collect();
             all.sort_unstable_by_key(|(id, _)| *id);
             for (id, limit) in all {
                 let counts = limit.series.sums();
@@ -166,7 +191,7 @@ impl Tallies {
             self.metrics.process.count(core, count);
         }
         let mut counts = checked.counts(self.metrics.near_limit_ratio);
-        let Some(series) = limit.and_then(|id| self.series.get(id.0 as usize)) else {
+        let Some(series) = limit.and_then(|id| self.of_limit(id)) else {
             return self.metrics.dynamic.add(domain, levels.unwrap_or_default(), &counts);
         };
         if let Some(levels) = levels {
@@ -179,8 +204,12 @@ impl Tallies {
         }
     }
 
+    fn of_limit(&self, id: LimitId) -> Option<&Series> {
+        self.series.get(id.domain as usize)?.get(id.limit as usize).map(AsRef::as_ref)
+    }
+
     fn decided(&self, core: Core, id: LimitId, outcome: Outcome) {
-        if let Some(series) = self.series.get(id.0 as usize) {
+        if let Some(series) = self.of_limit(id) {
             series.add(core, DECISIONS + outcome as usize, 1);
         }
     }

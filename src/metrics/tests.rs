@@ -19,7 +19,7 @@ fn level(key: &str, value: Option<&str>) -> Level {
 
 fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit {
     Limit {
-        id: LimitId(id),
+        id: LimitId::new(0, id),
         domain: "shop".into(),
         levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
         name: None,
@@ -34,7 +34,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
 }
 
 fn tallies_of(metrics: &Arc<Metrics>, limits: &[Limit]) -> Tallies {
-    metrics.tallies_of(limits, [&b"shop"[..], b"blog"].into_iter())
+    metrics.tallies(&Rules::of_limits([("shop", limits.to_vec()), ("blog", Vec::new())]))
 }
 
 fn verdict(allowed: bool, used: u64) -> Verdict {
@@ -61,7 +61,7 @@ fn empty_plan() -> Plan {
 
 fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
-    Slot::Checked { check: CheckIndex(0), limit: limit.map(LimitId), shown: TEN, metric }
+    Slot::Checked { check: CheckIndex(0), limit: limit.map(|id| LimitId::new(0, id)), shown: TEN, metric }
 }
 
 /// The value of a series, written as in Prometheus' text.
@@ -117,7 +117,7 @@ fn hits_and_outcomes_are_counted_by_limit() {
     observe(&tallies, slot(), 2, plain, Err(StoreError::Unknown("lost")));
     observe(&tallies, slot(), -4, plain, Ok(verdict(true, 13)));
     observe(&tallies, slot(), 0, plain, Ok(verdict(false, 13)));
-    observe(&tallies, Slot::Unlimited(LimitId(1)), 1, plain, Ok(verdict(true, 1)));
+    observe(&tallies, Slot::Unlimited(LimitId::new(0, 1)), 1, plain, Ok(verdict(true, 1)));
     observe(&tallies, Slot::Free, 1, plain, Ok(verdict(true, 1)));
     let text = metrics.encode();
     for (stat, hits) in [("total_hits", 13.0), ("within_limit", 3.0), ("near_limit", 2.0), ("over_limit", 7.0), ("shadow_mode", 5.0)] {

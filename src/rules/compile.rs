@@ -1,5 +1,7 @@
 //! Compiles files to rules, or reports everything that is wrong with them.
 //!
+//! Limits of a control plane take the same way (`compile/resource.rs`), one domain at a time.
+//!
 //! All problems of all files are found in one run, each with its location and a remedy, so that they can be corrected in one go. What
 //! envoyproxy/ratelimit refuses is an error; what it silently ignores is a warning. Nothing here reads files or the clock: the caller passes
 //! the texts, sorted by name, and wildcards of a domain that several files share are in that order.
@@ -8,12 +10,17 @@ mod algorithm_fields;
 mod defaults;
 mod descriptor;
 mod fields;
+mod locations;
 mod problem;
 mod rate;
+mod resource;
 mod suspicion;
+
+use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
+use super::limit::Limit;
 use super::source::{self, Position, ValueType};
 use super::{Commit, Rules};
 use defaults::{Declared, Defaults, PendingLimit};
@@ -22,6 +29,8 @@ use fields::{Fields, Section};
 pub(crate) use problem::OneLine;
 use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
+pub use resource::XdsOptions;
+pub(super) use resource::{CompiledDomain, compile_domain};
 
 /// How to compile.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,37 +72,35 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         compiler.problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
-    let mut limits = Vec::new();
     for domain in domains.values_mut() {
         check_replaced(&mut compiler.problems, domain);
         check_for_limits(&mut compiler.problems, domain);
-        limits.extend(defaults::settle(&mut compiler.problems, domain));
+        domain.limits = defaults::settle(&mut compiler.problems, domain);
     }
     let (refused, problems) = compiler.problems.finish(options.strict, options.strict || options.for_check);
     if refused {
         return Err(problems);
     }
-    limits.sort_unstable_by_key(|limit| limit.id.0);
-    let compiled = |domain: Domain| super::Domain {
-        tree: domain.siblings.tree,
-        commit: domain.commit.map_or_else(Commit::default, |commit| commit.value),
-        on_store_failure: domain.defaults.on_store_failure(),
-    };
-    let domains = domains.into_iter().map(|(name, domain)| (name.into_boxed_bytes(), compiled(domain))).collect();
-    Ok(Compiled { rules: Rules::new(domains, limits), warnings: problems })
+    let rules = Rules::new(domains.into_values().map(|domain| (domain.number, Arc::new(domain.finish()))));
+    Ok(Compiled { rules, warnings: problems })
 }
 
 /// The state that all files share.
 #[derive(Default)]
 struct Compiler {
     problems: Problems,
-    next_limit: u32,
     path_bytes: usize,
+    /// The limits come from a control plane: what is unusual in a file, such as a node without a limit, is not in what a program generates.
+    from_control_plane: bool,
 }
 
 /// A domain under construction.
 struct Domain {
     name: Box<str>,
+    /// Its number in the rules.
+    number: u32,
+    /// The number of its next limit.
+    next_limit: u32,
     /// Where its first file defines it.
     first: Location,
     siblings: Siblings,
@@ -107,12 +114,16 @@ struct Domain {
     mentions_limit: bool,
     /// Its limits, which depend on the defaults that a later file may hold.
     pending: Vec<PendingLimit>,
+    /// The limits that are settled.
+    limits: Vec<Limit>,
 }
 
 impl Domain {
-    fn new(name: &str, first: Location) -> Self {
+    fn new(name: &str, number: u32, first: Location) -> Self {
         Self {
             name: name.into(),
+            number,
+            next_limit: 0,
             first,
             siblings: Siblings::default(),
             names: HashSet::new(),
@@ -121,6 +132,17 @@ impl Domain {
             defaults: Defaults::default(),
             mentions_limit: false,
             pending: Vec::new(),
+            limits: Vec::new(),
+        }
+    }
+
+    fn finish(self) -> super::Domain {
+        super::Domain {
+            name: self.name,
+            tree: self.siblings.tree,
+            limits: self.limits,
+            commit: self.commit.map_or_else(Commit::default, |commit| commit.value),
+            on_store_failure: self.defaults.on_store_failure(),
         }
     }
 }
@@ -141,7 +163,8 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
     let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else { return };
     let location = compiler.problems.here(fields.lack("domain").at);
     // A file without a domain of its own is an error already. The rest of it is checked in a domain that is dropped.
-    let mut scratch = Domain::new("", location);
+    let mut scratch = Domain::new("", 0, location);
+    let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
     let domain = match domain_name(compiler, &fields) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
@@ -151,7 +174,7 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
                 compiler.problems.error(fields.lack("domain").at, what, remedy);
                 &mut scratch
             }
-            _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, location)),
+            _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, number, location)),
         },
     };
     defaults::read(&mut compiler.problems, &fields, domain);

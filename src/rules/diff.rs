@@ -61,10 +61,11 @@ impl Difference {
     /// Compares two sets of rules.
     #[must_use]
     pub fn new(old: &Rules, new: &Rules) -> Self {
-        let by_path: HashMap<_, &Limit> = old.limits().iter().map(|limit| (identity(limit), limit)).collect();
+        let (old_limits, new_limits) = (limits_beyond(old, new), limits_beyond(new, old));
+        let by_path: HashMap<_, &Limit> = old_limits.iter().map(|limit| (identity(limit), *limit)).collect();
         let mut difference = Self::default();
         let mut kept = HashSet::new();
-        for limit in new.limits() {
+        for limit in new_limits {
             let identity = identity(limit);
             let Some(before) = by_path.get(&identity) else {
                 difference.added.push(Named::new(limit));
@@ -76,7 +77,7 @@ impl Difference {
                 difference.changed.push(Changed { limit: shown(&limit.path()), fields });
             }
         }
-        difference.removed = old.limits().iter().filter(|limit| !kept.contains(&identity(limit))).map(Named::new).collect();
+        difference.removed = old_limits.into_iter().filter(|limit| !kept.contains(&identity(limit))).map(Named::new).collect();
         difference
     }
 
@@ -112,6 +113,11 @@ impl fmt::Display for Changed {
         }
         Ok(())
     }
+}
+
+/// The limits of the domains that the other rules do not share.
+fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
+    rules.by_number().iter().filter(|domain| !other.shares(domain)).flat_map(|domain| domain.limits()).collect()
 }
 
 /// What makes a limit the same limit.

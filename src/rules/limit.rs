@@ -3,9 +3,24 @@
 use crate::algorithm::Algorithm;
 use crate::time::Rate;
 
-/// The index of a limit in its rules.
+/// Finds a limit in its rules.
+///
+/// A domain keeps its number while it is in force, so that a domain which does not change is part of the next rules as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LimitId(pub u32);
+pub struct LimitId {
+    /// The number of its domain in the rules.
+    pub domain: u32,
+    /// Its index among the limits of its domain.
+    pub limit: u32,
+}
+
+impl LimitId {
+    /// The limit at the index `limit` of the domain with that number.
+    #[must_use]
+    pub const fn new(domain: u32, limit: u32) -> Self {
+        Self { domain, limit }
+    }
+}
 
 /// A JSON object: what `metadata` may hold.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
@@ -13,7 +28,7 @@ pub type Metadata = serde_json::Map<String, serde_json::Value>;
 /// A limit and its path in the tree.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// Its index in the rules.
+    /// Where the rules have it.
     pub id: LimitId,
     /// The domain that it belongs to.
     pub domain: Box<str>,

@@ -4,6 +4,7 @@
 //! positions become a tree here, which is refused early if it is too deep or too large, and serde_yaml, which only this file may name, reads
 //! single values from it. The meaning of the keys is the compiler's business.
 
+mod built;
 mod events;
 mod quotes;
 mod scalar;
@@ -82,7 +83,7 @@ pub(super) enum Content {
 }
 
 /// A key and its value.
-type Pair = (Rc<Node>, Rc<Node>);
+pub(super) type Pair = (Rc<Node>, Rc<Node>);
 
 /// The tag of a scalar, where it has one that changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

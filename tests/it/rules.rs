@@ -104,12 +104,12 @@ fn show(limit: &Limit) -> String {
 
 fn outcome(files: &[SourceText], options: &Options) -> String {
     let (problems, limits) = match compile(files, options) {
-        Ok(Compiled { rules, warnings }) if rules.limits().is_empty() => (warnings, vec!["no limits".to_owned()]),
+        Ok(Compiled { rules, warnings }) if rules.limit_count() == 0 => (warnings, vec!["no limits".to_owned()]),
         Ok(Compiled { rules, warnings }) => {
             let mut domains: Vec<_> = rules.domains().filter(|domain| rules.commit(domain) == Some(Commit::AllOrNone)).collect();
             domains.sort_unstable();
             let commits = domains.into_iter().map(|domain| format!("domain {}: all or none", String::from_utf8_lossy(domain)));
-            (warnings, commits.chain(rules.limits().iter().map(show)).collect())
+            (warnings, commits.chain(rules.limits().map(show)).collect())
         }
         Err(problems) => (problems, vec!["refused".to_owned()]),
     };
@@ -219,8 +219,10 @@ fn ids_are_dense_over_all_domains_and_files() {
         text(name, &format!("domain: {name}\ndescriptors: [{{key: a, {limit}}}, {{key: b, {limit}, descriptors: [{{key: c, {limit}}}]}}]"))
     };
     let rules = compile(&[domain("x"), domain("y")], &Options::default()).expect("it is right").rules;
-    assert_eq!(rules.limits().iter().map(|limit| limit.id.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(rules.limits().iter().map(Limit::path).collect::<Vec<_>>(), ["x.a", "x.b", "x.b.c", "y.a", "y.b", "y.b.c"]);
+    let ids: Vec<_> = rules.limits().map(|limit| (limit.id.domain, limit.id.limit)).collect();
+    assert_eq!(ids, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
+    assert!(rules.limits().all(|limit| std::ptr::eq(rules.limit(limit.id), limit)));
+    assert_eq!(rules.limits().map(Limit::path).collect::<Vec<_>>(), ["x.a", "x.b", "x.b.c", "y.a", "y.b", "y.b.c"]);
 }
 
 #[test]
@@ -235,9 +237,9 @@ fn every_example_is_right_without_a_warning() {
     assert_eq!(found(&[("remote_address", "1.2.3.4")]), "demo.remote_address");
     assert_eq!(found(&[("path", "/login"), ("remote_address", "1.2.3.4")]), "demo.path_/login.remote_address");
     assert_eq!(found(&[("generic_key", "whole-site")]), "demo.generic_key_whole-site");
-    let limit = compiled.rules.limits().iter().find(|limit| limit.path() == "demo.remote_address").expect("it is there");
+    let limit = compiled.rules.limits().find(|limit| limit.path() == "demo.remote_address").expect("it is there");
     assert_eq!(show(limit), "limit demo.remote_address: 20 per minute, name 'per-client'");
-    let of_algorithms = compiled.rules.limits().iter().filter(|limit| &*limit.domain == "algorithms");
+    let of_algorithms = compiled.rules.limits().filter(|limit| &*limit.domain == "algorithms");
     let kinds: HashSet<_> = of_algorithms.filter_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm))).collect();
     assert_eq!(kinds.len(), AlgorithmKind::NAMED.len(), "an example for each algorithm");
 }

@@ -106,7 +106,15 @@ fn is_skipped(name: &OsStr) -> bool {
 
 /// A problem of a whole file.
 pub(super) fn problem(file: &Path, what: String, remedy: &str) -> Problem {
-    Problem { severity: Severity::Error, file: file.to_string_lossy().into_owned(), line: 0, column: 0, what, remedy: remedy.to_owned() }
+    Problem {
+        severity: Severity::Error,
+        file: file.to_string_lossy().into_owned(),
+        path: String::new(),
+        line: 0,
+        column: 0,
+        what,
+        remedy: remedy.to_owned(),
+    }
 }
 
 /// The problem of a file that the operating system cannot read.

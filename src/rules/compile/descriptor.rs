@@ -13,7 +13,7 @@ use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::{Branch, Tree};
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so that long keys above many limits multiply.
-const LONGEST_PATHS: usize = 64 << 20;
+pub(super) const LONGEST_PATHS: usize = 64 << 20;
 
 /// Keys that have a meaning only beside a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
@@ -58,7 +58,7 @@ fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields
     let has_key = fields.locations().any(|(key, _)| key == "rate_limit" || NEED_A_LIMIT.contains(&key));
     domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
-    if rate_limit.is_none() && !fields.meant("rate_limit") {
+    if rate_limit.is_none() && !fields.meant("rate_limit") && !compiler.from_control_plane {
         warn_without_limit(compiler, fields);
     }
     // The content of an unusable descriptor is checked too; the rules are dropped then.
@@ -179,8 +179,8 @@ fn add_limit(
         problems.error_at(fields.node(), what, "write shorter keys and values, or fewer limits");
         return None;
     }
-    let id = LimitId(compiler.next_limit);
-    compiler.next_limit = compiler.next_limit.checked_add(1)?;
+    let id = LimitId::new(domain.number, domain.next_limit);
+    domain.next_limit = domain.next_limit.checked_add(1)?;
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
     let amount = amount.map(|(rate, fields)| {
         if shadow_mode {

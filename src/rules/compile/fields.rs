@@ -15,6 +15,8 @@ pub(super) enum Section {
     RateLimit,
     Replaced,
     Defaults,
+    /// The field `weir` in the metadata of a descriptor of a control plane.
+    Weir,
 }
 
 impl Section {
@@ -25,12 +27,32 @@ impl Section {
             Self::RateLimit => "in rate_limit",
             Self::Replaced => "in an entry of replaces",
             Self::Defaults => "in defaults",
+            Self::Weir => "in metadata.weir",
         }
     }
 
     fn keys(self) -> impl Iterator<Item = &'static str> {
         keys().filter(move |(_, sections)| sections.contains(&self)).map(|(key, _)| key)
     }
+
+    const fn format(self) -> Format {
+        match self {
+            Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults => Format::Files,
+            Self::Weir => Format::Metadata,
+        }
+    }
+
+    /// The key of that name, if a section of the same format has one.
+    fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
+        keys().find(|(known, sections)| *known == name && sections.iter().any(|section| section.format() == self.format()))
+    }
+}
+
+/// What sections are sections of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Files,
+    Metadata,
 }
 
 /// The sections that each key belongs to, but for the options of algorithms.
@@ -42,25 +64,25 @@ const KEYS: [(&str, &[Section]); 21] = [
     ("shadow_mode", &[Section::Descriptor]),
     ("quota_mode", &[Section::Descriptor]),
     ("detailed_metric", &[Section::Descriptor]),
-    ("value_to_metric", &[Section::Descriptor]),
-    ("share_threshold", &[Section::Descriptor]),
+    ("value_to_metric", &[Section::Descriptor, Section::Weir]),
+    ("share_threshold", &[Section::Descriptor, Section::Weir]),
     ("metadata", &[Section::Descriptor]),
     ("descriptors", &[Section::Root, Section::Descriptor]),
     ("unit", &[Section::RateLimit]),
-    ("unit_multiplier", &[Section::RateLimit]),
+    ("unit_multiplier", &[Section::RateLimit, Section::Weir]),
     ("requests_per_unit", &[Section::RateLimit]),
     ("unlimited", &[Section::RateLimit]),
-    ("name", &[Section::RateLimit, Section::Replaced]),
+    ("name", &[Section::RateLimit, Section::Replaced, Section::Weir]),
     ("replaces", &[Section::RateLimit]),
-    ("algorithm", &[Section::RateLimit, Section::Defaults]),
-    ("on_store_failure", &[Section::RateLimit, Section::Defaults]),
+    ("algorithm", &[Section::RateLimit, Section::Defaults, Section::Weir]),
+    ("on_store_failure", &[Section::RateLimit, Section::Defaults, Section::Weir]),
     ("defaults", &[Section::Root]),
     ("commit", &[Section::Root]),
 ];
 
 /// All keys with the sections that they belong to.
 fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
-    let options = OPTIONS.iter().map(|&(name, _)| (name, &[Section::RateLimit, Section::Defaults][..]));
+    let options = OPTIONS.iter().map(|&(name, _)| (name, &[Section::RateLimit, Section::Defaults, Section::Weir][..]));
     KEYS.into_iter().chain(options)
 }
 
@@ -127,13 +149,14 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
     let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(keys().count())), meant: Vec::new(), has_misplaced: false };
     for (key, value) in entries {
         let Some(name) = key_text(problems, key) else { continue };
-        match keys().find(|(known, _)| *known == name) {
+        match section.known(name) {
             Some((known, sections)) if sections.contains(&section) => fields.found.push((known, value)),
             Some((known, sections)) => {
                 fields.has_misplaced = true;
                 let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
                 let what = format!("'{known}' has no meaning {}", section.name());
-                let names: Vec<&str> = sections.iter().map(|section| section.name()).collect();
+                let same = sections.iter().filter(|other| other.format() == section.format());
+                let names: Vec<&str> = same.map(|section| section.name()).collect();
                 let remedy = format!("it belongs {}", names.join(" or "));
                 if is_own || section == Section::Defaults {
                     problems.error_at(key, what, remedy);
@@ -161,6 +184,7 @@ const fn described(section: Section) -> &'static str {
         Section::RateLimit => "under rate_limit",
         Section::Replaced => "in the list of replaces",
         Section::Defaults => "under defaults",
+        Section::Weir => "in metadata.weir",
     }
 }
 
@@ -170,7 +194,7 @@ const fn remedy_for_map(section: Section) -> &'static str {
         Section::Descriptor => "begin each descriptor with '- key: '",
         Section::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
         Section::Replaced => "write '- name: ' and the name of a limit",
-        Section::Defaults => "write 'algorithm: ' and its options below it",
+        Section::Defaults | Section::Weir => "write 'algorithm: ' and its options below it",
     }
 }
 
@@ -192,7 +216,8 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
 
 /// Reports an unknown key, and returns the key that it was probably meant to be.
 fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<Section>) -> Option<&'static str> {
-    let all = || keys().map(|(known, _)| known);
+    let format = section.map_or(Format::Files, Section::format);
+    let all = || keys().filter(|(_, sections)| sections.iter().any(|section| section.format() == format)).map(|(known, _)| known);
     let near = match section {
         _ if problems.is_full() => None,
         Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),

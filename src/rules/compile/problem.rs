@@ -4,11 +4,15 @@ use std::fmt;
 
 use hashbrown::HashSet;
 
+use super::locations::Resources;
 use crate::rules::source::{Node, Position};
 pub(super) use crate::rules::source::{quoted, shown};
 
 /// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
 const MOST_PER_FILE: usize = 1_000;
+
+/// Problems shown per domain of a control plane, because there may be thousands of domains, and their problems are kept while they last.
+const MOST_PER_DOMAIN: usize = 20;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +43,15 @@ enum Grade {
     Warning,
 }
 
-/// One thing that is wrong in a file.
+/// One thing that is wrong in a file, or in a resource of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
-    /// The name of the file, as the caller passed it.
+    /// The name of the file, as the caller passed it, or `resource` and the name of the resource.
     pub file: String,
+    /// In a resource, the keys and values from the root to the descriptor; empty for the whole resource, and in a file.
+    pub path: String,
     /// From 1; 0 = the whole file.
     pub line: usize,
     /// From 1, in characters; 0 = the whole file.
@@ -61,6 +67,7 @@ impl fmt::Display for Problem {
         let severity = self.severity.name();
         let (file, what, remedy) = (OneLine(&self.file), OneLine(&self.what), OneLine(&self.remedy));
         match self.line {
+            0 if !self.path.is_empty() => write!(formatter, "{file}: {}: {severity}: {what}; {remedy}", OneLine(&self.path)),
             0 => write!(formatter, "{file}: {severity}: {what}; {remedy}"),
             line => write!(formatter, "{file}:{line}:{}: {severity}: {what}; {remedy}", self.column),
         }
@@ -108,12 +115,34 @@ struct File {
     name: Box<str>,
     found: usize,
     unshown: usize,
+    /// The resources, if it is a domain of a control plane and no file.
+    resources: Option<Resources>,
+}
+
+impl File {
+    fn new(name: &str, resources: Option<Resources>) -> Self {
+        Self { name: name.into(), found: 0, unshown: 0, resources }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found >= if self.resources.is_some() { MOST_PER_DOMAIN } else { MOST_PER_FILE }
+    }
 }
 
 impl Problems {
     /// Begins a file: problems from now on are in it.
     pub(super) fn open(&mut self, name: &str) {
-        self.files.push(File { name: name.into(), found: 0, unshown: 0 });
+        self.files.push(File::new(name, None));
+    }
+
+    /// Begins a domain of a control plane: problems from now on are in these resources of it. A position in it is a descriptor, by its number.
+    pub(super) fn open_domain(&mut self, resources: Resources) {
+        self.files.push(File::new("", Some(resources)));
+    }
+
+    /// The resources of the current domain.
+    pub(super) fn resources(&mut self) -> Option<&mut Resources> {
+        self.files.last_mut().and_then(|file| file.resources.as_mut())
     }
 
     /// The location of a position in the current file.
@@ -121,10 +150,16 @@ impl Problems {
         Location { file: self.files.len().saturating_sub(1), at }
     }
 
-    /// The location as text: file and line.
+    /// The location as text: file and line, or resource and path.
     pub(super) fn show(&self, location: Location) -> String {
-        let name = self.files.get(location.file).map_or("", |file| &file.name);
-        format!("{name}:{}", location.at.line)
+        match self.files.get(location.file) {
+            Some(File { resources: Some(resources), .. }) => {
+                let (resource, path) = resources.show(location.at);
+                format!("{resource}: {path}")
+            }
+            Some(file) => format!("{}:{}", file.name, location.at.line),
+            None => String::new(),
+        }
     }
 
     /// Adds an error in the current file.
@@ -159,7 +194,7 @@ impl Problems {
 
     /// Whether the current file has so many problems that another one would only be counted, so that its message is not needed.
     pub(super) fn is_full(&self) -> bool {
-        self.files.last().is_some_and(|file| file.found >= MOST_PER_FILE)
+        self.files.last().is_some_and(File::is_full)
     }
 
     fn add(&mut self, location: Location, grade: Grade, what: String, remedy: String) {
@@ -169,7 +204,7 @@ impl Problems {
             Grade::Warning => self.warnings = true,
         }
         let Some(file) = self.files.get_mut(location.file) else { return };
-        if file.found >= MOST_PER_FILE {
+        if file.is_full() {
             file.unshown += 1;
         } else if self.reported.insert((location, what.clone())) {
             file.found += 1;
@@ -193,7 +228,8 @@ impl Problems {
         let refused = self.errors || (self.mistakes && is_error(Grade::Mistake)) || (self.warnings && is_error(Grade::Warning));
         let last = Position { line: u32::MAX, column: u32::MAX };
         for (index, file) in self.files.iter().enumerate().filter(|(_, file)| file.unshown > 0) {
-            let what = format!("{} more problems in this file are not shown", file.unshown);
+            let of = if file.resources.is_some() { "domain" } else { "file" };
+            let what = format!("{} more problems in this {of} are not shown", file.unshown);
             let remedy = "correct these first".to_owned();
             self.found.push((Location { file: index, at: last }, Grade::Warning, what, remedy));
         }
@@ -201,8 +237,14 @@ impl Problems {
         let files = self.files;
         let problems = self.found.into_iter().map(|(location, grade, what, remedy)| {
             let at = if location.at == last { Position::default() } else { location.at };
-            let file = files[location.file].name.to_string();
-            Problem { severity: severity(grade), file, line: at.line as usize, column: at.column as usize, what, remedy }
+            let severity = severity(grade);
+            let file = &files[location.file];
+            let Some(resources) = &file.resources else {
+                let (line, column) = (at.line as usize, at.column as usize);
+                return Problem { severity, file: file.name.to_string(), path: String::new(), line, column, what, remedy };
+            };
+            let (file, path) = resources.show(at);
+            Problem { severity, file, path, line: 0, column: 0, what, remedy }
         });
         (refused, problems.collect())
     }
@@ -215,7 +257,7 @@ mod tests {
     #[test]
     fn a_problem_is_one_line_whatever_a_file_is_called() {
         let (file, what, remedy) = ("a\n\u{1b}[2J\u{202e}é.yaml".to_owned(), "wr\rong".to_owned(), "right".to_owned());
-        let problem = Problem { severity: Severity::Error, file, line: 1, column: 2, what, remedy };
+        let problem = Problem { severity: Severity::Error, file, path: String::new(), line: 1, column: 2, what, remedy };
         assert_eq!(problem.to_string(), "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: wr\\rong; right");
     }
 }

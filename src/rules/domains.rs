@@ -1,0 +1,238 @@
+//! The domains of a control plane: what is in force, and what its next list of resources changes.
+//!
+//! A list holds everything: a domain that is missing is gone. Each domain stands for itself: one with a mistake keeps its last good version, or is
+//! absent without one, and the others apply. A domain whose resources and options are those of the last list is not compiled again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use super::compile::XdsOptions;
+use super::compile::{CompiledDomain, Problem, Severity, compile_domain};
+use super::resource::Resource;
+use super::{Domain, Rules};
+
+/// The most warnings of one list. A control plane may send a hundred thousand duplicates.
+const MOST_WARNINGS: usize = 1_000;
+
+/// What a control plane sent, and what of it is in force.
+#[derive(Debug, Default)]
+pub struct Domains {
+    entries: BTreeMap<String, Entry>,
+    numbers: Numbers,
+    settings: XdsOptions,
+    /// Resources of the last list whose domain an earlier one defines, with the domain.
+    shadowed: Vec<(String, String)>,
+    /// Whether there was a list.
+    is_applied: bool,
+    /// The bytes of the paths of all limits in force.
+    path_bytes: usize,
+}
+
+/// What a list of resources changed.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// The next rules; `None` if nothing changed. The first list always has rules.
+    pub rules: Option<Rules>,
+    /// The domains of the list that are not in force as they were sent, in the order of their names; also those that were refused before.
+    pub refused: Vec<Refused>,
+    /// What is hardly meant, in domains that were compiled.
+    pub warnings: Vec<Problem>,
+    /// Names of domains that were not in force.
+    pub added: Vec<String>,
+    /// Names of domains in force that have other limits now.
+    pub changed: Vec<String>,
+    /// Names of domains that are no longer in force.
+    pub removed: Vec<String>,
+    /// The domains that were compiled. The others are those of the last list.
+    pub compiled: usize,
+}
+
+/// A domain that is not in force as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The resource; of several with one domain the first.
+    pub resource: String,
+    /// Its domain.
+    pub domain: String,
+    /// At least one error.
+    pub problems: Vec<Problem>,
+    /// The last good version stays in force. Otherwise the domain is unknown.
+    pub keeps_old: bool,
+    /// The last list did not have the same problem.
+    pub is_new: bool,
+}
+
+/// A domain.
+#[derive(Debug)]
+struct Entry {
+    number: u32,
+    received: Arc<[Resource]>,
+    /// Why `received` is not in force; empty if it is.
+    problems: Vec<Problem>,
+    good: Option<Good>,
+    /// It was refused for the size of all domains together, which another list may change without it.
+    is_too_large: bool,
+}
+
+/// The version of a domain that is in force.
+#[derive(Debug)]
+struct Good {
+    resources: Arc<[Resource]>,
+    domain: Arc<Domain>,
+    path_bytes: usize,
+}
+
+/// The numbers of domains. A domain keeps its number, so that the ids of its limits stay valid.
+#[derive(Debug, Default)]
+struct Numbers {
+    next: u32,
+    free: Vec<u32>,
+}
+
+impl Numbers {
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+impl Domains {
+    /// Applies a list of all resources, in any order.
+    pub fn apply(&mut self, resources: Vec<Resource>, settings: &XdsOptions) -> Applied {
+        let mut applied = Applied::default();
+        let is_other = self.settings != *settings;
+        self.settings = settings.clone();
+        let (groups, shadowed) = by_domain(resources, settings.merge_domains);
+        self.remove_missing(&groups, &mut applied);
+        for (domain, received) in groups {
+            self.apply_domain(domain, received, is_other, &mut applied);
+        }
+        self.report_shadowed(shadowed, &mut applied);
+        let has_changed = applied.added.len() + applied.changed.len() + applied.removed.len() > 0;
+        if has_changed || !self.is_applied {
+            self.is_applied = true;
+            applied.rules = Some(self.rules());
+        }
+        applied.warnings.truncate(MOST_WARNINGS);
+        applied
+    }
+
+    /// The resources that are in force, in the order of their domains: those of the last list, and the last good ones of domains that were refused.
+    pub fn in_force(&self) -> impl Iterator<Item = &Resource> {
+        self.entries.values().filter_map(|entry| entry.good.as_ref()).flat_map(|good| good.resources.iter())
+    }
+
+    fn rules(&self) -> Rules {
+        Rules::new(self.entries.values().filter_map(|entry| Some((entry.number, Arc::clone(&entry.good.as_ref()?.domain)))))
+    }
+
+    fn remove_missing(&mut self, groups: &BTreeMap<String, Vec<Resource>>, applied: &mut Applied) {
+        let missing: Vec<String> = self.entries.keys().filter(|domain| !groups.contains_key(*domain)).cloned().collect();
+        for domain in missing {
+            let Some(entry) = self.entries.remove(&domain) else { continue };
+            self.numbers.free.push(entry.number);
+            if let Some(good) = entry.good {
+                self.path_bytes -= good.path_bytes;
+                applied.removed.push(domain);
+            }
+        }
+    }
+
+    fn apply_domain(&mut self, domain: String, received: Vec<Resource>, is_other: bool, applied: &mut Applied) {
+        let known = self.entries.get(&domain);
+        if let Some(entry) = known.filter(|entry| !is_other && !entry.is_too_large && *entry.received == *received) {
+            if !entry.problems.is_empty() {
+                applied.refused.push(entry.refused(domain, false));
+            }
+            return;
+        }
+        let number = known.map_or_else(|| self.numbers.take(), |entry| entry.number);
+        let own_bytes = known.and_then(|entry| entry.good.as_ref()).map_or(0, |good| good.path_bytes);
+        let compiled = compile_domain(&received, number, self.path_bytes - own_bytes);
+        applied.compiled += 1;
+        let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry::new(number));
+        let was_refused = std::mem::take(&mut entry.problems);
+        entry.received = received.into();
+        let CompiledDomain { domain: new, problems, path_bytes, is_too_large } = compiled;
+        entry.is_too_large = is_too_large;
+        let Some(new) = new else {
+            entry.problems = problems;
+            let is_new = entry.problems != was_refused;
+            applied.refused.push(entry.refused(domain, is_new));
+            return;
+        };
+        self.path_bytes = self.path_bytes - own_bytes + path_bytes;
+        applied.warnings.extend(problems);
+        let good = Good { resources: Arc::clone(&entry.received), domain: Arc::new(new), path_bytes };
+        match entry.good.replace(good) {
+            Some(_) => applied.changed.push(domain),
+            None => applied.added.push(domain),
+        }
+    }
+
+    /// Refuses resources whose domain an earlier resource defines.
+    fn report_shadowed(&mut self, shadowed: Vec<(String, String, String)>, applied: &mut Applied) {
+        let before = std::mem::take(&mut self.shadowed);
+        for (resource, domain, first) in shadowed {
+            let what = format!("the domain '{domain}' is already defined, in resource {first}");
+            let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with which resources may share a domain";
+            let problem = Problem {
+                severity: Severity::Error,
+                file: format!("resource {resource}"),
+                path: String::new(),
+                line: 0,
+                column: 0,
+                what,
+                remedy: remedy.to_owned(),
+            };
+            let this = (resource.clone(), domain.clone());
+            let is_new = !before.contains(&this);
+            self.shadowed.push(this);
+            applied.refused.push(Refused { resource, domain, problems: vec![problem], keeps_old: false, is_new });
+        }
+    }
+}
+
+impl Entry {
+    fn new(number: u32) -> Self {
+        Self { number, received: Arc::default(), problems: Vec::new(), good: None, is_too_large: false }
+    }
+
+    fn refused(&self, domain: String, is_new: bool) -> Refused {
+        let resource = self.received.first().map(|resource| resource.name.clone()).unwrap_or_default();
+        Refused { resource, domain, problems: self.problems.clone(), keeps_old: self.good.is_some(), is_new }
+    }
+}
+
+/// The resources of each domain, sorted by their names; and those that are left out, with their domain and the resource that defines it.
+#[expect(clippy::type_complexity, reason = "the parts of one result")]
+fn by_domain(mut resources: Vec<Resource>, merge_domains: bool) -> (BTreeMap<String, Vec<Resource>>, Vec<(String, String, String)>) {
+    // Resources of one name are a mistake of the control plane. Their content decides, so that the order of the message does not.
+    resources
+        .sort_by(|one, other| one.name.cmp(&other.name).then_with(|| one.domain.cmp(&other.domain)).then_with(|| by_content(one, other)));
+    let mut groups: BTreeMap<String, Vec<Resource>> = BTreeMap::new();
+    let mut shadowed = Vec::new();
+    for resource in resources {
+        let group = groups.entry(resource.domain.clone()).or_default();
+        match group.first() {
+            // One without a domain is refused for that.
+            Some(first) if !merge_domains && !resource.domain.is_empty() => {
+                shadowed.push((resource.name, resource.domain, first.name.clone()))
+            }
+            _ => group.push(resource),
+        }
+    }
+    (groups, shadowed)
+}
+
+fn by_content(one: &Resource, other: &Resource) -> std::cmp::Ordering {
+    if one == other {
+        return std::cmp::Ordering::Equal;
+    }
+    format!("{:?}", one.descriptors).cmp(&format!("{:?}", other.descriptors))
+}
+
+#[cfg(test)]
+mod tests;
