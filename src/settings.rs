@@ -7,6 +7,7 @@ mod flags;
 mod parse;
 mod redis;
 mod reference;
+mod responses;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -14,12 +15,10 @@ use std::time::Duration;
 
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::files;
-use crate::rls::respond::HeaderNames;
 use crate::store;
 use crate::store::memory;
 use crate::telemetry::Format;
 use crate::{limiter, metrics, plan, rls, server};
-use flags::AnswerFlags;
 
 pub use flags::{Flags, ListenerFlags, ReadFlags};
 
@@ -110,7 +109,7 @@ impl Settings {
         if !(0.0..=1.0).contains(&answers.near_limit_ratio) {
             return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
         }
-        let headers = if answers.limit_response_headers_enabled { Some(headers(&answers)?) } else { None };
+        let respond = flags.responses.options(answers.shadow_mode, &mut warnings)?;
         Ok(Self {
             grpc: flags.listeners.grpc()?,
             http: flags.listeners.http()?,
@@ -128,12 +127,7 @@ impl Settings {
                     on_store_failure: flags.outage.on_store_failure,
                     quota_mode: answers.quota_mode,
                 },
-                respond: rls::respond::Options {
-                    shadow_mode: answers.shadow_mode,
-                    headers,
-                    retry_after: answers.retry_after_header_enabled,
-                    dynamic_metadata: answers.response_dynamic_metadata,
-                },
+                respond,
                 logged: flags.log_decisions,
             },
             server: server::Options {
@@ -203,21 +197,6 @@ fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, Setting
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
         other => Err(SettingError(format!("BACKEND_TYPE={other}: Weir keeps counters in `redis` or in `memory`"))),
     }
-}
-
-/// Envoy drops a response with an invalid header name.
-fn headers(answers: &AnswerFlags) -> Result<HeaderNames, SettingError> {
-    let checked = |variable: &str, name: &String| match http::HeaderName::from_bytes(name.as_bytes()) {
-        Ok(_) => Ok(name.clone()),
-        Err(_) => Err(SettingError(format!(
-            "{variable}: {name:?} is not a valid header name; write letters, digits and `-`, as in RateLimit-Limit"
-        ))),
-    };
-    Ok(HeaderNames {
-        limit: checked("LIMIT_LIMIT_HEADER", &answers.limit_limit_header)?,
-        remaining: checked("LIMIT_REMAINING_HEADER", &answers.limit_remaining_header)?,
-        reset: checked("LIMIT_RESET_HEADER", &answers.limit_reset_header)?,
-    })
 }
 
 fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, SettingError> {

@@ -7,6 +7,11 @@
 
 mod encode;
 mod extras;
+mod fields;
+mod metadata;
+mod policies;
+mod problem;
+mod structured;
 
 use std::num::NonZeroU32;
 
@@ -20,18 +25,50 @@ use crate::proto::rate_limit_response::Code;
 use crate::time::{Rate, Span};
 use crate::verdict::{Decision, Decisions, StoreError};
 use encode::{Extras, encode};
+use extras::extras;
 
 /// What responses carry besides the statuses. The names are those of the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `SHADOW_MODE`: the overall code is always OK. The statuses stay as they are.
     pub shadow_mode: bool,
-    /// `LIMIT_RESPONSE_HEADERS_ENABLED`: three headers about the limit that has the least left.
-    pub headers: Option<HeaderNames>,
+    /// `RATELIMIT_HEADERS` and `LIMIT_RESPONSE_HEADERS_ENABLED`: the headers about limits.
+    pub ratelimit_headers: RateLimitHeaders,
     /// `RETRY_AFTER_HEADER_ENABLED`: a refused request gets a `retry-after` header.
     pub retry_after: bool,
-    /// `RESPONSE_DYNAMIC_METADATA`: the request, and the `metadata` of the limits that were not exceeded.
+    /// `PROBLEM_DETAILS_ENABLED`: a refused request gets a body that says which limits refused it.
+    pub problem_details: bool,
+    /// `REFUSED_BY_HEADER`: the name of the header in which a refused request gets the names of the limits that refused it.
+    pub refused_by: Option<String>,
+    /// `LIMIT_PATHS_AS_NAMES_ENABLED`: the status of a limit without a name has its path in the place of the name.
+    pub paths_as_names: bool,
+    /// `RESPONSE_DYNAMIC_METADATA`: the request, the `metadata` of the limits that were not exceeded, and the limits that refuse.
     pub dynamic_metadata: bool,
+}
+
+impl Options {
+    /// Whether any response has more than its statuses.
+    fn has_extras(&self) -> bool {
+        !matches!(self.ratelimit_headers, RateLimitHeaders::Off)
+            || self.retry_after
+            || self.problem_details
+            || self.refused_by.is_some()
+            || self.dynamic_metadata
+    }
+}
+
+/// The form of the headers about limits.
+#[derive(Clone, Debug, Default)]
+pub enum RateLimitHeaders {
+    /// None.
+    #[default]
+    Off,
+    /// Three headers about one limit, as envoyproxy/ratelimit has them.
+    Legacy(HeaderNames),
+    /// Three headers about one limit, with a list of all; draft-ietf-httpapi-ratelimit-headers-03, as Envoy has them.
+    Draft03(HeaderNames),
+    /// `RateLimit-Policy` and `RateLimit`; draft-ietf-httpapi-ratelimit-headers-11.
+    Draft11,
 }
 
 /// The names of the three headers.
@@ -104,20 +141,13 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
     if let Some(error) = decisions.iter().find_map(Decision::failure) {
         return Err(error);
     }
-    let statuses: Statuses<'_> = plan.slots.iter().map(|slot| status(slot, plan, decisions)).collect();
+    let paths = if options.paths_as_names { paths(ask, plan) } else { Vec::new() };
+    let path = |index: usize| paths.get(index).map_or("", String::as_str);
+    let statuses: Statuses<'_> = plan.slots.iter().enumerate().map(|(index, slot)| status(slot, plan, decisions, path(index))).collect();
     let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows));
     let shadowed = refused && options.shadow_mode;
     let code = if refused && !shadowed { Code::OverLimit } else { Code::Ok };
-    let mut extras = Extras::default();
-    if let Some(names) = &options.headers {
-        extras.headers = extras::headers(plan, &statuses, names);
-    }
-    if options.retry_after && code == Code::OverLimit {
-        extras.headers.extend(extras::retry_after(plan, decisions));
-    }
-    if options.dynamic_metadata {
-        extras.dynamic_metadata = Some(extras::dynamic_metadata(ask, plan, &statuses));
-    }
+    let extras = if options.has_extras() { extras(ask, plan, (decisions, &statuses), code, options) } else { Extras::default() };
     Ok(Reply { answer: encode(code, &statuses, &extras), shadowed })
 }
 
@@ -134,8 +164,15 @@ fn share_of(shown: Rate, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
     Rate { requests_per_unit: share, ..shown }
 }
 
-/// The status of one descriptor. Where a failure policy allowed the check, the limit and the reset time are left out.
-fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> {
+/// The paths of all limits as names. Envoy puts names between quotes and does not escape them.
+fn paths(ask: &Ask<'_>, plan: &Plan) -> Vec<String> {
+    let path = |(slot, (_, entries))| policies::name(slot, plan, entries).text().replace('\\', "%5C").replace('"', "%22");
+    plan.slots.iter().zip(ask.descriptors()).map(path).collect()
+}
+
+/// The status of one descriptor, with `path` as the name of a limit that has none. Where a failure policy allowed the check, the limit and the reset
+/// time are left out.
+fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str) -> Status<'a> {
     let ok = Status { refused: false, limit: None, remaining: 0, reset_secs: None };
     match slot {
         Slot::Free => ok,
@@ -149,7 +186,7 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> 
             let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
             Status {
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
-                limit: is_known(decision).then(|| (shown, name.unwrap_or_default())),
+                limit: is_known(decision).then(|| (shown, name.unwrap_or(path))),
                 remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
                 reset_secs: decision.until_reset().map(Span::secs_rounded_up),
             }
@@ -157,5 +194,7 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions) -> Status<'a> 
     }
 }
 
+#[cfg(test)]
+mod content_tests;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use clap::{ArgAction, Args, value_parser};
 
 use super::parse;
 use super::redis::RedisFlags;
+use super::responses::ResponseFlags;
 use crate::limiter::failure_policies;
 use crate::live::files;
 use crate::rls::DecisionFilter;
@@ -87,6 +88,8 @@ pub struct Flags {
     pub(super) files: FileFlags,
     #[command(flatten)]
     pub(super) answers: AnswerFlags,
+    #[command(flatten)]
+    pub(super) responses: ResponseFlags,
 }
 
 /// The listeners of `weir serve`, and where `weir health` finds them.
@@ -223,7 +226,7 @@ impl FileFlags {
     }
 }
 
-/// The content of responses, and the age of connections.
+/// What requests are decided to, what metrics show, and the age of connections.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Responses and connections")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
@@ -247,27 +250,6 @@ pub(super) struct AnswerFlags {
     #[arg(long, env = "METRICS_OMIT_UNUSED_LIMITS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) metrics_omit_unused_limits: bool,
-    /// Add headers with limit, remaining hits and reset of the nearest limit to responses
-    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub(super) limit_response_headers_enabled: bool,
-    /// Name of the header for the limit
-    #[arg(long, env = "LIMIT_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "HEADER")]
-    pub(super) limit_limit_header: String,
-    /// Name of the header for the remaining hits
-    #[arg(long, env = "LIMIT_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "HEADER")]
-    pub(super) limit_remaining_header: String,
-    /// Name of the header for the seconds until the limit resets
-    #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "HEADER")]
-    pub(super) limit_reset_header: String,
-    /// Add the header retry-after, in seconds, to refused requests
-    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub(super) retry_after_header_enabled: bool,
-    /// Return the request's descriptors and the metadata of its limits as dynamic metadata
-    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub(super) response_dynamic_metadata: bool,
     /// Age at which Weir asks a gRPC connection to close; 0 means never, at most 87600h
     ///
     /// The age is varied by a tenth, so that connections do not all end together. Clients then connect to replicas that are new.

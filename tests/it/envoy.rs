@@ -2,6 +2,8 @@
 //!
 //! Limits are per year, so that no window ends while a test runs; only the first example of the README uses limits per minute, from `config/`.
 
+mod responses;
+
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 

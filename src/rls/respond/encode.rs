@@ -17,6 +17,8 @@ use crate::time::Rate;
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     pub(super) headers: Vec<HeaderValue>,
+    /// The body of a refusal; empty: Envoy's own.
+    pub(super) raw_body: Vec<u8>,
     pub(super) dynamic_metadata: Option<Struct>,
 }
 
@@ -33,6 +35,7 @@ pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) ->
     let length = 2
         + statuses.iter().map(|status| field_bytes(status_bytes(status))).sum::<usize>()
         + extras.headers.iter().map(|header| field_bytes(header.encoded_len())).sum::<usize>()
+        + if extras.raw_body.is_empty() { 0 } else { field_bytes(extras.raw_body.len()) }
         + extras.dynamic_metadata.iter().map(|metadata| field_bytes(metadata.encoded_len())).sum::<usize>();
     let mut out = Vec::with_capacity(PREFIX_BYTES + length);
     out.push(0);
@@ -44,6 +47,11 @@ pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) ->
     }
     for header in &extras.headers {
         put_message(&mut out, tag(3, BYTES), header);
+    }
+    if !extras.raw_body.is_empty() {
+        out.push(tag(5, BYTES));
+        put_varint(&mut out, extras.raw_body.len() as u64);
+        out.extend_from_slice(&extras.raw_body);
     }
     if let Some(metadata) = &extras.dynamic_metadata {
         put_message(&mut out, tag(6, BYTES), metadata);

@@ -1,40 +1,61 @@
-//! The optional parts of a response: headers about one limit, `retry-after`, and dynamic metadata.
+//! The optional parts of a response: headers about limits, `retry-after`, the body of a refusal, and dynamic metadata.
 
-use std::collections::BTreeMap;
-
-use prost_types::value::Kind;
-use prost_types::{ListValue, Struct, Value};
-
-use super::{HeaderNames, Status};
-use crate::ask::{Ask, Descriptor, Entry};
+use super::encode::Extras;
+use super::policies::{names, violated};
+use super::problem::{self, Problem};
+use super::{Options, RateLimitHeaders, Status, fields, metadata};
+use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::HeaderValue;
-use crate::rules::limit::Metadata;
-use crate::verdict::{Decisions, Wait};
+use crate::proto::rate_limit_response::Code;
+use crate::verdict::{Decision, Decisions, Wait};
 
-/// Three headers about one descriptor: the last one that is over its limit, or else the one with the least remaining hits, the first on a tie.
-/// Empty if no descriptor has a limit whose count is known. Source: envoyproxy/ratelimit.
-pub(super) fn headers(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames) -> Vec<HeaderValue> {
-    let refuses = |slot: &Slot| match slot {
-        Slot::Checked { check, .. } => !plan.checks[*check].modes.quota,
-        Slot::Free | Slot::Unlimited(_) => false,
+/// The parts that `options` ask for.
+pub(super) fn extras(
+    ask: &Ask<'_>,
+    plan: &Plan,
+    (decisions, statuses): (&Decisions, &[Status<'_>]),
+    overall: Code,
+    options: &Options,
+) -> Extras {
+    let refused = overall == Code::OverLimit;
+    let names_limits = refused && (options.problem_details || options.refused_by.is_some());
+    let mut extras = Extras {
+        headers: match &options.ratelimit_headers {
+            RateLimitHeaders::Off => Vec::new(),
+            RateLimitHeaders::Legacy(names) => fields::legacy(plan, statuses, names),
+            RateLimitHeaders::Draft03(names) => fields::draft_03(statuses, names),
+            RateLimitHeaders::Draft11 => fields::draft_11(ask, plan, statuses),
+        },
+        ..Extras::default()
     };
-    let limited = || statuses.iter().filter(|status| status.limit.is_some() && status.reset_secs.is_some());
-    let last_refusal = plan.slots.iter().zip(statuses).rev().find(|(slot, status)| status.refused && refuses(slot));
-    let Some(status) = last_refusal.map(|(_, status)| status).or_else(|| limited().min_by_key(|status| status.remaining)) else {
-        return Vec::new();
-    };
-    let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() };
-    vec![
-        header(&names.limit, status.limit.map_or(0, |(rate, _)| rate.requests_per_unit).to_string()),
-        header(&names.remaining, status.remaining.to_string()),
-        header(&names.reset, status.reset_secs.unwrap_or(0).to_string()),
-    ]
+    if refused && options.retry_after {
+        extras.headers.extend(retry_after(plan, decisions));
+    }
+    let violated = if names_limits || options.dynamic_metadata { violated(plan, statuses, decisions) } else { Vec::new() };
+    if names_limits {
+        let names = names(ask, plan, &violated);
+        if let Some(key) = &options.refused_by {
+            extras.headers.extend(fields::refused_by(key, &names));
+        }
+        if options.problem_details {
+            extras.headers.push(HeaderValue {
+                key: "content-type".to_owned(),
+                value: problem::CONTENT_TYPE.to_owned(),
+                raw_value: Vec::new(),
+            });
+            extras.raw_body = problem::body(problem(plan, decisions, &violated), &names);
+        }
+    }
+    if options.dynamic_metadata {
+        extras.dynamic_metadata = Some(metadata::dynamic_metadata(ask, plan, statuses, &violated));
+    }
+    extras
 }
 
 /// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. `None` if the request can never pass: for a
 /// limit that it can never meet, or because it can meet none of its quotas. Source: RFC 9110, section 10.2.3.
-pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
+fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
     let mut longest = None;
     for (check, decision) in plan.checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow) {
         match decision.retry_after() {
@@ -47,74 +68,11 @@ pub(super) fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderVa
     Some(HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() })
 }
 
-/// The request, and the merged `metadata` of the limits that were not exceeded. Source: envoyproxy/ratelimit.
-pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> Struct {
-    let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
-    let descriptors = ask.descriptors().map(|(descriptor, entries)| describe(descriptor, entries)).collect();
-    fields.insert("descriptors".to_owned(), list(descriptors));
-    if ask.hits_addend != 0 {
-        fields.insert("hitsAddend".to_owned(), number(f64::from(ask.hits_addend)));
-    }
-    let mut merged = Metadata::new();
-    for (slot, _) in plan.slots.iter().zip(statuses).filter(|(_, status)| !status.refused) {
-        let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id)) = slot else { continue };
-        if let Some(metadata) = &plan.rules.limit(*id).metadata {
-            merge(&mut merged, metadata);
-        }
-    }
-    if !merged.is_empty() {
-        fields.insert("metadata".to_owned(), from_json(&serde_json::Value::Object(merged)));
-    }
-    Struct { fields }
-}
-
-fn describe(descriptor: &Descriptor, entries: &[Entry<'_>]) -> Value {
-    let entries = entries.iter().map(|entry| text(&[entry.key, b"=", entry.value].concat())).collect();
-    let mut fields = BTreeMap::from([("entries".to_owned(), list(entries))]);
-    if let Some(rate) = &descriptor.limit {
-        let limit = format!("requests_per_unit:{} unit:{}", rate.requests_per_unit, rate.unit.name().to_ascii_uppercase());
-        fields.insert("limit".to_owned(), text(limit.as_bytes()));
-    }
-    if let Some(hits) = descriptor.hits_addend {
-        fields.insert("hitsAddend".to_owned(), number(hits as f64));
-    }
-    Value { kind: Some(Kind::StructValue(Struct { fields })) }
-}
-
-/// Merges objects recursively. Of two other values of one name the first one stays.
-fn merge(into: &mut Metadata, from: &Metadata) {
-    for (name, value) in from {
-        match (into.get_mut(name), value) {
-            (None, value) => drop(into.insert(name.clone(), value.clone())),
-            (Some(serde_json::Value::Object(inner)), serde_json::Value::Object(more)) => merge(inner, more),
-            (Some(_), _) => {}
-        }
-    }
-}
-
-fn from_json(value: &serde_json::Value) -> Value {
-    let kind = match value {
-        serde_json::Value::Null => Kind::NullValue(0),
-        serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
-        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        serde_json::Value::String(text) => Kind::StringValue(text.clone()),
-        serde_json::Value::Array(values) => return list(values.iter().map(from_json).collect()),
-        serde_json::Value::Object(map) => {
-            Kind::StructValue(Struct { fields: map.iter().map(|(name, value)| (name.clone(), from_json(value))).collect() })
-        }
+/// A quota is exceeded as soon as a store has counted one of the limits that refuse.
+fn problem(plan: &Plan, decisions: &Decisions, violated: &[usize]) -> Problem {
+    let is_counted = |&index: &usize| match &plan.slots[index] {
+        Slot::Checked { check, .. } => !matches!(decisions[check.0], Decision::PolicyRefuses(_)),
+        Slot::Free | Slot::Unlimited(_) => false,
     };
-    Value { kind: Some(kind) }
-}
-
-/// A `Struct` holds UTF-8 only: invalid bytes become U+FFFD.
-fn text(bytes: &[u8]) -> Value {
-    Value { kind: Some(Kind::StringValue(String::from_utf8_lossy(bytes).into_owned())) }
-}
-
-fn number(number: f64) -> Value {
-    Value { kind: Some(Kind::NumberValue(number)) }
-}
-
-fn list(values: Vec<Value>) -> Value {
-    Value { kind: Some(Kind::ListValue(ListValue { values })) }
+    if violated.iter().any(is_counted) { Problem::QuotaExceeded } else { Problem::ReducedCapacity }
 }

@@ -18,7 +18,8 @@ use crate::verdict::{Verdict, Wait};
 
 /// The response as a prost message.
 fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> RateLimitResponse {
-    let plain = |slot: &Slot| {
+    let paths = if options.paths_as_names { paths(ask, plan) } else { vec![String::new(); plan.slots.len()] };
+    let plain = |slot: &Slot, path: &str| {
         let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
         match slot {
             Slot::Free => ok,
@@ -31,7 +32,7 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
                 DescriptorStatus {
                     code: if refused { Code::OverLimit } else { Code::Ok }.into(),
                     current_limit: (!matches!(decision, Decision::PolicyAllows(_))).then(|| RateLimit {
-                        name: name.unwrap_or_default().to_owned(),
+                        name: name.unwrap_or(path).to_owned(),
                         requests_per_unit: rate.requests_per_unit,
                         unit: rate.unit.number(),
                         unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
@@ -43,17 +44,16 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
             }
         }
     };
-    let statuses: Statuses<'_> = plan.slots.iter().map(|slot| status(slot, plan, decisions)).collect();
+    let statuses: Statuses<'_> = plan.slots.iter().zip(&paths).map(|(slot, path)| status(slot, plan, decisions, path)).collect();
     let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows)) && !options.shadow_mode;
-    let mut response_headers_to_add = options.headers.as_ref().map_or_else(Vec::new, |names| extras::headers(plan, &statuses, names));
-    if refused && options.retry_after {
-        response_headers_to_add.extend(extras::retry_after(plan, decisions));
-    }
+    let overall = if refused { Code::OverLimit } else { Code::Ok };
+    let Extras { headers, raw_body, dynamic_metadata } = extras(ask, plan, (decisions, &statuses), overall, options);
     RateLimitResponse {
-        overall_code: if refused { Code::OverLimit } else { Code::Ok }.into(),
-        statuses: plan.slots.iter().map(plain).collect(),
-        response_headers_to_add,
-        dynamic_metadata: options.dynamic_metadata.then(|| extras::dynamic_metadata(ask, plan, &statuses)),
+        overall_code: overall.into(),
+        statuses: plan.slots.iter().zip(&paths).map(|(slot, path)| plain(slot, path)).collect(),
+        response_headers_to_add: headers,
+        raw_body,
+        dynamic_metadata,
         ..Default::default()
     }
 }
@@ -106,8 +106,16 @@ fn any_decision() -> impl Strategy<Value = Decision> {
 
 fn any_options() -> impl Strategy<Value = Options> {
     let names = || HeaderNames { limit: "x-limit".to_owned(), remaining: "x-remaining".to_owned(), reset: "x-reset".to_owned() };
-    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(shadow_mode, headers, retry_after, dynamic_metadata)| {
-        Options { shadow_mode, headers: headers.then(names), retry_after, dynamic_metadata }
+    let headers = prop_oneof![
+        Just(RateLimitHeaders::Off),
+        Just(RateLimitHeaders::Legacy(names())),
+        Just(RateLimitHeaders::Draft03(names())),
+        Just(RateLimitHeaders::Draft11),
+    ];
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (headers, flags).prop_map(|(ratelimit_headers, (shadow_mode, retry_after, problem_details, refused_by, paths_as_names, metadata))| {
+        let refused_by = refused_by.then(|| "x-refused-by".to_owned());
+        Options { shadow_mode, ratelimit_headers, retry_after, problem_details, refused_by, paths_as_names, dynamic_metadata: metadata }
     })
 }
 
