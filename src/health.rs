@@ -3,17 +3,51 @@
 //! One status for `grpc.health.v1` and for `/healthcheck`. `app` derives it from the rules, the store and the shutdown, and reports it here; this
 //! file asks none of them.
 
+use std::fmt;
+
 use tokio::sync::watch;
 
 /// Whether the process wants traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Something that requests need is missing.
-    NotReady,
+    NotReady(Missing),
     /// The process wants traffic.
     Ready,
     /// The process is shutting down. No other status follows.
     Draining,
+}
+
+/// What requests need and the process does not have. Nothing: the process is starting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// A domain in the rules.
+    pub domain: bool,
+    /// A Redis server for all limits, or for all except those per second.
+    pub redis: bool,
+    /// A Redis server for limits per second, if they have a Redis of their own.
+    pub redis_per_second: bool,
+}
+
+impl Missing {
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for Missing {
+    /// One reason per line, each with the setting that makes it one.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reasons = [
+            (self.is_empty(), "the process is starting"),
+            (self.domain, "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)"),
+            (self.redis, "no Redis server can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)"),
+            (self.redis_per_second, "no Redis server of limits per second can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)"),
+        ];
+        reasons.iter().filter(|(applies, _)| *applies).try_for_each(|(_, reason)| writeln!(out, "{reason}"))
+    }
 }
 
 /// The health of the process; clones share one status.
@@ -23,7 +57,7 @@ pub struct Health(watch::Sender<Status>);
 impl Default for Health {
     /// [`Status::NotReady`].
     fn default() -> Self {
-        Self(watch::Sender::new(Status::NotReady))
+        Self(watch::Sender::new(Status::NotReady(Missing::default())))
     }
 }
 
@@ -43,6 +77,16 @@ impl Health {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         *self.0.borrow() == Status::Ready
+    }
+
+    /// Why the process is not ready, for people: one reason per line. `None` if it is.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match &*self.0.borrow() {
+            Status::Ready => None,
+            Status::NotReady(missing) => Some(missing.to_string()),
+            Status::Draining => Some("the process is shutting down\n".to_owned()),
+        }
     }
 
     /// Follows the status; a report of the same status again is no change.
@@ -75,7 +119,24 @@ mod tests {
         assert_eq!(*changes.borrow_and_update(), Status::Ready);
         health.report(Status::Ready);
         assert!(!changes.has_changed().unwrap(), "the same status again");
-        health.report(Status::NotReady);
-        assert_eq!(*changes.borrow_and_update(), Status::NotReady);
+        let not_ready = Status::NotReady(Missing { domain: true, ..Missing::default() });
+        health.report(not_ready);
+        assert_eq!(*changes.borrow_and_update(), not_ready);
+    }
+
+    #[test]
+    fn every_reason_is_a_line() {
+        let health = Health::default();
+        assert_eq!(health.problem().as_deref(), Some("the process is starting\n"));
+        health.report(Status::NotReady(Missing { domain: true, redis: true, redis_per_second: true }));
+        let problem = health.problem().expect("three reasons");
+        assert_eq!(
+            problem.lines().map(|line| line.split_whitespace().nth(1)).collect::<Vec<_>>(),
+            [Some("domain"), Some("Redis"), Some("Redis")]
+        );
+        health.report(Status::Ready);
+        assert_eq!(health.problem(), None);
+        health.report(Status::Draining);
+        assert_eq!(health.problem().as_deref(), Some("the process is shutting down\n"));
     }
 }

@@ -75,7 +75,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const INDEX: &str = "\
 Weir, a rate-limit service for Envoy
 
-/healthcheck   200 if healthy, 500 if not
+/healthcheck   200 if healthy, 500 with the reasons if not
 /metrics       metrics for Prometheus
 /json          POST a RateLimitRequest as JSON: 200 for OK, 429 for OVER_LIMIT
 ";
@@ -127,7 +127,10 @@ impl Pages {
     }
 
     fn healthcheck(&self) -> Response<Full<Bytes>> {
-        if self.health.is_ready() { text(StatusCode::OK, "OK") } else { text(StatusCode::INTERNAL_SERVER_ERROR, "") }
+        match self.health.problem() {
+            None => text(StatusCode::OK, "OK"),
+            Some(reasons) => text(StatusCode::INTERNAL_SERVER_ERROR, reasons),
+        }
     }
 
     async fn metrics(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -137,8 +140,10 @@ impl Pages {
         let Some(encoding) = preferred(request.headers()) else {
             return failed(StatusCode::NOT_ACCEPTABLE, "metrics are sent as they are or in gzip, and Accept-Encoding refuses both");
         };
-        let mut response = match self.scrapes.body(encoding).await {
-            Ok(metrics) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics),
+        // The answer to HEAD shows the length only if it is known (RFC 9110, 8.6), so that no text is made for it.
+        let body = if request.method() == Method::HEAD { Ok(Bytes::new()) } else { self.scrapes.body(encoding).await };
+        let mut response = match body {
+            Ok(body) => answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body),
             Err(error) => return failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be shown: {error}")),
         };
         response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::redis::Deployments;
-use crate::health::{Health, Status};
+use super::redis::{DeploymentName, Deployments};
+use crate::health::{Health, Missing, Status};
 use crate::live::Live;
 
 /// How often the conditions are checked. They are atomic reads, and a probe of a load balancer is no quicker.
@@ -38,8 +38,13 @@ impl Conditions {
     /// Whether the process is ready: all conditions hold now.
     pub(super) fn status(&self) -> Status {
         let has_a_domain = || self.live.load().is_some_and(|snapshot| snapshot.rules.domains().next().is_some());
-        let all_hold = (!self.needs_a_domain || has_a_domain()) && self.deployments.iter().all(|(_, deployment)| deployment.is_usable());
-        if all_hold { Status::Ready } else { Status::NotReady }
+        let is_missing = |sought| self.deployments.iter().any(|(name, deployment)| *name == sought && !deployment.is_usable());
+        let missing = Missing {
+            domain: self.needs_a_domain && !has_a_domain(),
+            redis: is_missing(DeploymentName::Main),
+            redis_per_second: is_missing(DeploymentName::PerSecond),
+        };
+        if missing.is_empty() { Status::Ready } else { Status::NotReady(missing) }
     }
 }
 
@@ -59,9 +64,8 @@ mod tests {
         let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
         let conditions = |needs_a_domain| Conditions { live: Arc::clone(&live), needs_a_domain, deployments: Vec::new() };
         assert_eq!(conditions(false).status(), Status::Ready);
-        for (rules, status) in
-            [(None, Status::NotReady), (Some(Rules::default()), Status::NotReady), (Some(rules("domain: d")), Status::Ready)]
-        {
+        let not_ready = Status::NotReady(Missing { domain: true, ..Missing::default() });
+        for (rules, status) in [(None, not_ready), (Some(Rules::default()), not_ready), (Some(rules("domain: d")), Status::Ready)] {
             rules.map(|rules| live.replace(rules));
             assert_eq!(conditions(true).status(), status);
         }

@@ -16,7 +16,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use super::print;
 use crate::settings::ListenerFlags;
 
-/// The bytes of an answer that are read at most: its first line says all.
+/// The bytes of an answer that are read at most: its first line and the reasons fit.
 const LONGEST_ANSWER: u64 = 1_024;
 
 #[derive(Args, Debug)]
@@ -40,12 +40,27 @@ pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
         let ask = async { if health.grpc { ask_grpc(address).await } else { ask_http(address).await } };
         tokio::time::timeout(Duration::from_millis(health.timeout_ms), ask).await
     });
-    let is_healthy = answer.with_context(|| format!("no answer from {address} within {} ms", health.timeout_ms))??;
-    print::out(if is_healthy { "healthy\n" } else { "unhealthy\n" })?;
-    Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    match answer.with_context(|| format!("no answer from {address} within {} ms", health.timeout_ms))?? {
+        Answer::Healthy => {
+            print::out("healthy\n")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Answer::Unhealthy(reasons) => {
+            let lines: String = reasons.lines().map(|reason| format!("unhealthy: {reason}\n")).collect();
+            print::out(if lines.is_empty() { "unhealthy\n" } else { &lines })?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }
 
-async fn ask_http(address: SocketAddr) -> anyhow::Result<bool> {
+/// What the service says of its health.
+enum Answer {
+    Healthy,
+    /// With the reasons, one per line, if the answer has them.
+    Unhealthy(String),
+}
+
+async fn ask_http(address: SocketAddr) -> anyhow::Result<Answer> {
     let no_service = || format!("no service at {address}; is `weir serve` running?");
     let mut stream = TcpStream::connect(address).await.with_context(no_service)?;
     let request = format!("GET /healthcheck HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
@@ -56,20 +71,22 @@ async fn ask_http(address: SocketAddr) -> anyhow::Result<bool> {
         Err(error) if answer.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => return Err(error).with_context(no_service),
         _ => {}
     }
-    let status = answer.split(|&byte| byte == b'\r').next().and_then(|line| line.strip_prefix(b"HTTP/1.1 ")).and_then(|line| line.get(..3));
-    match status {
-        Some(b"200") => Ok(true),
-        Some(b"500") => Ok(false),
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, reasons) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    match head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)) {
+        Some("200") => Ok(Answer::Healthy),
+        Some("500") => Ok(Answer::Unhealthy(reasons.chars().filter(|&c| c == '\n' || !c.is_control()).collect())),
         _ => anyhow::bail!(
             "what listens at {address} is not the HTTP listener of Weir; use the port of PORT, which is 8080 unless it is set"
         ),
     }
 }
 
-async fn ask_grpc(address: SocketAddr) -> anyhow::Result<bool> {
+async fn ask_grpc(address: SocketAddr) -> anyhow::Result<Answer> {
     let endpoint = Endpoint::try_from(format!("http://{address}"))?;
     let channel = endpoint.connect().await.with_context(|| format!("no service at {address}; is `weir serve` running?"))?;
     let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
     let answer = answer.map_err(|status| super::hit::request_error(&address.to_string(), &status))?;
-    Ok(answer.into_inner().status() == ServingStatus::Serving)
+    let is_healthy = answer.into_inner().status() == ServingStatus::Serving;
+    Ok(if is_healthy { Answer::Healthy } else { Answer::Unhealthy(String::new()) })
 }

@@ -12,7 +12,7 @@ use crate::telemetry;
 /// Problems in a line of JSON; `weir check` shows them all.
 const MAX_PROBLEMS: usize = 50;
 
-/// Who reads the output.
+/// The readers that the output is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     /// For people.

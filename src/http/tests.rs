@@ -77,6 +77,10 @@ async fn pages_are_found_by_their_paths() {
     let steady = |text: &str| text.lines().filter(|line| !line.starts_with("process_")).collect::<Vec<_>>().join("\n");
     assert_eq!((status, steady(&body)), (200, steady(&metrics.encode())));
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    // No text is made for HEAD: it shows no length, and counts no scrape.
+    let (status, head, body) = ask(address, "HEAD", "/metrics", "").await;
+    assert_eq!((status, body.as_str(), head.contains("content-length")), (200, "", false), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4") && head.contains("vary: accept-encoding"), "{head}");
     let (status, head, _) = ask(address, "POST", "/metrics", "").await;
     assert!(status == 405 && head.contains("allow: get, head"), "{head}");
     let (status, _, body) = ask(address, "GET", "/", "").await;
@@ -84,7 +88,7 @@ async fn pages_are_found_by_their_paths() {
     assert_eq!(ask(address, "GET", "/healthcheck/", "").await.0, 404);
     health.report(HealthStatus::Draining);
     let (status, _, body) = ask(address, "GET", "/healthcheck", "").await;
-    assert_eq!((status, body.as_str()), (500, ""));
+    assert_eq!((status, body.as_str()), (500, "the process is shutting down\n"));
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ fn unread(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Two texts at most are in memory, whatever the number of readers; and who reads gets a whole and recent one.
+/// At most two texts are in memory, whatever the number of readers. A reader that reads gets a whole and recent one.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_that_do_not_read_share_the_text() {
     let weir = Weir::start(&[("limits.yaml", &many_limits(5_000))], &[]);
