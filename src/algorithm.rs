@@ -258,6 +258,8 @@ pub struct Options {
     pub max_delay: Option<Span>,
     /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
     pub count_denied: Option<bool>,
+    /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option of a file.
+    pub calendar_months: bool,
 }
 
 /// All options with their names in a file.

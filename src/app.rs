@@ -92,7 +92,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
         tracing::warn!("{warning}");
     }
     if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
-        tracing::warn!("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug");
+        tracing::warn!("{}", settings.given.name("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug"));
     }
     let control = Core(settings.workers);
     let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);

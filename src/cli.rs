@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand. Without a subcommand, `weir` serves.
 
+mod arguments;
 mod check;
 mod completions;
 mod health;
@@ -11,10 +12,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::rules::compile::Problem;
-use crate::settings::{self, SettingError};
+use crate::settings::{self, Given, SettingError};
 use crate::telemetry;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use arguments::Parsed;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// A rate-limit service for Envoy
 #[derive(Debug, Parser)]
@@ -45,22 +47,25 @@ const USAGE_ERROR: u8 = 2;
 /// Runs the command in `arguments`, whose first one is the name of the program.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments = with_default_command(arguments);
+    let mut command = settings::without_empty_variables(Cli::command());
+    let arguments = arguments::with_default_command(&command, arguments);
     // Only the service writes a log.
     let serves = arguments.get(1).is_some_and(|command| command == "serve");
     let format = if serves { settings::log_format_of(&arguments) } else { telemetry::Format::Text };
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
-        Err(error) => return exit_code(help_or_error(&error, format), format),
+    let parsed = arguments::parse(&mut command, arguments.clone());
+    let (cli, Parsed { matches, ignored }) = match parsed.and_then(|parsed| Ok((Cli::from_arg_matches(&parsed.matches)?, parsed))) {
+        Ok(parsed) => parsed,
+        Err(error) => return exit_code(help_or_error(&error, &command, &arguments, format), &Given::default(), format),
     };
+    let given = Given::new(&command, &matches);
     let result = match cli.command {
-        Command::Serve(flags) => serve::run(*flags),
+        Command::Serve(flags) => serve::run(*flags, &given, &ignored),
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
         Command::Health(health) => health::run(&health),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
     };
-    exit_code(result, format)
+    exit_code(result, &given, format)
 }
 
 /// Arguments that clap cannot refuse.
@@ -75,27 +80,21 @@ struct UnusableLimits(Vec<Problem>);
 
 /// The exit code of a command; an error is printed as one line, and problems of files as one each, in the format of compilers. A setting that
 /// cannot be used is an invalid argument too.
-fn exit_code(result: anyhow::Result<ExitCode>, format: telemetry::Format) -> ExitCode {
+fn exit_code(result: anyhow::Result<ExitCode>, given: &Given, format: telemetry::Format) -> ExitCode {
     result.unwrap_or_else(|error| {
         let problems = error.downcast_ref::<UnusableLimits>().map_or(&[][..], |unusable| &unusable.0);
-        print::failure(format, &format!("{error:#}"), problems);
+        print::failure(format, &given.name(&format!("{error:#}")), problems);
         if error.is::<UsageError>() || error.is::<SettingError>() { ExitCode::from(USAGE_ERROR) } else { ExitCode::FAILURE }
     })
 }
 
-fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments: Vec<_> = arguments.into_iter().collect();
-    let help = ["-h", "--help", "-V", "--version"];
-    let serves = arguments.get(1).is_none_or(|first| first.to_str().is_some_and(|first| first.starts_with('-') && !help.contains(&first)));
-    if serves {
-        let after_name = arguments.len().min(1);
-        arguments.insert(after_name, "serve".into());
-    }
-    arguments
-}
-
 /// Prints help as it is, and an error of the arguments as one line.
-fn help_or_error(error: &clap::Error, format: telemetry::Format) -> anyhow::Result<ExitCode> {
+fn help_or_error(
+    error: &clap::Error,
+    command: &clap::Command,
+    arguments: &[OsString],
+    format: telemetry::Format,
+) -> anyhow::Result<ExitCode> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let help = error.render();
         if print::has_colours() {
@@ -105,35 +104,13 @@ fn help_or_error(error: &clap::Error, format: telemetry::Format) -> anyhow::Resu
         }
         return Ok(ExitCode::SUCCESS);
     }
-    // clap prints the error (missing arguments on lines of their own), an empty line, and the usage.
-    let text = error.to_string();
-    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let message = lines.join(" ");
-    let message = message.trim_start_matches("error: ");
-    let remedy = match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
-        Some(ContextValue::String(nearest)) => format!("; did you mean `{nearest}`?"),
-        Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => format!("; did you mean `{}`?", nearest.join("` or `")),
-        _ => "; see `weir --help` and `weir COMMAND --help`".to_owned(),
-    };
-    print::failure(format, &format!("{message}{remedy}"), &[]);
+    print::failure(format, &arguments::message(error, command, arguments), &[]);
     Ok(ExitCode::from(USAGE_ERROR))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn command(arguments: &[&str]) -> Vec<OsString> {
-        with_default_command(arguments.iter().map(OsString::from))
-    }
-
-    #[test]
-    fn serving_is_the_default() {
-        assert_eq!(command(&["weir"]), ["weir", "serve"]);
-        assert_eq!(command(&["weir", "--port", "0"]), ["weir", "serve", "--port", "0"]);
-        assert_eq!(command(&["weir", "--help"]), ["weir", "--help"]);
-        assert_eq!(command(&["weir", "check", "x"]), ["weir", "check", "x"]);
-    }
 
     #[test]
     fn the_declaration_is_valid() {

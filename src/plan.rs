@@ -59,6 +59,8 @@ pub struct Options {
     pub key_prefix: String,
     /// `ON_STORE_FAILURE`: the failure policy of limits without one, in domains without one.
     pub on_store_failure: OnStoreFailure,
+    /// `USE_CALENDAR_MONTH_RATE_LIMIT`: limits per month that requests bring along follow the calendar.
+    pub calendar_months: bool,
     /// `QUOTA_MODE`: every descriptor that is not unlimited is a quota descriptor.
     pub quota_mode: bool,
 }
@@ -83,12 +85,13 @@ fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Check
         ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
     checks.list.reserve(ask.len());
     checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
+    let own_limit = algorithm::Options { calendar_months: options.calendar_months, ..Default::default() };
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
         let mut check = |limit, amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
         let slot = match (*limit, descriptor.limit) {
             // Cannot fail: the decoder rejects rates without a valid window.
-            (_, Some(rate)) => match Algorithm::try_new(&rate, &algorithm::Options::default()) {
+            (_, Some(rate)) => match Algorithm::try_new(&rate, &own_limit) {
                 Ok(algorithm) => check(None, Amount { rate, shown: rate, algorithm }),
                 Err(_) => Slot::Free,
             },

@@ -1,9 +1,11 @@
-//! Settings: flags and environment variables, typed and checked. Only this file reads the environment.
+//! Settings: flags and environment variables, typed and checked. Only this room reads the environment.
 //!
 //! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their defaults and reasons; this file fills them
 //! in. No message here shows a secret.
 
+mod counting;
 mod flags;
+mod given;
 mod parse;
 mod redis;
 mod reference;
@@ -15,12 +17,14 @@ use std::time::Duration;
 
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::files;
+use crate::rules::compile;
 use crate::store;
 use crate::store::memory;
 use crate::telemetry::Format;
 use crate::{limiter, metrics, plan, rls, server};
 
 pub use flags::{Flags, ListenerFlags, ReadFlags};
+pub use given::{Given, name_variables, without_empty_variables};
 
 /// Where counters are kept, with the options of that store.
 #[derive(Clone, Debug)]
@@ -76,6 +80,8 @@ pub struct Settings {
     pub drain_delay: Duration,
     /// Warnings about settings without effect.
     pub warnings: Vec<String>,
+    /// How the settings were given, for further messages about them.
+    pub given: Given,
 }
 
 /// A setting that cannot be used: its name, what is wrong, and what to write.
@@ -89,15 +95,20 @@ impl Settings {
     /// # Errors
     /// The first setting that cannot be used.
     #[expect(clippy::disallowed_methods, reason = "only this function reads the environment")]
-    pub fn try_new(flags: Flags) -> Result<Self, SettingError> {
+    pub fn try_new(flags: Flags, given: Given) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        Self::from_flags(flags, &environment.map(|(name, value)| (text(name), text(value))).collect::<Vec<_>>())
+        let mut settings = Self::from_flags(flags, &environment.map(|(name, value)| (text(name), text(value))).collect::<Vec<_>>())?;
+        for warning in &mut settings.warnings {
+            *warning = given.name(warning);
+        }
+        Ok(Self { given, ..settings })
     }
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment).map_err(SettingError)?;
         let backend = backend(&flags, &mut warnings)?;
+        flags.counting.warn(&backend, &mut warnings);
         if flags.cache_key_prefix.contains(['{', '}']) {
             return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));
         }
@@ -109,22 +120,29 @@ impl Settings {
         if !(0.0..=1.0).contains(&answers.near_limit_ratio) {
             return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
         }
+        if !["", "text", "json"].iter().any(|known| flags.log_format.eq_ignore_ascii_case(known)) {
+            warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
+        }
         let respond = flags.responses.options(answers.shadow_mode, &mut warnings)?;
         Ok(Self {
             grpc: flags.listeners.grpc()?,
             http: flags.listeners.http()?,
-            files: files.read.options(flags.config.unwrap_or_else(|| files.folder()), false),
+            files: {
+                let options = files.read.options(flags.config.unwrap_or_else(|| files.folder()), false);
+                files::Options { compile: compile::Options { process: flags.counting.process(), ..options.compile }, ..options }
+            },
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
             backend,
             redis_health: flags.redis.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
-            denials: flags.outage.local_cache_size_in_bytes.map_or_else(Default::default, |bytes| denial_cache::Options { bytes }),
+            denials: flags.outage.denials(&mut warnings),
             outage: failure_policies::Options { replicas: flags.outage.replicas, max_keys: flags.outage.local_max_keys as usize },
             rls: rls::Options {
                 plan: plan::Options {
                     key_prefix: flags.cache_key_prefix,
                     on_store_failure: flags.outage.on_store_failure,
+                    calendar_months: flags.counting.use_calendar_month_rate_limit,
                     quota_mode: answers.quota_mode,
                 },
                 respond,
@@ -141,10 +159,11 @@ impl Settings {
                 near_limit_ratio: answers.near_limit_ratio,
                 omits_unused_limits: answers.metrics_omit_unused_limits,
             },
-            log_format: log_format(&flags.log_format)?,
+            log_format: log_format(&flags.log_format),
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
             warnings,
+            given: Given::default(),
         })
     }
 }
@@ -195,9 +214,14 @@ fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, Setting
         "memory" => Ok(memory()),
         "" if !flags.redis.is_set()? => Ok(memory()),
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
-        other => Err(SettingError(format!("BACKEND_TYPE={other}: Weir keeps counters in `redis` or in `memory`"))),
+        "memcache" | "memcached" => Err(SettingError(format!("BACKEND_TYPE={backend_type}: {NO_MEMCACHED}"))),
+        other => Err(SettingError(format!("BACKEND_TYPE={other}: write redis or memory"))),
     }
 }
+
+/// Why memcached is refused, and what to use instead.
+const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be exceeded; write BACKEND_TYPE=redis and \
+                            REDIS_URL=host:6379 with a Redis or Valkey, or BACKEND_TYPE=memory for a single replica";
 
 fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, SettingError> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -217,15 +241,12 @@ pub fn log_format_of(arguments: &[OsString]) -> Format {
         rest => rest.strip_prefix('=').map(str::to_owned),
     });
     let written = flag.or_else(|| std::env::var("LOG_FORMAT").ok()).unwrap_or_default();
-    log_format(&written).unwrap_or(Format::Text)
+    log_format(&written)
 }
 
-fn log_format(text: &str) -> Result<Format, SettingError> {
-    match text.to_ascii_lowercase().as_str() {
-        "text" | "" => Ok(Format::Text),
-        "json" => Ok(Format::Json),
-        _ => Err(SettingError(format!("LOG_FORMAT: `{text}` is not a format; write text or json"))),
-    }
+/// As in envoyproxy/ratelimit, everything but `json` is text.
+fn log_format(text: &str) -> Format {
+    if text.eq_ignore_ascii_case("json") { Format::Json } else { Format::Text }
 }
 
 #[cfg(test)]

@@ -4,11 +4,14 @@
 //! the instant on.
 
 mod duration;
+mod period;
 
+use std::num::NonZeroU32;
 use std::ops::Add;
 use std::time::Duration;
 
 pub use duration::{ParseDurationError, parse_duration};
+pub use period::{Period, Window};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -151,7 +154,8 @@ impl Tick {
 
 /// The unit of a limit, as in `envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit`.
 ///
-/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a year 365.
+/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a year 365. A fixed window
+/// of months can follow the calendar instead ([`Rate::calendar_months`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 s.
@@ -251,6 +255,13 @@ impl Rate {
         (Span::ZERO < window && window <= LONGEST_WINDOW).then_some(window)
     }
 
+    /// The window as months of the calendar; `None` if its unit is another.
+    #[must_use]
+    pub fn calendar_months(&self) -> Option<Period> {
+        let months = NonZeroU32::new(self.unit_multiplier).filter(|_| self.unit == Unit::Month);
+        months.map(Period::Months)
+    }
+
     /// The same rate for more hits, in a window that is longer by as much: 50 hits of 10 per second are 50 per 5 seconds. The window keeps its
     /// unit, or else gets the longest shorter one that makes it whole; a window with a fraction of a second becomes the nearest second. A rate
     /// whose window has that many hits already stays as it is.
@@ -333,5 +344,12 @@ mod tests {
         assert_eq!(window(Unit::Second, 30), Some(Span::from_secs(30)));
         assert_eq!(window(Unit::Year, 100), Some(LONGEST_WINDOW));
         assert_eq!((window(Unit::Year, 101), window(Unit::Day, 0), window(Unit::Year, u32::MAX)), (None, None, None));
+    }
+
+    #[test]
+    fn only_months_follow_the_calendar() {
+        let period = |unit, unit_multiplier| Rate { requests_per_unit: 1, unit, unit_multiplier }.calendar_months();
+        assert_eq!(period(Unit::Month, 3), NonZeroU32::new(3).map(Period::Months));
+        assert_eq!((period(Unit::Month, 0), period(Unit::Year, 1), period(Unit::Day, 30)), (None, None, None));
     }
 }

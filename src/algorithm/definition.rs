@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{Algorithm, AlgorithmKind, OptionError, Options, Spec, State, TABLE, dispatch};
-use crate::time::{Micros, Span, Tick};
+use crate::time::{Micros, Period, Span, Tick};
 use crate::verdict::Verdict;
 
 /// Numbers of a limit that its step in `lua/` takes.
@@ -49,7 +49,7 @@ pub(super) trait Definition: Copy {
     }
 
     /// See [`Algorithm::window`].
-    fn window(&self) -> Span;
+    fn window(&self) -> Period;
 
     /// See [`Algorithm::tick`].
     fn tick(&self) -> Tick;
@@ -161,9 +161,9 @@ impl Algorithm {
         u64::from(self.capacity()) + debt.max(1)
     }
 
-    /// The window of the rate.
+    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the length that counts.
     #[must_use]
-    pub fn window(&self) -> Span {
+    pub fn window(&self) -> Period {
         dispatch!(self, it => it.window())
     }
 

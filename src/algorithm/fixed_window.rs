@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{MAX_SAFE_INTEGER, Micros, Span, Tick};
+use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
 /// A limit per clock-aligned window.
@@ -15,8 +15,8 @@ use crate::verdict::{Verdict, Wait};
 pub struct FixedWindow {
     /// Hits per window.
     pub limit: u32,
-    /// The window's length; never zero.
-    pub window: Span,
+    /// The windows; none is empty.
+    pub window: Period,
     /// Refused hits count too.
     pub count_denied: bool,
 }
@@ -25,13 +25,13 @@ impl FixedWindow {
     /// The number of the window that `now` lies in.
     #[must_use]
     pub const fn number(&self, now: Micros) -> u64 {
-        now.0 / self.window.micros()
+        self.window.number_at(now)
     }
 
     /// The end of window `number`.
     #[must_use]
     pub const fn end(&self, number: u64) -> Micros {
-        Micros(number.saturating_add(1).saturating_mul(self.window.micros()))
+        self.window.end(number)
     }
 
     /// Hits as they are counted: at most as many as Lua counts exactly, so that one request cannot overflow a counter.
@@ -60,7 +60,7 @@ impl FixedWindow {
 
 impl Definition for FixedWindow {
     fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
-        Ok(Self { limit, window, count_denied })
+        Ok(Self { limit, window: Period::Even(window), count_denied })
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -98,7 +98,7 @@ impl Definition for FixedWindow {
         MAX_SAFE_INTEGER - u64::from(self.limit)
     }
 
-    fn window(&self) -> Span {
+    fn window(&self) -> Period {
         self.window
     }
 
@@ -113,11 +113,13 @@ impl Definition for FixedWindow {
     /// The window's end and its count.
     fn pack(&self, state: &State) -> Option<(u64, u64)> {
         let &State::FixedWindow { window, count } = state else { return None };
-        Some((window.checked_add(1)?.checked_mul(self.window.micros())?, count))
+        let end = self.end(window);
+        // The end of time is no end of a window.
+        (end.0 < u64::MAX).then_some((end.0, count))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        Some(State::FixedWindow { window: (micros / self.window.micros()).saturating_sub(1), count: number })
+        Some(State::FixedWindow { window: self.number(Micros(micros.saturating_sub(1))), count: number })
     }
 }
 
@@ -125,7 +127,7 @@ impl Definition for FixedWindow {
 mod tests {
     use super::*;
 
-    const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Span::from_secs(60), count_denied: true };
+    const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Period::Even(Span::from_secs(60)), count_denied: true };
 
     fn at(secs: u64) -> Arrival {
         Arrival { now: Micros(secs * 1_000_000), max_hold: Span::ZERO }
@@ -170,6 +172,22 @@ mod tests {
         let verdict = run(MINUTE, &mut state, 0, i64::MIN);
         assert!(verdict.allowed);
         assert_eq!(verdict.remaining, 3);
+    }
+
+    #[test]
+    fn a_calendar_month_ends_at_its_own_boundary() {
+        let month = FixedWindow { window: Period::Months(NonZeroU32::MIN), ..MINUTE };
+        // 2028-02-29 23:59:50 UTC.
+        let (leap_day, march) = (1_835_481_590, 1_835_481_600);
+        let mut state = None;
+        let verdict = run(month, &mut state, leap_day, 3);
+        assert!(verdict.allowed);
+        assert_eq!((verdict.until_reset(), verdict.remaining), (Span::from_secs(10), 0));
+        let refused = run(month, &mut state, march - 1, 1);
+        assert_eq!((refused.allowed, refused.retry_after), (false, Wait::For(Span::from_secs(1))));
+        let packed = month.pack(state.as_ref().expect("a state")).expect("it fits");
+        assert_eq!((packed.0, month.unpack(packed.0, packed.1)), (march * 1_000_000, state.clone()));
+        assert_eq!(run(month, &mut state, march, 1).until_reset(), Span::from_secs(31 * 86_400));
     }
 
     #[test]

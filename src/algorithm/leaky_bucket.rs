@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{LONGEST_WINDOW, Span, Tick};
+use crate::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::verdict::Verdict;
 
 /// A rate and the longest delay.
@@ -168,8 +168,8 @@ impl Definition for LeakyBucket {
         u64::from(self.limit) + 1
     }
 
-    fn window(&self) -> Span {
-        self.period
+    fn window(&self) -> Period {
+        Period::Even(self.period)
     }
 
     fn tick(&self) -> Tick {

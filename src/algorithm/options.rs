@@ -95,6 +95,12 @@ impl Algorithm {
             return Err(error);
         }
         let count_denied = options.count_denied.unwrap_or(options.kind.spec().counts_denied);
-        Self::define(rate.requests_per_unit, window, &options, count_denied)
+        let mut algorithm = Self::define(rate.requests_per_unit, window, &options, count_denied)?;
+        if let Self::FixedWindow(fixed) = &mut algorithm
+            && let Some(months) = rate.calendar_months().filter(|_| options.calendar_months)
+        {
+            fixed.window = months;
+        }
+        Ok(algorithm)
     }
 }

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{Micros, Span, Tick};
+use crate::time::{Micros, Period, Span, Tick};
 
 /// The most buckets of a ring.
 pub const MOST_BUCKETS: u16 = 1_000;
@@ -218,8 +218,8 @@ impl Definition for SlidingWindowBuckets {
         self.limit
     }
 
-    fn window(&self) -> Span {
-        self.tick.span(self.window)
+    fn window(&self) -> Period {
+        Period::Even(self.tick.span(self.window))
     }
 
     fn tick(&self) -> Tick {

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{Span, Tick};
+use crate::time::{Period, Span, Tick};
 
 /// A limit per sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,8 +143,8 @@ impl Definition for SlidingWindowCounter {
         self.limit
     }
 
-    fn window(&self) -> Span {
-        self.period
+    fn window(&self) -> Period {
+        Period::Even(self.period)
     }
 
     fn tick(&self) -> Tick {

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{Span, Tick};
+use crate::time::{Period, Span, Tick};
 
 /// The largest limit: a key may hold an entry for each hit.
 pub const LARGEST_LIMIT: u32 = 100_000;
@@ -181,8 +181,8 @@ impl Definition for SlidingWindowLog {
         self.limit
     }
 
-    fn window(&self) -> Span {
-        self.tick.span(self.window)
+    fn window(&self) -> Period {
+        Period::Even(self.tick.span(self.window))
     }
 
     fn tick(&self) -> Tick {

@@ -53,7 +53,7 @@ fn algorithm(count_denied: impl Strategy<Value = bool>, without: &'static [Algor
 
 fn window(algorithm: &Algorithm) -> Span {
     match algorithm {
-        Algorithm::FixedWindow(fixed) => fixed.window,
+        Algorithm::FixedWindow(fixed) => fixed.window.shortest(),
         Algorithm::SlidingWindowLog(log) => log.tick.span(log.window),
         Algorithm::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
         Algorithm::SlidingWindowBuckets(buckets) => buckets.tick.span(buckets.window),

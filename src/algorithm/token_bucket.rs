@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{Span, Tick};
+use crate::time::{Period, Span, Tick};
 
 /// A rate of refill and a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,8 +125,8 @@ impl Definition for TokenBucket {
         self.burst
     }
 
-    fn window(&self) -> Span {
-        self.period
+    fn window(&self) -> Period {
+        Period::Even(self.period)
     }
 
     fn tick(&self) -> Tick {

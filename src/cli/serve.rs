@@ -4,10 +4,16 @@ use std::process::ExitCode;
 
 use super::UnusableLimits;
 use crate::app;
-use crate::settings::{Flags, Settings};
+use crate::settings::{Flags, Given, Settings};
 
-pub(super) fn run(flags: Flags) -> anyhow::Result<ExitCode> {
-    match app::serve(Settings::try_new(flags)?) {
+/// Serves with `flags`. `ignored` are the names of arguments that were ignored, because the program was started as `ratelimit`.
+pub(super) fn run(flags: Flags, given: &Given, ignored: &[String]) -> anyhow::Result<ExitCode> {
+    let mut settings = Settings::try_new(flags, given.clone())?;
+    if !ignored.is_empty() {
+        let line = "started as `ratelimit`, Weir ignores arguments that it does not know";
+        settings.warnings.push(format!("{line}: {}", ignored.join(", ")));
+    }
+    match app::serve(settings) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(app::StartError::Limits(problems)) => Err(UnusableLimits(problems).into()),
         Err(error) => Err(error.into()),

@@ -30,9 +30,13 @@ use crate::verdict::{StoreError, Verdict, Wait};
 /// The size of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache.
+    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache. At most [`MAX_BYTES`] are of use.
     pub bytes: usize,
 }
+
+/// The largest cache in bytes. It holds 5 million keys, more than a process refuses in the second for which an entry lives, and all of it is in memory
+/// from the start.
+pub const MAX_BYTES: usize = 256 << 20;
 
 impl Default for Options {
     /// 8 MiB, for about 160,000 keys that are over their limits within one second.

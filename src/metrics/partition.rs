@@ -52,7 +52,7 @@ pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64,
 mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
-    use crate::time::Span;
+    use crate::time::{Period, Span};
     use crate::verdict::Wait;
 
     fn verdict(limit: u32, used: u64) -> Verdict {
@@ -69,7 +69,7 @@ mod tests {
     const MINUTE: Span = Span::from_secs(60);
 
     fn fixed(limit: u32) -> Algorithm {
-        Algorithm::FixedWindow(FixedWindow { limit, window: MINUTE, count_denied: true })
+        Algorithm::FixedWindow(FixedWindow { limit, window: Period::Even(MINUTE), count_denied: true })
     }
 
     #[test]

@@ -6,11 +6,11 @@ use crate::algorithm::{Algorithm, FixedWindow};
 use crate::ask::Ask;
 use crate::plan::{self, Check, CheckIndex, Checks, Modes, Plan, Slot};
 use crate::rules::limit::{Amount, Level, Limit, LimitId};
-use crate::time::{Rate, Span, Unit};
+use crate::time::{Period, Rate, Span, Unit};
 use crate::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 
 const CORE: Core = Core(0);
-const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
 const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
 
 fn level(key: &str, value: Option<&str>) -> Level {

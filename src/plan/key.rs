@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::algorithm::Algorithm;
 use crate::ask::Entry;
 use crate::rules::limit::Level;
+use crate::time::Period;
 
 /// The version of this format. A new version resets all counters.
 const VERSION: &[u8] = b"w1";
@@ -62,12 +63,18 @@ pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
     write_tag(out, algorithm);
 }
 
-/// Appends the algorithm, its window in seconds, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
+/// Appends the algorithm, its window in seconds or calendar months, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
 fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);
-    // Windows are whole seconds, or whole ticks where a tick is longer than a second.
-    let secs = algorithm.window().micros() / MICROS_PER_SECOND;
-    out.extend_from_slice(itoa::Buffer::new().format(secs).as_bytes());
+    match algorithm.window() {
+        // Windows are whole seconds, or whole ticks where a tick is longer than a second.
+        Period::Even(length) => out.extend_from_slice(itoa::Buffer::new().format(length.micros() / MICROS_PER_SECOND).as_bytes()),
+        // Not the 30 days of a replica without the setting, whose windows have other numbers.
+        Period::Months(months) => {
+            out.push(b'm');
+            out.extend_from_slice(itoa::Buffer::new().format(months.get()).as_bytes());
+        }
+    }
     algorithm.write_key_suffix(out);
 }
 

@@ -37,10 +37,21 @@ pub(super) use resource::{CompiledDomain, compile_domain};
 pub struct Options {
     /// Several files may define one domain. Otherwise each domain has one file, as in envoyproxy/ratelimit.
     pub merge_domains: bool,
+    /// What the settings of the process say where a file says nothing.
+    pub process: ProcessDefaults,
     /// Warnings are errors.
     pub strict: bool,
     /// For `weir check`: what envoyproxy/ratelimit accepts, but what cannot be meant, is an error. A service that loads files warns of it.
     pub for_check: bool,
+}
+
+/// What the settings of the process say for all limits, wherever they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessDefaults {
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: the `commit` of domains that declare none.
+    pub commit: Commit,
+    /// `USE_CALENDAR_MONTH_RATE_LIMIT`: fixed windows per month follow the calendar.
+    pub calendar_months: bool,
 }
 
 /// One file.
@@ -75,13 +86,13 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     for domain in domains.values_mut() {
         check_replaced(&mut compiler.problems, domain);
         check_for_limits(&mut compiler.problems, domain);
-        domain.limits = defaults::settle(&mut compiler.problems, domain);
+        domain.limits = defaults::settle(&mut compiler.problems, domain, options.process);
     }
     let (refused, problems) = compiler.problems.finish(options.strict, options.strict || options.for_check);
     if refused {
         return Err(problems);
     }
-    let rules = Rules::new(domains.into_values().map(|domain| (domain.number, Arc::new(domain.finish()))));
+    let rules = Rules::new(domains.into_values().map(|domain| (domain.number, Arc::new(domain.finish(options.process)))));
     Ok(Compiled { rules, warnings: problems })
 }
 
@@ -136,12 +147,12 @@ impl Domain {
         }
     }
 
-    fn finish(self) -> super::Domain {
+    fn finish(self, process: ProcessDefaults) -> super::Domain {
         super::Domain {
             name: self.name,
             tree: self.siblings.tree,
             limits: self.limits,
-            commit: self.commit.map_or_else(Commit::default, |commit| commit.value),
+            commit: self.commit.map_or(process.commit, |commit| commit.value),
             on_store_failure: self.defaults.on_store_failure(),
         }
     }
@@ -184,7 +195,7 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
         descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
         domain.siblings = siblings;
     }
-    defaults::settle(&mut compiler.problems, &mut scratch);
+    defaults::settle(&mut compiler.problems, &mut scratch, options.process);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";

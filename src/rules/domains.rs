@@ -150,7 +150,7 @@ impl Domains {
         }
         let number = known.map_or_else(|| self.numbers.take(), |entry| entry.number);
         let own_bytes = known.and_then(|entry| entry.good.as_ref()).map_or(0, |good| good.path_bytes);
-        let compiled = compile_domain(&received, number, self.path_bytes - own_bytes);
+        let compiled = compile_domain(&received, number, self.path_bytes - own_bytes, self.settings.process);
         applied.compiled += 1;
         let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry::new(number));
         let was_refused = std::mem::take(&mut entry.problems);

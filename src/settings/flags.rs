@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, value_parser};
 
+use super::counting::CountingFlags;
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
-use crate::limiter::failure_policies;
+use crate::limiter::{denial_cache, failure_policies};
 use crate::live::files;
 use crate::rls::DecisionFilter;
 use crate::rules::compile;
@@ -81,6 +82,8 @@ pub struct Flags {
     #[arg(long, env = "DRAIN_DELAY", default_value = "5s", value_parser = parse::drain_delay, help_heading = "Process", value_name = "DURATION")]
     pub(super) drain_delay: Duration,
     #[command(flatten)]
+    pub(super) counting: CountingFlags,
+    #[command(flatten)]
     pub(super) redis: RedisFlags,
     #[command(flatten)]
     pub(super) outage: OutageFlags,
@@ -99,13 +102,13 @@ pub struct ListenerFlags {
     #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
     pub(super) grpc_host: String,
     /// Port of the gRPC listener; 0 takes a free port
-    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, help_heading = "Listeners", value_name = "PORT")]
+    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, value_parser = parse::port, help_heading = "Listeners", value_name = "PORT")]
     pub(super) grpc_port: u16,
     /// Address of the HTTP listener, which serves health, metrics and JSON
     #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
     pub(super) host: String,
     /// Port of the HTTP listener; 0 takes a free port
-    #[arg(long, env = "PORT", default_value_t = 8080, help_heading = "Listeners", value_name = "PORT")]
+    #[arg(long, env = "PORT", default_value_t = 8080, value_parser = parse::port, help_heading = "Listeners", value_name = "PORT")]
     pub(super) port: u16,
 }
 
@@ -129,12 +132,25 @@ pub(super) struct OutageFlags {
     #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = failure_policies::Options::default().max_keys as u64, value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) local_max_keys: u64,
-    /// Memory of the denial cache in bytes; 0 turns it off, at most 4294967296 [default: 8388608]
+    /// Memory of the denial cache in bytes; 0 turns it off, more than 268435456 means that [default: 8388608]
     ///
     /// The denial cache keeps keys that Redis has refused, until they are allowed again and at most for one second. Weir refuses them without
     /// asking Redis.
-    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", value_parser = parse::cache_bytes, value_name = "BYTES")]
-    pub(super) local_cache_size_in_bytes: Option<usize>,
+    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", value_parser = parse::integer, value_name = "BYTES")]
+    local_cache_size_in_bytes: Option<i64>,
+}
+
+impl OutageFlags {
+    /// The denial cache. Adds a warning where the setting means something else than in envoyproxy/ratelimit, which allocates any size.
+    pub(super) fn denials(&self, warnings: &mut Vec<String>) -> denial_cache::Options {
+        let Some(bytes) = self.local_cache_size_in_bytes else { return denial_cache::Options::default() };
+        let used = bytes.clamp(0, denial_cache::MAX_BYTES as i64);
+        if used != bytes {
+            let reason = "an entry lives for one second at most, so that more memory is of no use";
+            warnings.push(format!("LOCAL_CACHE_SIZE_IN_BYTES={bytes} is taken as {used}: {reason}"));
+        }
+        denial_cache::Options { bytes: used as usize }
+    }
 }
 
 /// The root of envoyproxy/ratelimit's image. Weir uses it if one of the other variables is set without a root.
@@ -250,12 +266,12 @@ pub(super) struct AnswerFlags {
     #[arg(long, env = "METRICS_OMIT_UNUSED_LIMITS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) metrics_omit_unused_limits: bool,
-    /// Age at which Weir asks a gRPC connection to close; 0 means never, at most 87600h
+    /// Age at which Weir asks a gRPC connection to close; 0 means never
     ///
     /// The age is varied by a tenth, so that connections do not all end together. Clients then connect to replicas that are new.
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "24h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age: Duration,
-    /// Grace period for in-flight requests of such a connection; 0 means unlimited, at most 87600h
+    /// Grace period for in-flight requests of such a connection; 0 means unlimited
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "1h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age_grace: Duration,
 }

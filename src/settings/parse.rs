@@ -42,10 +42,45 @@ pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
     named.map(|&(_, policy)| policy).ok_or_else(|| "write error, allow, deny or local".to_owned())
 }
 
-/// `LOCAL_CACHE_SIZE_IN_BYTES`. Entries live for at most one second, so that a larger cache is of no use.
-pub(super) fn cache_bytes(text: &str) -> Result<usize, String> {
-    const MAX: usize = 1 << 32;
-    text.parse().ok().filter(|bytes| *bytes <= MAX).ok_or_else(|| format!("write 0 for none, or bytes up to {MAX}"))
+/// A whole number as Go's `strconv.ParseInt` reads one with base 0: with a sign, with the prefix 0x, 0o, 0 or 0b, and with `_` between digits.
+pub(super) fn integer(text: &str) -> Result<i64, String> {
+    let error = || "write a whole number".to_owned();
+    let (sign, digits) = match text.as_bytes() {
+        [b'-', ..] => ("-", &text[1..]),
+        [b'+', ..] => ("", &text[1..]),
+        _ => ("", text),
+    };
+    let (base, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    // Between a prefix and a digit one may stand too.
+    let digits = if base == 10 { digits } else { digits.strip_prefix('_').unwrap_or(digits) };
+    let are_apart = !digits.starts_with('_') && !digits.ends_with('_') && !digits.contains("__");
+    let digits = digits.replace('_', "");
+    if !are_apart || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric()) {
+        return Err(error());
+    }
+    i64::from_str_radix(&format!("{sign}{digits}"), base).map_err(|_| error())
+}
+
+/// A port; 0 takes a free one.
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    integer(text).ok().and_then(|port| u16::try_from(port).ok()).ok_or_else(|| "write a port from 0 to 65535".to_owned())
+}
+
+/// The size of a pool; 0 stands for the default, as in envoyproxy/ratelimit.
+pub(super) fn pool_size(text: &str) -> Result<u32, String> {
+    let size = integer(text).ok().filter(|size| *size >= 0).ok_or_else(|| "write 1 or more, or 0 for the default".to_owned())?;
+    Ok(u32::try_from(size).unwrap_or(u32::MAX))
+}
+
+/// Seconds of jitter. Less than 0 is none, as in envoyproxy/ratelimit.
+pub(super) fn jitter_secs(text: &str) -> Result<u32, String> {
+    Ok(u32::try_from(integer(text)?.max(0)).unwrap_or(u32::MAX))
 }
 
 /// `DRAIN_DELAY`.
@@ -53,9 +88,9 @@ pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, HOUR, "write 0 to 1h")
 }
 
-/// Ages of connections; 0 means never.
+/// Ages of connections; 0 and more than ten years mean never.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
-    let age = within(text, Duration::ZERO, NEVER, "write 0 for never, or up to 87600h")?;
+    let age = duration(text)?.min(NEVER);
     Ok(if age.is_zero() { NEVER } else { age })
 }
 
@@ -81,17 +116,66 @@ mod tests {
 
     #[test]
     fn booleans_are_gos() {
-        assert_eq!(boolean("T"), Ok(true));
-        assert_eq!(boolean("0"), Ok(false));
-        assert!(boolean("yes").is_err());
+        for (texts, value) in [(["1", "t", "T", "true", "TRUE", "True"], true), (["0", "f", "F", "false", "FALSE", "False"], false)] {
+            assert!(texts.iter().all(|text| boolean(text) == Ok(value)), "{texts:?}");
+        }
+        for text in ["", "yes", "on", "tRUE", " true"] {
+            assert!(boolean(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_are_gos() {
+        for (text, value) in [
+            ("0", 0),
+            ("8080", 8_080),
+            ("+7", 7),
+            ("-12", -12),
+            ("0x1F90", 8_080),
+            ("0X1f_90", 8_080),
+            ("0o17", 15),
+            ("017", 15),
+            ("-0b101", -5),
+            ("10_000_000_000", 10_000_000_000),
+            ("0x_ff", 255),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+        ] {
+            assert_eq!(integer(text), Ok(value), "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            "+",
+            "0x",
+            "08",
+            "1.5",
+            "1e3",
+            " 1",
+            "1 ",
+            "_1",
+            "1_",
+            "1__0",
+            "--1",
+            "-+1",
+            "0x+1",
+            "9223372036854775808",
+            "ten",
+            "\u{663}",
+        ] {
+            assert!(integer(text).is_err(), "{text:?}");
+        }
+        assert_eq!((port("0x1F90"), port("65536").is_err(), port("-1").is_err()), (Ok(8_080), true, true));
+        assert_eq!((pool_size("0"), pool_size("99999999999"), pool_size("-1").is_err()), (Ok(0), Ok(u32::MAX), true));
+        assert_eq!((jitter_secs("-5"), jitter_secs("300"), jitter_secs("99999999999")), (Ok(0), Ok(300), Ok(u32::MAX)));
     }
 
     #[test]
     fn bounds_are_kept() {
-        for (text, secs) in [("0", 315_360_000), ("87600h", 315_360_000), ("24h", 86_400)] {
+        for (text, secs) in [("0", 315_360_000), ("87600h", 315_360_000), ("24h", 86_400), ("2540400h", 315_360_000)] {
             assert_eq!(age(text), Ok(Duration::from_secs(secs)), "{text}");
         }
-        assert!(age("87601h").is_err());
+        assert!(age("-1h").is_err());
         assert_eq!(drain_delay("0"), Ok(Duration::ZERO));
         assert!(drain_delay("61m").is_err());
         assert_eq!(store_timeout("1ms"), Ok(Duration::from_millis(1)));

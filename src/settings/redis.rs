@@ -29,12 +29,12 @@ pub(super) struct RedisFlags {
     /// Kind of socket; has to match REDIS_URL [default: as REDIS_URL]
     #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "tcp|unix")]
     redis_socket_type: Option<String>,
-    /// Connections to each Redis server per thread, at most; 1 or more [default: 10]
+    /// Connections to each Redis server per thread, at most; 0 means the default [default: 10]
     ///
     /// To a server that answers within a millisecond a thread uses one connection, to a farther one two. It opens more when a full batch waits,
     /// or, to a farther server, 16 checks; and when answers are overdue.
-    #[arg(long, env = "REDIS_POOL_SIZE", value_name = "COUNT")]
-    redis_pool_size: Option<NonZeroU32>,
+    #[arg(long, env = "REDIS_POOL_SIZE", value_parser = parse::pool_size, value_name = "COUNT")]
+    redis_pool_size: Option<u32>,
     /// Password, or `user:password`, for Redis; comes before the one in REDIS_URL
     #[arg(long, env = "REDIS_AUTH", hide_env_values = true, value_name = "PASSWORD")]
     redis_auth: Option<String>,
@@ -69,7 +69,7 @@ pub(super) struct RedisFlags {
     /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds [default: 300]
     ///
     /// It spreads the expiry, so that keys do not all expire together. It is at most one window.
-    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_name = "SECONDS")]
+    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_parser = parse::jitter_secs, value_name = "SECONDS")]
     expiration_jitter_max_seconds: Option<u32>,
     /// Send fixed windows to Redis as scripts instead of INCRBY
     ///
@@ -104,8 +104,8 @@ struct PerSecondFlags {
     #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", value_name = "tcp|unix")]
     redis_persecond_socket_type: Option<String>,
     /// As REDIS_POOL_SIZE [default: 10]
-    #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE", value_name = "COUNT")]
-    redis_persecond_pool_size: Option<NonZeroU32>,
+    #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE", value_parser = parse::pool_size, value_name = "COUNT")]
+    redis_persecond_pool_size: Option<u32>,
     /// As REDIS_AUTH
     #[arg(long, env = "REDIS_PERSECOND_AUTH", hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_auth: Option<String>,
@@ -193,19 +193,13 @@ impl RedisFlags {
     }
 
     /// The options of the deployment whose settings begin with `prefix`.
-    fn options(
-        &self,
-        prefix: &str,
-        raw: &RawOptions<'_>,
-        pool_size: Option<NonZeroU32>,
-        key_prefix: &str,
-    ) -> Result<Options, SettingError> {
+    fn options(&self, prefix: &str, raw: &RawOptions<'_>, pool_size: Option<u32>, key_prefix: &str) -> Result<Options, SettingError> {
         let options = Options::parse(raw, &self.files()).map_err(|error| match error.setting() {
             Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
             None => SettingError(error.to_string()),
         })?;
         Ok(Options {
-            pool_size: pool_size.unwrap_or(options.pool_size),
+            pool_size: pool_size.and_then(NonZeroU32::new).unwrap_or(options.pool_size),
             expiry_jitter_secs: self.expiration_jitter_max_seconds.unwrap_or(options.expiry_jitter_secs),
             key_prefix: key_prefix.to_owned(),
             fixed_windows_by_script: self.fixed_windows_by_script,

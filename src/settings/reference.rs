@@ -24,10 +24,6 @@ const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
 /// What each of these settings does with any other value.
 pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
     (
-        Refuse("Weir keeps counters in `redis` or in `memory`; write BACKEND_TYPE=redis, and REDIS_URL"),
-        &[("BACKEND_TYPE", &["redis", "memory"])],
-    ),
-    (
         Refuse(
             "Weir reads its limits from files; unset it and mount them (a client that needs xDS, such as Envoy Gateway, cannot use Weir)",
         ),
@@ -38,11 +34,6 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
     (
         Refuse("Weir does not check client certificates yet; let a sidecar or the mesh do it"),
         &[("GRPC_CLIENT_TLS_CACERT", EMPTY), ("GRPC_CLIENT_TLS_SAN", EMPTY)],
-    ),
-    (Refuse("a month is 30 days in Weir; unset it if that is acceptable"), &[("USE_CALENDAR_MONTH_RATE_LIMIT", OFF)]),
-    (
-        Warn("refused hits count; write `count_denied: false` in a limit, or `commit: all_or_none` in a domain"),
-        &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", OFF)],
     ),
     (Warn("Weir does not speak TLS yet"), &[("GRPC_SERVER_TLS_CERT", EMPTY), ("GRPC_SERVER_TLS_KEY", EMPTY)]),
     (Warn("there is no debug listener"), &[("DEBUG_HOST", &["0.0.0.0"]), ("DEBUG_PORT", &["6070"])]),
@@ -174,43 +165,19 @@ fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
     is_it && !value.is_empty() && !harmless.contains(&value.as_str())
 }
 
-/// Every variable of envoyproxy/ratelimit, with its default where that is not empty.
+/// Every variable of envoyproxy/ratelimit, its default, and what Weir does with another value; `tests/it/variables.rs` walks it too.
 #[cfg(test)]
-const VARIABLES: &str = "
-HOST=0.0.0.0 PORT=8080 DEBUG_HOST=0.0.0.0 DEBUG_PORT=6070 GRPC_HOST=0.0.0.0 GRPC_PORT=8081 GRPC_UDS
-GRPC_MAX_CONNECTION_AGE=24h GRPC_MAX_CONNECTION_AGE_GRACE=1h GRPC_SERVER_USE_TLS=false GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY
-GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL=WARN LOG_FORMAT=text CONFIG_TYPE=FILE FORCE_START_WITHOUT_INITIAL_CONFIG=false
-MERGE_DOMAIN_CONFIG=false RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY=config
-RUNTIME_IGNOREDOTFILES=false RUNTIME_WATCH_ROOT=true CONFIG_GRPC_XDS_NODE_ID=default CONFIG_GRPC_XDS_NODE_METADATA
-CONFIG_GRPC_XDS_SERVER_URL=localhost:18000 CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=3s CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS
-CONFIG_GRPC_XDS_SERVER_USE_TLS=false CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT
-CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=60s
-XDS_CLIENT_BACKOFF_RANDOM_FACTOR=0.5 XDS_CLIENT_BACKOFF_JITTER=true XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=0 USE_STATSD=true
-STATSD_HOST=localhost STATSD_PORT=8125 STATSD_PROTOCOL=tcp USE_DOG_STATSD=false USE_DOG_STATSD_MOGRIFIERS
-DOG_STATSD_MOGRIFIER_1_PATTERN DOG_STATSD_MOGRIFIER_1_NAME DOG_STATSD_MOGRIFIER_1_TAGS EXTRA_TAGS STATS_FLUSH_INTERVAL=10s
-DISABLE_STATS=false USE_PROMETHEUS=false PROMETHEUS_ADDR=:9090 PROMETHEUS_PATH=/metrics PROMETHEUS_MAPPER_YAML
-PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=false EXPIRATION_JITTER_MAX_SECONDS=300 LOCAL_CACHE_SIZE_IN_BYTES=0 NEAR_LIMIT_RATIO=0.8
-CACHE_KEY_PREFIX BACKEND_TYPE=redis STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=false SHADOW_MODE=false QUOTA_MODE=false
-RESPONSE_DYNAMIC_METADATA=false USE_CALENDAR_MONTH_RATE_LIMIT LIMIT_RESPONSE_HEADERS_ENABLED=false LIMIT_LIMIT_HEADER=RateLimit-Limit
-LIMIT_REMAINING_HEADER=RateLimit-Remaining LIMIT_RESET_HEADER=RateLimit-Reset HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=false
-REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=false REDIS_SOCKET_TYPE=unix REDIS_TYPE=SINGLE REDIS_URL=/var/run/nutcracker/ratelimit.sock
-REDIS_POOL_SIZE=10 REDIS_AUTH REDIS_TLS=false REDIS_SENTINEL_AUTH REDIS_PIPELINE_WINDOW=0 REDIS_PIPELINE_LIMIT=0
-REDIS_CLUSTER_PIPELINE_PARALLELISM=1 REDIS_TIMEOUT=10s REDIS_POOL_ON_EMPTY_BEHAVIOR=WAIT REDIS_PERSECOND_SOCKET_TYPE=unix
-REDIS_PERSECOND_TYPE=SINGLE REDIS_PERSECOND_URL=/var/run/nutcracker/ratelimitpersecond.sock REDIS_PERSECOND_POOL_SIZE=10
-REDIS_PERSECOND_AUTH REDIS_PERSECOND_TLS=false REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_PIPELINE_WINDOW=0
-REDIS_PERSECOND_PIPELINE_LIMIT=0 REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM=1 REDIS_PERSECOND_TIMEOUT=10s
-REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR=WAIT REDIS_PERSECOND=false REDIS_TLS_CLIENT_CERT REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT
-REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=false REDIS_STARTUP_INITIAL_INTERVAL=1s REDIS_STARTUP_MAX_INTERVAL=30s
-REDIS_STARTUP_MAX_ELAPSED_TIME=0 MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS=2 MEMCACHE_SRV MEMCACHE_SRV_REFRESH=0 MEMCACHE_TLS=false
-MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=false TRACING_ENABLED=false
-TRACING_SERVICE_NAME=RateLimit TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID TRACING_EXPORTER_PROTOCOL=http
-TRACING_SAMPLING_RATE=1 OTEL_EXPORTER_OTLP_ENDPOINT OTEL_EXPORTER_OTLP_HEADERS OTEL_EXPORTER_OTLP_TIMEOUT
-";
+const VARIABLES: &str = include_str!("../../tests/vectors/reference_variables.txt");
 
 /// [`VARIABLES`] as names and defaults.
 #[cfg(test)]
 pub(super) fn variables() -> impl Iterator<Item = (&'static str, &'static str)> {
-    VARIABLES.split_whitespace().map(|word| word.split_once('=').unwrap_or((word, "")))
+    let row = |line: &'static str| line.split_once(' ').and_then(|(name, rest)| Some((name, rest.split_once(' ')?.0)));
+    VARIABLES
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(row)
+        .map(|(name, default)| (name, if default == "-" { "" } else { default }))
 }
 
 #[cfg(test)]

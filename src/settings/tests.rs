@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use super::*;
+use crate::rules::Commit;
 use crate::rules::limit::OnStoreFailure;
 
 #[derive(Parser)]
@@ -80,13 +81,56 @@ fn settings_without_effect_are_warnings_or_refused() {
 }
 
 #[test]
+fn any_log_format_but_json_is_text() {
+    for (format, is_json, warnings) in [("text", false, 0), ("TEXT", false, 0), ("", false, 0), ("JSON", true, 0), ("plain", false, 1)] {
+        let settings = read(&["--log-format", format], &[]).expect("a format");
+        assert_eq!((settings.log_format == Format::Json, settings.warnings.len()), (is_json, warnings), "{format}");
+    }
+}
+
+#[test]
+fn sizes_that_the_reference_accepts_are_accepted() {
+    for (bytes, used, warnings) in [("0", 0, 0), ("67108864", 64 << 20, 0), ("10000000000", 256 << 20, 1), ("0x100000", 1 << 20, 0)] {
+        let settings = read(&["--local-cache-size-in-bytes", bytes], &[]).expect("a size");
+        assert_eq!((settings.denials.bytes, settings.warnings.len()), (used, warnings), "{bytes}");
+    }
+    let negative = read(&["--local-cache-size-in-bytes=-1"], &[]).expect("a size");
+    assert_eq!((negative.denials.bytes, negative.warnings.len()), (0, 1));
+}
+
+/// The costs are said where there are any.
+#[test]
+fn stop_increment_is_a_default_of_commit() {
+    let flag = "--stop-cache-key-increment-when-overlimit";
+    let of = |arguments: &[&str]| read(arguments, &[]).expect("settings");
+    assert_eq!(of(&[]).files.compile.process.commit, Commit::Each);
+    for (arguments, costs) in [
+        (&[][..], &[][..]),
+        (&["--redis-url=a:1"], &[]),
+        (&["--redis-url=a:1", "--redis-type=cluster"], &["one hash slot"]),
+        (&["--redis-url=a:1", "--redis-persecond", "--redis-persecond-url=b:1"], &["not in that of REDIS_PERSECOND_URL"]),
+        (
+            &["--redis-url=a:1", "--redis-type=cluster", "--redis-persecond", "--redis-persecond-url=b:1"],
+            &["one hash slot", "REDIS_PERSECOND_URL"],
+        ),
+    ] {
+        let settings = of(&[arguments, &[flag]].concat());
+        assert_eq!(settings.files.compile.process.commit, Commit::AllOrNone);
+        assert_eq!(settings.warnings.len(), usize::from(!costs.is_empty()), "{:?}", settings.warnings);
+        assert!(costs.iter().all(|cost| settings.warnings[0].contains(cost)), "{:?}", settings.warnings);
+        assert_eq!(of(arguments).warnings, Vec::<String>::new());
+    }
+    let months = of(&["--use-calendar-month-rate-limit"]);
+    assert!(months.files.compile.process.calendar_months && months.rls.plan.calendar_months);
+}
+
+#[test]
 fn invalid_values_are_refused_with_a_remedy() {
     for (arguments, hint) in [
         (["--cache-key-prefix", "{x}"], "leave them out"),
         (["--workers", "0"], "1 to 1024"),
         (["--near-limit-ratio", "2"], "0 to 1"),
         (["--redis-type", "cluster"], "REDIS_URL=host:6379"),
-        (["--log-format", "xml"], "text or json"),
         (["--host", "no such host"], "0.0.0.0"),
     ] {
         assert!(read(&arguments, &[]).expect_err("invalid").to_string().contains(hint), "{arguments:?}");
@@ -117,14 +161,14 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         (["--on-store-failure", "pass"], "error, allow, deny or local"),
         (["--replicas", "0"], "non-zero"),
         (["--local-max-keys", "10"], "1000..=4000000000"),
-        (["--local-cache-size-in-bytes", "4294967297"], "up to 4294967296"),
-        (["--grpc-max-connection-age", "2540400h"], "up to 87600h"),
-        (["--grpc-max-connection-age-grace", "2540400h"], "up to 87600h"),
+        (["--local-cache-size-in-bytes", "8MiB"], "whole number"),
+        (["--grpc-port", "65536"], "0 to 65535"),
+        (["--redis-pool-size", "many"], "1 or more"),
     ] {
         let refused = Cli::try_parse_from([&["weir"], &arguments[..]].concat()).map(|_| ()).expect_err("out of bounds");
         assert!(refused.to_string().contains(hint), "{arguments:?}: {refused}");
     }
-    let never = read(&["--grpc-max-connection-age", "0", "--grpc-max-connection-age-grace", "0"], &[]).expect("settings").server;
+    let never = read(&["--grpc-max-connection-age", "0", "--grpc-max-connection-age-grace", "2540400h"], &[]).expect("settings").server;
     assert_eq!((never.max_connection_age, never.max_connection_age_grace), (parse::NEVER, parse::NEVER));
 }
 

@@ -3,6 +3,7 @@
 mod image;
 mod istio;
 mod kubernetes;
+mod restricted;
 
 use std::process::Command;
 

@@ -4,7 +4,7 @@ use weir::algorithm::{Algorithm, Arrival, FixedWindow};
 use weir::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::proto::rate_limit_response::Code;
 use weir::proto::{RateLimitDescriptor, RateLimitRequest};
-use weir::time::{Micros, Span, Unit};
+use weir::time::{Micros, Period, Span, Unit};
 
 use crate::support::{self, RedisServer, Weir};
 
@@ -46,7 +46,7 @@ fn sequence(line: &str) -> Sequence {
 #[test]
 fn the_pure_step_matches_the_table() {
     for Sequence { name, limit, hits, expected } in table() {
-        let algorithm = Algorithm::FixedWindow(FixedWindow { limit, window: Span::from_secs(3_600), count_denied: true });
+        let algorithm = Algorithm::FixedWindow(FixedWindow { limit, window: Period::Even(Span::from_secs(3_600)), count_denied: true });
         let mut state = None;
         for ((amount, negative), expected) in hits.into_iter().zip(expected) {
             let amount = i64::try_from(amount).unwrap_or(i64::MAX);

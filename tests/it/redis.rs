@@ -18,7 +18,7 @@ use weir::algorithm::{Algorithm, FixedWindow};
 use weir::plan::{Check, Checks, Modes};
 use weir::store::redis::{Call, CallRequest};
 use weir::store::{Budget, Redis, Store, StoreError};
-use weir::time::{Micros, Span};
+use weir::time::{Micros, Period, Span};
 use weir::verdict::{Answers, Verdict};
 
 /// A deadline that is long enough for a busy machine; tests of deadlines set shorter ones.
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const WEEK: Span = Span::from_secs(7 * 86_400);
 
 fn fixed(limit: u32, window: Span) -> FixedWindow {
-    FixedWindow { limit, window, count_denied: true }
+    FixedWindow { limit, window: Period::Even(window), count_denied: true }
 }
 
 pub fn check(limit: u32, hits: i64) -> Check {

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use weir::algorithm::{Algorithm, AlgorithmKind};
 use weir::ask::Entry;
-use weir::rules::compile::{Compiled, Options, Severity, SourceText, compile};
+use weir::rules::compile::{Compiled, Options, ProcessDefaults, Severity, SourceText, compile};
 use weir::rules::limit::{Amount, Limit, OnStoreFailure};
 use weir::rules::{Commit, Lookup, Rules};
-use weir::time::Tick;
+use weir::time::{Period, Tick};
 
 mod bombs;
 
@@ -53,8 +53,15 @@ fn show_algorithm(amount: &Amount) -> String {
     let (mut line, rate, (limit, of_window), count_denied) = match amount.algorithm {
         Algorithm::FixedWindow(it) => {
             let denied = (!it.count_denied).then_some(", denied hits are not counted");
-            assert_eq!((it.limit, it.window), (amount.rate.requests_per_unit, window));
-            return denied.unwrap_or_default().to_owned();
+            let months = match it.window {
+                Period::Even(even) => {
+                    assert_eq!(even, window);
+                    String::new()
+                }
+                Period::Months(months) => format!(", calendar months: {months}"),
+            };
+            assert_eq!(it.limit, amount.rate.requests_per_unit);
+            return denied.unwrap_or_default().to_owned() + &months;
         }
         Algorithm::SlidingWindowLog(it) => (", sliding_window_log".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
         Algorithm::SlidingWindowCounter(it) => (", sliding_window_counter".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
@@ -137,6 +144,10 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
             merge_domains: words.contains("merge_domains"),
             strict: words.contains("strict"),
             for_check: words.contains("for_check"),
+            process: ProcessDefaults {
+                commit: if words.contains("all_or_none") { Commit::AllOrNone } else { Commit::Each },
+                calendar_months: words.contains("calendar_months"),
+            },
         };
         let files: Vec<_> = paths.iter().map(|path| source(path)).collect();
         let found = outcome(&files, &options);
@@ -371,7 +382,7 @@ proptest! {
 
     #[test]
     fn random_yaml_never_panics(text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}") {
-        let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true, for_check: true });
+        let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true, for_check: true, ..Options::default() });
     }
 
     #[test]

@@ -17,6 +17,7 @@ const BUCKETS: Options = Options {
     subject_expiry: None,
     max_delay: None,
     count_denied: None,
+    calendar_months: false,
 };
 
 #[test]

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
 use crate::plan::{AllOrNone, Modes};
-use crate::time::{Micros, Rate, Unit};
+use crate::time::{Micros, Period, Rate, Unit};
 
-const FIXED: FixedWindow = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
+const FIXED: FixedWindow = FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true };
 
 fn cache() -> DenialCache {
     DenialCache::new(Options::default()).expect("a cache")

@@ -1,7 +1,7 @@
 use super::*;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::plan::Modes;
-use crate::time::{Micros, Span};
+use crate::time::{Micros, Period, Span};
 use crate::verdict::{Verdict, Wait};
 
 use OnStoreFailure::{Allow, Deny, Error, Local};
@@ -16,7 +16,7 @@ fn outage(replicas: u32) -> FailurePolicies {
 }
 
 fn check(on_store_failure: OnStoreFailure, modes: Modes) -> Check {
-    let fixed = FixedWindow { limit: 4, window: Span::from_secs(3_600), count_denied: true };
+    let fixed = FixedWindow { limit: 4, window: Period::Even(Span::from_secs(3_600)), count_denied: true };
     let mut check = Check::new(Algorithm::FixedWindow(fixed), 1, modes);
     check.on_store_failure = on_store_failure;
     check

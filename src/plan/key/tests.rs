@@ -13,14 +13,18 @@ struct Meaning {
     /// Key, value, and whether the value is a shared pattern.
     entries: Vec<(Vec<u8>, Vec<u8>, bool)>,
     window_secs: u32,
+    /// Calendar months of a fixed window, in place of seconds.
+    months: Option<u32>,
     kind: AlgorithmKind,
     /// Of buckets.
     interval: Option<Span>,
 }
 
 fn algorithm(meaning: &Meaning, limit: u32) -> Algorithm {
-    let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: meaning.window_secs };
-    let options = Options { kind: meaning.kind, bucket_interval: meaning.interval, ..Options::default() };
+    let (unit, unit_multiplier) = meaning.months.map_or((Unit::Second, meaning.window_secs), |months| (Unit::Month, months));
+    let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
+    let calendar_months = meaning.months.is_some();
+    let options = Options { kind: meaning.kind, bucket_interval: meaning.interval, calendar_months, ..Options::default() };
     Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
 
@@ -57,11 +61,15 @@ fn meaning() -> impl Strategy<Value = Meaning> {
     let kind = prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec());
     let interval = prop::sample::select(vec![None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))]);
     let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
-    (hostile(), prop::collection::vec(entry, 0..4), window, kind, interval).prop_map(|(domain, entries, window_secs, kind, interval)| {
-        // 1,000 buckets at most.
-        let interval = interval.filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
-        Meaning { domain, entries, window_secs, kind, interval }
-    })
+    let months = prop::sample::select(vec![None, None, Some(1_u32), Some(16)]);
+    (hostile(), prop::collection::vec(entry, 0..4), window, months, kind, interval).prop_map(
+        |(domain, entries, window_secs, months, kind, interval)| {
+            // 1,000 buckets at most.
+            let interval = interval.filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
+            let months = months.filter(|_| kind == AlgorithmKind::FixedWindow);
+            Meaning { domain, entries, window_secs: if months.is_some() { 0 } else { window_secs }, months, kind, interval }
+        },
+    )
 }
 
 /// The same bytes with their borders moved: what separators alone would confuse.
@@ -122,6 +130,7 @@ fn keys_read_well_and_stay_short() {
         domain: b"shop".to_vec(),
         entries: vec![(b"user".to_vec(), b"42".to_vec(), false), (b"path".to_vec(), value.to_vec(), false)],
         window_secs: 60,
+        months: None,
         kind: AlgorithmKind::FixedWindow,
         interval: None,
     };
@@ -146,6 +155,17 @@ fn tags_tell_algorithms_and_windows() {
     assert_eq!(tag_of(AlgorithmKind::TokenBucket, 5, Unit::Minute, 1, Some(10)), "tb60");
     assert_eq!(tag_of(AlgorithmKind::TokenBucket, u32::MAX, Unit::Year, 100, Some(10)), "tb3153600000");
     assert_eq!(tag_of(AlgorithmKind::LeakyBucket, 5, Unit::Second, 30, None), "lb30");
+    // Calendar months, and the 30 days of a replica that does not follow the calendar.
+    assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Month, 1, None), "fw2592000");
+    let rate = Rate { requests_per_unit: 5, unit: Unit::Month, unit_multiplier: 3 };
+    let of_calendar = |kind| {
+        let mut out = Vec::new();
+        let options = Options { kind, calendar_months: true, ..Options::default() };
+        write_tag(&mut out, &Algorithm::try_new(&rate, &options).expect("good options"));
+        String::from_utf8(out).expect("ASCII")
+    };
+    assert_eq!(of_calendar(AlgorithmKind::FixedWindow), "fwm3");
+    assert_eq!(of_calendar(AlgorithmKind::TokenBucket), "tb7776000", "other algorithms have no windows that begin at a boundary");
     // A tick of ten seconds, of which the window is no whole number.
     assert_eq!(tag_of(AlgorithmKind::LeakyBucket, u32::MAX, Unit::Second, 2_000_001, None), "lb2000001");
 }

@@ -119,6 +119,7 @@ mod tests {
             subject_expiry: Some(SECOND),
             max_delay: Some(SECOND),
             count_denied: Some(true),
+            calendar_months: false,
         };
         AlgorithmFields { algorithm: Some(AlgorithmKind::TokenBucket), options, on_store_failure: Some(OnStoreFailure::Deny) }
     }

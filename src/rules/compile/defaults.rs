@@ -3,10 +3,10 @@
 //! All files of a domain share its defaults, in whatever order they are read. So a limit is settled, its algorithm made and its defaults
 //! applied, once all files are read, and no unsettled limit gets into the rules.
 
-use super::Domain;
 use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
 use super::problem::{Location, Problems};
+use super::{Domain, ProcessDefaults};
 use crate::algorithm::{Algorithm, OptionError};
 use crate::rules::Commit;
 use crate::rules::limit::{Amount, Limit, OnStoreFailure};
@@ -92,7 +92,7 @@ fn declare<T: PartialEq>(problems: &mut Problems, known: &mut Option<Declared<T>
 }
 
 /// Settles the limits of the domain. A limit whose options make no algorithm is reported, and is not among the result.
-pub(super) fn settle(problems: &mut Problems, domain: &mut Domain) -> Vec<Limit> {
+pub(super) fn settle(problems: &mut Problems, domain: &mut Domain, process: ProcessDefaults) -> Vec<Limit> {
     let pending = std::mem::take(&mut domain.pending);
     if domain.defaults.is_invalid {
         // The defaults are reported. Without them, errors of the limits would be guesses.
@@ -102,20 +102,21 @@ pub(super) fn settle(problems: &mut Problems, domain: &mut Domain) -> Vec<Limit>
     let settled = pending.into_iter().filter_map(|PendingLimit { amount, make }| match amount {
         None => Some(make(None, None)),
         Some(pending) => {
-            let amount = settle_amount(problems, &pending, defaults)?;
+            let amount = settle_amount(problems, &pending, defaults, process)?;
             Some(make(Some(amount), pending.fields.on_store_failure.or(defaults.on_store_failure())))
         }
     });
     settled.collect()
 }
 
-fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults) -> Option<Amount> {
+fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, process: ProcessDefaults) -> Option<Amount> {
     let mut options = match &defaults.fields {
         Some(defaults) => pending.fields.apply_defaults(&defaults.value),
         None => pending.fields.apply_defaults(&AlgorithmFields::default()),
     };
     // Without the options of other algorithms, the next error shows too.
     let foreign = options.remove_foreign();
+    options.calendar_months = process.calendar_months;
     let algorithm = Algorithm::try_new(&pending.rate, &options);
     let is_valid = foreign.is_empty();
     for error in foreign.iter().chain(algorithm.as_ref().err()) {

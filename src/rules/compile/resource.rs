@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use super::fields::{self, Section};
 use super::locations::{Resources, in_metadata};
 use super::problem::{Problem, Problems};
-use super::{Compiler, Domain, Siblings, check_replaced, defaults, descriptor};
+use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, defaults, descriptor};
 use crate::rules::limit::Metadata;
 use crate::rules::resource::{Descriptor, Policy, Resource};
 use crate::rules::source::{Content, Node, Pair, Position};
@@ -29,6 +29,8 @@ const OF_DESCRIPTOR: [&str; 2] = ["share_threshold", "value_to_metric"];
 pub struct XdsOptions {
     /// `MERGE_DOMAIN_CONFIG`: several resources may define one domain. Otherwise the first one by name does.
     pub merge_domains: bool,
+    /// What the settings of the process say for all limits.
+    pub process: ProcessDefaults,
 }
 
 /// A domain after compiling.
@@ -45,7 +47,7 @@ pub(in crate::rules) struct CompiledDomain {
 }
 
 /// Compiles the resources of one domain, in that order. `number` is that of the domain in the rules; the paths of all other domains have `path_bytes`.
-pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, path_bytes: usize) -> CompiledDomain {
+pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, path_bytes: usize, process: ProcessDefaults) -> CompiledDomain {
     let mut compiler = Compiler { path_bytes, from_control_plane: true, ..Compiler::default() };
     compiler.problems.open_domain(Resources::new(resources.iter().map(|resource| resource.name.clone())));
     let name = resources.first().map_or("", |resource| &resource.domain);
@@ -59,11 +61,11 @@ pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, path
     descriptor::read_list(&mut compiler, &mut domain, &list, &mut siblings, &mut Vec::new());
     domain.siblings = siblings;
     check_replaced(&mut compiler.problems, &domain);
-    domain.limits = defaults::settle(&mut compiler.problems, &mut domain);
+    domain.limits = defaults::settle(&mut compiler.problems, &mut domain, process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
     let (is_refused, problems) = compiler.problems.finish(false, false);
-    CompiledDomain { domain: (!is_refused).then(|| domain.finish()), problems, path_bytes, is_too_large }
+    CompiledDomain { domain: (!is_refused).then(|| domain.finish(process)), problems, path_bytes, is_too_large }
 }
 
 /// Makes nodes of descriptors.

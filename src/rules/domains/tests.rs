@@ -1,6 +1,8 @@
 use super::*;
 use crate::ask::Entry as AskEntry;
+use crate::rules::Commit;
 use crate::rules::Lookup;
+use crate::rules::compile::ProcessDefaults;
 use crate::rules::resource::{Descriptor, Policy};
 
 const MINUTE: i32 = 2;
@@ -120,4 +122,15 @@ fn one_change_among_a_thousand_domains_compiles_one_and_shares_the_others() {
     assert_eq!(found(&after, "d501", &[("user", "7")]), Ok(Some(1)));
     let difference = crate::rules::diff::Difference::new(&before, &after);
     assert_eq!((difference.added.len(), difference.removed.len(), difference.changed.len()), (0, 0, 100));
+}
+
+/// What the settings of the process say for all limits holds for those of a control plane too, and a change of it compiles all domains.
+#[test]
+fn defaults_of_the_process_apply_to_every_domain() {
+    let (mut domains, mut settings) = (Domains::default(), XdsOptions::default());
+    let rules = domains.apply(vec![one("a", 1)], &settings).rules.expect("rules");
+    assert_eq!(rules.commit(b"a"), Some(Commit::Each));
+    settings.process = ProcessDefaults { commit: Commit::AllOrNone, calendar_months: true };
+    let applied = domains.apply(vec![one("a", 1)], &settings);
+    assert_eq!((applied.compiled, applied.rules.expect("rules").commit(b"a")), (1, Some(Commit::AllOrNone)));
 }

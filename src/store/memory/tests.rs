@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::plan::Modes;
-use crate::time::{Rate, Span, Unit};
+use crate::time::{Period, Rate, Span, Unit};
 
 const START: Arrival = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO };
 
 fn check(limit: u32, secs: u64) -> Check {
-    let fixed = FixedWindow { limit, window: Span::from_secs(secs), count_denied: true };
+    let fixed = FixedWindow { limit, window: Period::Even(Span::from_secs(secs)), count_denied: true };
     Check::new(Algorithm::FixedWindow(fixed), 1, Modes::default())
 }
 

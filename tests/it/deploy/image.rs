@@ -17,7 +17,7 @@ fn rootfs(binary: &Path, root: &Path) -> Output {
 }
 
 /// A folder whose `root` holds the files of the image, without limits.
-fn image() -> (TempDir, PathBuf) {
+pub(super) fn image() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");
     let output = rootfs(Path::new(env!("CARGO_BIN_EXE_weir")), &root);
@@ -51,7 +51,7 @@ fn entry_point() -> Vec<String> {
     serde_json::from_str(dockerfile("ENTRYPOINT")).expect("a list")
 }
 
-fn is_root() -> bool {
+pub(super) fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output().expect("id runs");
     output.stdout.trim_ascii() == b"0"
 }
@@ -133,7 +133,7 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     assert!(weir.terminate().success());
 }
 
-fn user_of(weir: &Weir) -> u32 {
+pub(super) fn user_of(weir: &Weir) -> u32 {
     let status = fs::read_to_string(format!("/proc/{}/status", weir.id())).expect("a process");
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
     line.split_whitespace().next().and_then(|user| user.parse().ok()).expect("a number")

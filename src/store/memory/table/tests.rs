@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Algorithm, FixedWindow, State};
-use crate::time::Span;
+use crate::time::{Period, Span};
 
-const SECOND: FixedWindow = FixedWindow { limit: 1, window: Span::from_secs(1), count_denied: true };
+const SECOND: FixedWindow = FixedWindow { limit: 1, window: Period::Even(Span::from_secs(1)), count_denied: true };
 
 /// What recovers after so many seconds.
 fn until(second: u64) -> Packed {

@@ -141,7 +141,8 @@ impl Options {
         let is_unix = match raw.socket_type.trim() {
             "" => None,
             text if text.eq_ignore_ascii_case("unix") => Some(true),
-            text if text.eq_ignore_ascii_case("tcp") => Some(false),
+            // Go dials tcp4 and tcp6 too.
+            text if ["tcp", "tcp4", "tcp6"].iter().any(|known| text.eq_ignore_ascii_case(known)) => Some(false),
             _ => return Err(OptionsError::SocketType),
         };
         let url = raw.url.trim();

@@ -23,7 +23,7 @@ use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::slot_map::SlotMap;
 use crate::store::redis::topology::{cluster, sentinel};
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work};
-use crate::time::Span;
+use crate::time::{Period, Span};
 use crate::verdict::StoreError;
 
 /// The window of the counters of probes, short so that they expire soon.
@@ -149,7 +149,7 @@ async fn count_hit(node: &Node, connection: &mut Connection, key: &[u8], batch_o
 }
 
 fn probe_work(key: &[u8], deadline: Instant) -> Work {
-    let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX, window: PROBE_WINDOW, count_denied: true });
+    let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX, window: Period::Even(PROBE_WINDOW), count_denied: true });
     let checks = Arc::new(Checks::of([(key, Check::new(window, 1, Modes::default()))]));
     Work { picked: checks.indices(), checks, budget: Budget::until(deadline), is_asking: false }
 }

@@ -14,7 +14,7 @@ use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
 use crate::rules::Commit;
 use crate::store::{Budget, Store};
-use crate::time::Span;
+use crate::time::{Period, Span};
 use crate::verdict::{Answers, StoreError, Verdict};
 
 /// No window ends during a simulation, unless the clock jumps.
@@ -109,7 +109,8 @@ impl RequestGenerator {
 
     /// A request with one check that is always allowed, so that only an outage can keep it from being counted.
     pub(super) fn simple_request(&mut self, start: Instant, timeout: Duration) -> Request {
-        let algorithm = Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: WINDOW, count_denied: self.random.u32(..4) > 0 });
+        let algorithm =
+            Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: Period::Even(WINDOW), count_denied: self.random.u32(..4) > 0 });
         let check = RequestedCheck { name: "{plain}".to_owned(), algorithm, hits: self.next() };
         Request::new(vec![check], start, timeout)
     }
@@ -123,7 +124,7 @@ impl RequestGenerator {
         let next = self.next();
         // Above the largest number of hits of a simulation, so that no check is clamped.
         let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
-        let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit, window: WINDOW, count_denied });
+        let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit, window: Period::Even(WINDOW), count_denied });
         let (algorithm, hits) = match self.random.u32(..10) {
             0 if !is_group => (fixed(true), 0),
             1 => (fixed(true), -next),

@@ -243,7 +243,7 @@ pub(crate) fn write_key(checks: &Checks, check: &Check, now: Micros, out: &mut V
 /// The longest jitter of the TTL of a window's counter in seconds: `jitter_secs`, at most one window. It keeps the counters of a window from
 /// expiring all at the same time.
 pub(crate) fn longest_jitter(fixed: &FixedWindow, jitter_secs: u32) -> u64 {
-    u64::from(jitter_secs).min(fixed.window.secs_rounded_up())
+    u64::from(jitter_secs).min(fixed.window.shortest().secs_rounded_up())
 }
 
 /// Packs a number for `struct.unpack('<H')`: 16 bits, little-endian. A request has at most some hundred checks, and a batch not many more.

@@ -82,7 +82,7 @@ impl Generator {
     pub fn time(&mut self) -> Micros {
         let random = &mut self.random;
         let limit = self.limits[random.usize(..self.limits.len())];
-        let (window, tick) = (limit.window().micros(), limit.tick().micros());
+        let (window, tick) = (limit.window().shortest().micros(), limit.tick().micros());
         let near = |at: u64, random: &mut fastrand::Rng| (at + random.u64(..3) * tick).saturating_sub(tick) + random.u64(..2);
         let now = self.now;
         if self.is_steady && random.u8(..64) > 0 {
@@ -147,7 +147,7 @@ impl Generator {
 
     /// The limit after a reload that changed its amount: the key stays the same, also if the tick changes.
     fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
-        let window = limit.window().micros() / 1_000_000;
+        let window = limit.window().shortest().micros() / 1_000_000;
         let unit_multiplier = u32::try_from(window).unwrap_or(u32::MAX);
         let requests_per_unit = match self.random.u8(..4) {
             // A log alone takes no larger limit.

@@ -25,7 +25,7 @@ pub fn tag(limit: &Algorithm) -> String {
         Algorithm::TokenBucket(_) => "tb".to_owned(),
         Algorithm::LeakyBucket(_) => "lb".to_owned(),
     };
-    format!("{name}.{}", limit.window().micros())
+    format!("{name}.{}", limit.window().shortest().micros())
 }
 
 /// The key's name in Redis.

@@ -3,11 +3,12 @@
 use super::*;
 use crate::plan::Modes;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
+use crate::time::Period;
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
 fn checks(hits: &[i64]) -> Checks {
-    let fixed = FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true };
+    let fixed = FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true };
     // Looks have a key of their own, so that they need not keep their place among the hits.
     let check = |&hits| (if hits == 0 { &b"look"[..] } else { b"k" }, Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()));
     Checks::of(hits.iter().map(check))
@@ -142,7 +143,7 @@ fn replies_behind_an_extra_reply_are_not_used() {
 
 #[test]
 fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
-    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
     let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
     let all = [work(checks)];
@@ -164,7 +165,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
 /// Two keys of a slot that is being migrated: one has moved already, the other has not.
 #[test]
 fn only_the_moved_keys_of_a_transaction_are_redirected() {
-    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
     let keys = [&b"{a}1"[..], b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
     let all = [work(checks)];
@@ -242,7 +243,7 @@ fn expire_is_sent_once_per_counter() {
 
 #[test]
 fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() {
-    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Span::from_secs(60), count_denied: true });
+    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
     let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
     let all = [work(Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default())))))];
     let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
@@ -294,7 +295,7 @@ fn allocations(all: &[Work], replies: &[u8]) -> u64 {
 
 #[test]
 fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
-    let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit: 99, window: Span::from_secs(60), count_denied });
+    let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit: 99, window: Period::Even(Span::from_secs(60)), count_denied });
     for (requests, expected) in [(64, 5), (96, 5)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();

@@ -1,0 +1,219 @@
+//! Periods: how time is divided into windows that are aligned to the clock.
+//!
+//! A period is a pure function from an instant to its window: a number, a begin and an end. Stores count in a window and know no calendar. Windows
+//! follow each other without a gap, and their numbers ascend by one.
+
+use std::num::NonZeroU32;
+
+use super::{Micros, Span};
+
+const MICROS_PER_DAY: u64 = 86_400_000_000;
+
+/// How time is divided into windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    /// Windows of this length; the first one begins at the epoch.
+    Even(Span),
+    /// Windows of so many months of the Gregorian calendar, in UTC; the first one begins in January 1970. Twelve months are a year.
+    Months(NonZeroU32),
+}
+
+/// One window of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its number, from 0 at the epoch on.
+    pub number: u64,
+    /// Its first instant.
+    pub begin: Micros,
+    /// The first instant behind it.
+    pub end: Micros,
+}
+
+impl Period {
+    /// The window that `now` lies in.
+    #[must_use]
+    pub fn window_at(self, now: Micros) -> Window {
+        self.window(self.number_at(now))
+    }
+
+    /// The window of that number. Beyond the last instant there are only empty ones.
+    #[must_use]
+    pub fn window(self, number: u64) -> Window {
+        Window { number, begin: self.begin(number), end: self.begin(number.saturating_add(1)) }
+    }
+
+    /// The number of the window that `now` lies in.
+    #[inline]
+    #[must_use]
+    pub const fn number_at(self, now: Micros) -> u64 {
+        match self {
+            Self::Even(length) => now.0 / length.0,
+            Self::Months(months) => month_of(now.0 / MICROS_PER_DAY) / months.get() as u64,
+        }
+    }
+
+    /// The end of the window of that number.
+    #[inline]
+    #[must_use]
+    pub const fn end(self, number: u64) -> Micros {
+        self.begin(number.saturating_add(1))
+    }
+
+    /// The length of its shortest window.
+    #[must_use]
+    pub const fn shortest(self) -> Span {
+        match self {
+            Self::Even(length) => length,
+            Self::Months(months) => Span(28 * MICROS_PER_DAY * months.get() as u64),
+        }
+    }
+
+    const fn begin(self, number: u64) -> Micros {
+        match self {
+            Self::Even(length) => Micros(number.saturating_mul(length.0)),
+            Self::Months(months) => Micros(first_day(number.saturating_mul(months.get() as u64)).saturating_mul(MICROS_PER_DAY)),
+        }
+    }
+}
+
+// Months are counted from March of the year 0, so that a leap day is the last day of a year of twelve months. Then the days before a year follow from
+// the leap years up to it, and the days before a month from the lengths 31, 30, 31, 30, 31 of March to July, which repeat from August and from January.
+
+/// From March of the year 0 to January 1970.
+const MONTHS_TO_EPOCH: u64 = 12 * 1970 - 2;
+const DAYS_TO_EPOCH: u64 = days_before(MONTHS_TO_EPOCH);
+
+/// The months and the days of 400 years, after which the Gregorian calendar repeats.
+const CYCLE_MONTHS: u64 = 4_800;
+const CYCLE_DAYS: u64 = 146_097;
+
+/// Later than the last instant, so that no sum overflows.
+const LAST_MONTH: u64 = 12 * 600_000;
+
+/// The days from March of the year 0 to the first day of a month, which is counted from there.
+const fn days_before(month: u64) -> u64 {
+    let (year, month) = (month / 12, month % 12);
+    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5
+}
+
+/// The first day of a month, both counted from January 1970.
+const fn first_day(month: u64) -> u64 {
+    let month = if month < LAST_MONTH { month } else { LAST_MONTH };
+    days_before(month + MONTHS_TO_EPOCH) - DAYS_TO_EPOCH
+}
+
+/// The month that a day is in, both counted from January 1970.
+const fn month_of(day: u64) -> u64 {
+    let day = day + DAYS_TO_EPOCH;
+    // A month begins at most some days before or after a multiple of the mean length, so that this is right or off by one.
+    let month = day * CYCLE_MONTHS / CYCLE_DAYS;
+    let month = if days_before(month) > day {
+        month - 1
+    } else if days_before(month + 1) <= day {
+        month + 1
+    } else {
+        month
+    };
+    month - MONTHS_TO_EPOCH
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use time::{Date, Month, OffsetDateTime};
+
+    use super::*;
+
+    const fn months(months: u32) -> Period {
+        Period::Months(NonZeroU32::new(months).expect("not 0"))
+    }
+
+    fn midnight(year: i32, month: Month) -> Micros {
+        let first = Date::from_calendar_date(year, month, 1).expect("a date").midnight().assume_utc();
+        Micros(u64::try_from(first.unix_timestamp()).expect("since 1970") * 1_000_000)
+    }
+
+    /// The window by the calendar of another implementation, the crate `time`.
+    fn by_calendar(now: Micros, months: u32) -> Window {
+        let at = OffsetDateTime::from_unix_timestamp(i64::try_from(now.0 / 1_000_000).expect("in range")).expect("in range");
+        let index = u64::try_from(at.year() - 1970).expect("since 1970") * 12 + u64::from(u8::from(at.month())) - 1;
+        let number = index / u64::from(months);
+        let begin = |number: u64| {
+            let index = number * u64::from(months);
+            let month = Month::try_from(u8::try_from(index % 12 + 1).expect("a month")).expect("a month");
+            midnight(1970 + i32::try_from(index / 12).expect("a year"), month)
+        };
+        Window { number, begin: begin(number), end: begin(number + 1) }
+    }
+
+    #[test]
+    fn months_begin_and_end_at_midnight_of_their_first_days() {
+        for year in 1970..9_999 {
+            for (month, next) in [(Month::January, Month::February), (Month::February, Month::March), (Month::November, Month::December)] {
+                let (begin, end) = (midnight(year, month), midnight(year, next));
+                let window = months(1).window_at(begin);
+                assert_eq!((window.begin, window.end), (begin, end), "{month} {year}");
+                assert_eq!(months(1).window_at(Micros(end.0 - 1)), window, "the last instant of {month} {year}");
+                assert_eq!(months(1).number_at(end), window.number + 1, "the first instant after {month} {year}");
+            }
+            let december = months(1).window_at(midnight(year, Month::December));
+            assert_eq!(december.end, midnight(year + 1, Month::January), "December {year}");
+        }
+    }
+
+    #[test]
+    fn known_months() {
+        const DAY: u64 = MICROS_PER_DAY;
+        for (year, month, days) in [
+            (1970, Month::January, 31),
+            (1972, Month::February, 29),
+            (1999, Month::December, 31),
+            (2000, Month::February, 29),
+            (2026, Month::November, 30),
+            (2027, Month::February, 28),
+            (2100, Month::February, 28),
+            (2400, Month::February, 29),
+        ] {
+            let Window { begin, end, .. } = months(1).window_at(Micros(midnight(year, month).0 + 12 * DAY));
+            assert_eq!((begin, (end.0 - begin.0) / DAY), (midnight(year, month), days), "{month} {year}");
+        }
+        let first = Window { number: 0, begin: Micros(0), end: Micros(31 * DAY) };
+        assert_eq!(months(1).window_at(Micros(0)), first);
+        // Quarters and years.
+        let quarter = months(3).window_at(midnight(2026, Month::November));
+        assert_eq!((quarter.begin, quarter.end), (midnight(2026, Month::October), midnight(2027, Month::January)));
+        let year = months(12).window_at(midnight(2028, Month::November));
+        assert_eq!((year.begin, year.end, year.number), (midnight(2028, Month::January), midnight(2029, Month::January), 58));
+    }
+
+    #[test]
+    fn even_windows_are_multiples_of_their_length() {
+        let minute = Period::Even(Span::from_secs(60));
+        assert_eq!(minute.window_at(Micros(119_999_999)), Window { number: 1, begin: Micros(60_000_000), end: Micros(120_000_000) });
+        assert_eq!((minute.shortest(), months(2).shortest()), (Span::from_secs(60), Span::from_secs(56 * 86_400)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_instant_is_in_the_month_of_the_calendar(secs in 0..253_370_764_800_u64, micros in 0..1_000_000_u64, count in 1..=120_u32) {
+            let now = Micros(secs * 1_000_000 + micros);
+            let window = months(count).window_at(now);
+            // The end of the last window that the other calendar knows is in its range too.
+            if window.end < midnight(9_999, Month::December) {
+                prop_assert_eq!(window, by_calendar(now, count));
+            }
+            prop_assert!(window.begin <= now && now < window.end);
+            prop_assert!(window.end.since(window.begin) >= months(count).shortest());
+        }
+
+        #[test]
+        fn nothing_overflows(now in any::<u64>(), number in any::<u64>(), count in 1..=u32::MAX, length in 1..=u64::MAX) {
+            for period in [months(count), Period::Even(Span(length))] {
+                let window = period.window_at(Micros(now));
+                prop_assert!(window.begin.0 <= now && now <= window.end.0);
+                let any = period.window(number);
+                prop_assert!(any.begin <= any.end && any.end == period.end(number));
+            }
+        }
+    }
+}

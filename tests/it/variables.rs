@@ -1,0 +1,207 @@
+//! Every variable of envoyproxy/ratelimit, through the start of the real binary: it acts, is named in the log, or stops the start with a reason.
+//! The table is `tests/vectors/reference_variables.txt`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::process::{Command, Output};
+
+use weir::proto::RateLimitResponse;
+use weir::proto::rate_limit_response::Code;
+
+use crate::support::wait::eventually_async;
+use crate::support::{Client, RedisServer, Weir, descriptor, ports, request, tools};
+
+/// What Weir does with a value of a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The file and the function of the test of its effect.
+    Acts(&'static str, &'static str),
+    Warns,
+    Refuses,
+    Accepted,
+}
+
+struct Variable {
+    name: &'static str,
+    default: &'static str,
+    other: &'static str,
+    effect: Effect,
+}
+
+fn variables() -> Vec<Variable> {
+    let text = include_str!("../vectors/reference_variables.txt");
+    let empty = |text: &'static str| if text == "-" { "" } else { text };
+    let row = |line: &'static str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let effect = match words[3..] {
+            ["warns"] => Effect::Warns,
+            ["refuses"] => Effect::Refuses,
+            ["accepted"] => Effect::Accepted,
+            [file, function] => Effect::Acts(file, function),
+            _ => panic!("{line}"),
+        };
+        Variable { name: words[0], default: empty(words[1]), other: words[2], effect }
+    };
+    text.lines().filter(|line| !line.starts_with('#')).map(row).collect()
+}
+
+/// Settings that need a Redis of another kind than the one that `all_at_once` asks. The tests that the table names start one.
+const OTHER_REDIS: &[&str] = &["REDIS_TLS", "REDIS_PERSECOND_TLS", "REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_SENTINEL_AUTH"];
+
+fn run(environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env_clear().envs(environment.iter().copied()).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("the binary runs")
+}
+
+#[test]
+fn the_named_tests_exist() {
+    for Variable { name, effect, .. } in variables() {
+        if let Effect::Acts(file, function) = effect {
+            let text = if function == "all_at_once" { include_str!("variables.rs").to_owned() } else { tools::file(file) };
+            assert!(text.contains(&format!("fn {function}(")), "{name}: no {function} in {file}");
+        }
+    }
+}
+
+/// Each is refused alone, and all are refused together, with one line for each.
+#[test]
+fn what_is_refused_is_named_with_a_reason() {
+    let refused: Vec<_> = variables().into_iter().filter(|variable| variable.effect == Effect::Refuses).collect();
+    for Variable { name, other, .. } in &refused {
+        let output = run(&[(name, other)]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {text}");
+        let reason = text.trim().strip_prefix(&format!("weir: {name}={other}: ")).unwrap_or_else(|| panic!("{name} is not named: {text}"));
+        assert!(reason.split_whitespace().count() > 4 && !reason.contains('\n'), "{name}: {reason}");
+    }
+}
+
+/// A bad value is refused with the name that its user wrote: that of the variable, or that of the flag.
+#[test]
+fn errors_name_the_variable_or_the_flag_that_was_set() {
+    let page = tools::file("deploy/settings.md");
+    let typed = ["boolean", "count", "duration", "port", "bytes", "seconds", "ratio"];
+    let rows = page.lines().filter_map(|line| {
+        let mut cells = line.trim_matches('|').split('|').map(str::trim);
+        let (flag, variable, kind) = (cells.next()?, cells.next()?, cells.next()?);
+        let flag = flag.split(',').next()?.trim_matches('`').to_owned();
+        (typed.contains(&kind) && variable.starts_with('`')).then(|| (flag, variable.trim_matches('`').to_owned()))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() > 30, "{rows:?}");
+    for (flag, variable) in rows {
+        let output = run(&[(&variable, "x")]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(&format!("invalid value 'x' for {variable}: ")) && !text.contains(&flag), "{text}");
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg(format!("{flag}=x")).env_clear().output().expect("the binary runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(&format!("invalid value 'x' for '{flag}")), "{text}");
+        // An empty variable is as none. The start ends at a folder that is missing.
+        let output = run(&[(&variable, ""), ("RUNTIME_ROOT", "/no/such"), ("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1")]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && text.contains("/no/such"), "{variable}: {text}");
+    }
+    for (environment, flags, named) in [
+        (&[("WORKERS", "0")][..], &[][..], "WORKERS: 0 is out of range"),
+        (&[], &["--workers=0"], "--workers: 0 is out of range"),
+        (&[("REDIS_TYPE", "cluster")], &[], "REDIS_TYPE needs REDIS_URL"),
+        (&[("REDIS_TYPE", "single")], &["--redis-type=cluster"], "--redis-type needs REDIS_URL"),
+        (&[], &["--log-level", "loud"], "--log-level: `loud`"),
+        (&[("LOG_LEVEL", "loud")], &[], "LOG_LEVEL: `loud`"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(flags).env_clear().envs(environment.iter().copied()).output();
+        let text = String::from_utf8_lossy(&output.expect("the binary runs").stderr).into_owned();
+        assert!(text.contains(named), "{named} is not in: {text}");
+    }
+}
+
+async fn ask(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse {
+    client.should_rate_limit(request(domain, vec![descriptor(&[(key, "x")])])).await.expect("an answer").into_inner()
+}
+
+/// The variables that do not stop the start, all with other values than their defaults.
+#[tokio::test]
+async fn all_at_once() {
+    let (redis, second) = (RedisServer::start_with(&["--requirepass", "first"]), RedisServer::start_with(&["--requirepass", "second"]));
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits = folder.path().join("ratelimit/limits");
+    fs::create_dir_all(&limits).expect("a folder");
+    let limit = |domain: &str, key: &str, unit: &str| {
+        format!(
+            "domain: {domain}\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: {unit}, unit_multiplier: 9, requests_per_unit: 4 }} }}]\n"
+        )
+    };
+    for (name, text) in [
+        ("a.yaml", limit("merged", "a", "year")),
+        ("b.yaml", limit("merged", "b", "day")),
+        ("c.yaml", "commit: each\n".to_owned() + &limit("seconds", "c", "second")),
+        (".d.yaml", "domain: [".to_owned()),
+    ] {
+        fs::write(limits.join(name), text).expect("written");
+    }
+    let root = folder.path().to_string_lossy().into_owned();
+    let (http_port, grpc_port) = (ports::free().port().to_string(), ports::free().port().to_string());
+    let (redis_url, second_url) = (redis.url(), second.url());
+    let filled = HashMap::from([
+        ("$ROOT", root.as_str()),
+        ("$HTTP_PORT", &http_port),
+        ("$GRPC_PORT", &grpc_port),
+        ("$REDIS", &redis_url),
+        ("$PERSECOND", &second_url),
+    ]);
+    let set: Vec<_> = variables()
+        .into_iter()
+        .filter(|variable| variable.effect != Effect::Refuses)
+        .filter(|variable| !OTHER_REDIS.contains(&variable.name) && !variable.name.starts_with("REDIS_TLS_"))
+        .collect();
+    assert!(set.len() > 90, "{}", set.len());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env_clear().envs([("DRAIN_DELAY", "0s"), ("STORE_TIMEOUT", "5s")]);
+    for Variable { name, default, other, .. } in &set {
+        assert!(other != default || *name == "USE_STATSD", "{name}: another value");
+        command.env(name, filled.get(other).unwrap_or(other));
+    }
+    let weir = Weir::spawn(command, folder);
+
+    let addresses = [(weir.grpc_addr(), grpc_port.clone()), (weir.http_addr(), http_port.clone())];
+    assert!(addresses.iter().all(|(address, port)| address.to_string() == format!("127.0.0.1:{port}")), "{addresses:?}");
+    let log = weir.logs();
+    let warned = |name: &str| {
+        let is_named = |line: &String| {
+            line.contains(r#""level":"warn""#) && line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == name)
+        };
+        log.iter().any(is_named)
+    };
+    for Variable { name, effect, .. } in &set {
+        // This setting names another one in the line about its cost.
+        let is_named_elsewhere = ["REDIS_URL", "REDIS_PERSECOND_URL", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"].contains(name);
+        assert!(is_named_elsewhere || warned(name) == (*effect == Effect::Warns), "{name} {effect:?}:\n{}", log.join("\n"));
+    }
+    // With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION it is ready once both servers have answered.
+    let ready = eventually_async(|| (weir.get("/healthcheck") == (200, "OK".to_owned())).then_some(())).await;
+    assert!(ready.is_some(), "{:?}", weir.get("/healthcheck"));
+
+    let client = &mut weir.client().await;
+    for (count, key) in [(1, "a"), (2, "a"), (3, "a"), (1, "b")] {
+        let answer = ask(client, "merged", key).await;
+        assert_eq!(answer.statuses[0].limit_remaining, 4 - count, "{key}: files of one domain are merged, and `.d.yaml` is ignored");
+        let headers: Vec<_> = answer.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
+        assert_eq!(headers[..3], ["X-Limit", "X-Remaining", "X-Reset"]);
+        assert!(answer.dynamic_metadata.is_some());
+    }
+    let series = |name: &str| weir.metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"merged\",key1=\"a\"}}"));
+    assert_eq!((series("total_hits"), series("near_limit")), (Some(3.0), Some(1.0)), "above half of the limit");
+    ask(client, "merged", "a").await;
+    let last = ask(client, "merged", "a").await;
+    assert_eq!((last.overall_code(), last.statuses[0].code()), (Code::Ok, Code::OverLimit), "in shadow mode");
+
+    ask(client, "seconds", "c").await;
+    let (keys, seconds) = (redis.keys(), second.keys());
+    assert!(keys.iter().all(|key| key.starts_with("mine:w1{merged|")) && keys.len() == 2, "{keys:?}");
+    assert!(seconds.len() == 1 && seconds[0].starts_with("mine:w1{seconds|"), "{seconds:?}");
+    let day = keys.iter().find(|key| key.contains("|b=x")).expect("counted");
+    let (ttl, answer): (u64, _) = (redis.run(&["TTL", day]), ask(client, "merged", "b").await);
+    let left = answer.statuses[0].duration_until_reset.expect("a reset").seconds.unsigned_abs();
+    assert!((left..=left + 6).contains(&ttl), "without jitter: {ttl} s for a window of {left} s");
+}
