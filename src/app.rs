@@ -7,8 +7,8 @@ mod health;
 mod redis;
 mod stores;
 
+use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::metrics::{Core, Metrics, families};
 use crate::rls::respond::Framed;
 use crate::rls::{DecisionFilter, Rls};
 use crate::rules::compile::Problem;
-use crate::server::{self, Budget, GrpcHealth, Services, Workers};
+use crate::server::{self, Budget, Entrance, GrpcHealth, Handshakes, Listener, Services, Workers};
 use crate::settings::Settings;
 use crate::telemetry;
 use health::Conditions;
@@ -49,7 +49,7 @@ pub enum StartError {
         /// The name of the listener: grpc or http.
         listener: &'static str,
         /// Its address.
-        address: SocketAddr,
+        address: String,
         /// The operating system's reason.
         error: io::Error,
         /// What to do.
@@ -109,8 +109,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let dropped = logs.dropped();
     metrics.register(Box::new(move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())]));
 
-    let grpc = open("grpc", settings.grpc)?;
-    let http = open("http", settings.http)?;
+    let grpc = opened("grpc", &settings.grpc, Listener::open(&settings.grpc), ToString::to_string)?;
+    let address = |listener: &TcpListener| listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
+    let http = opened("http", &settings.http, server::listen(settings.http), address)?;
     let grpc_health = GrpcHealth::new();
     let new_rls = {
         let (live, metrics, stores) = (Arc::clone(&live), Arc::clone(&metrics), stores.clone());
@@ -130,7 +131,15 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
         async move { rls.answer(&frame, None).await.map(Framed::message) }
     };
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
-    tokio::spawn(server::accept(grpc, Arc::clone(&workers), settings.server, Arc::clone(&metrics), stopping.clone()));
+    let entrance = match &settings.certificates {
+        None => Entrance::Plaintext(Arc::clone(&workers)),
+        Some(certificates) => {
+            certificates.register(&metrics);
+            tokio::spawn(Arc::clone(certificates).watch());
+            Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), Arc::clone(&metrics))?)
+        }
+    };
+    let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics)));
     let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
@@ -149,6 +158,8 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     stop.send_replace(true);
     publishing.abort();
     let drained = async {
+        // Also removes a unix socket.
+        let _ = accepting.await;
         end_health_watches(grpc_health).await;
         let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
         let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
@@ -181,20 +192,26 @@ fn first_load(settings: &Settings, live: &Arc<Live>) -> Result<files::Watched, S
     }
 }
 
-fn open(listener: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
-    let opened = server::listen(address).and_then(|socket| Ok((socket.local_addr()?, socket)));
+/// A listener that was opened, and logged.
+fn opened<L>(
+    listener: &'static str,
+    address: &impl Display,
+    opened: io::Result<L>,
+    describe: impl Fn(&L) -> String,
+) -> Result<L, StartError> {
     match opened {
-        Ok((address, socket)) => {
-            tracing::info!(listener, address = %address, "listening");
-            Ok(socket)
+        Ok(opened) => {
+            tracing::info!(listener, address = %describe(&opened), "listening");
+            Ok(opened)
         }
         Err(error) => {
             let remedy = match error.kind() {
-                io::ErrorKind::AddrInUse => "stop what uses the port, or choose another port",
-                io::ErrorKind::PermissionDenied => "choose a port above 1023",
+                io::ErrorKind::AddrInUse => "stop what uses the port or the socket, or choose another",
+                io::ErrorKind::PermissionDenied => "choose a port above 1023, or a folder that Weir may write to",
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => "choose another path for the socket",
                 _ => "choose an address of this machine",
             };
-            Err(StartError::Listen { listener, address, error, remedy })
+            Err(StartError::Listen { listener, address: address.to_string(), error, remedy })
         }
     }
 }

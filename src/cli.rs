@@ -3,6 +3,7 @@
 mod arguments;
 mod check;
 mod completions;
+mod connect;
 mod health;
 mod hit;
 mod print;

@@ -1,4 +1,5 @@
-//! The gRPC listener: an accept loop of our own, which hands connections in turn to one current-thread runtime per core.
+//! The gRPC listener: an accept loop of our own, which hands connections in turn to one current-thread runtime per core. With TLS other threads do the
+//! handshakes before (`tls`).
 //!
 //! Measured, a request costs half the CPU that it costs on a work-stealing runtime, and a client with few connections still uses all cores.
 //! `call` answers the usual call directly on HTTP/2; `dispatch` routes all other requests to the generated service, health and reflection.
@@ -6,29 +7,32 @@
 
 mod body;
 mod call;
+mod complaints;
 mod connection;
 mod dispatch;
 pub(crate) mod header_blocks;
+mod listen;
 mod overload;
 mod reply;
 mod socket;
+mod stream;
+mod tls;
+mod transport;
 mod wait_permits;
 mod worker;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::metrics::{Metrics, families};
 pub use body::Budget;
-pub use connection::NewConnection;
+use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
+pub use listen::{Address, Listener, TcpAddress, listen};
+pub use tls::{Certificates, Handshakes, Options as TlsOptions};
 pub use worker::Workers;
 
 /// Limits of the listener, each with its reason.
@@ -49,7 +53,9 @@ pub struct Options {
     /// Streams that the client resets before Weir accepts them, at most. When Weir stalls, Envoy's timeout of 20 ms resets all concurrent
     /// streams of a connection, 1,024 by default, again and again; h2's default of 20 would close the connection.
     pub max_pending_resets: usize,
-    /// Age at which Weir asks a connection to end, so that clients spread over new replicas; varied by a tenth. As in envoyproxy/ratelimit.
+    /// Age at which Weir asks a connection to end, so that clients spread over new replicas; varied by a tenth. Five minutes, because Kubernetes's
+    /// autoscaler waits for that long before it takes away a replica again that got too little to do. Envoy answers calls in flight and opens the next
+    /// connection when it needs one, which costs a round trip, or three with TLS.
     pub max_connection_age: Duration,
     /// Grace period for requests in flight on a connection that was asked to end. As in envoyproxy/ratelimit.
     pub max_connection_age_grace: Duration,
@@ -64,14 +70,11 @@ impl Default for Options {
             max_waiting_calls: 16_384,
             sheds_load: true,
             max_pending_resets: 8_192,
-            max_connection_age: Duration::from_secs(24 * 3_600),
+            max_connection_age: Duration::from_secs(300),
             max_connection_age_grace: Duration::from_secs(3_600),
         }
     }
 }
-
-/// Connections that wait in the kernel to be accepted, at most.
-const BACKLOG: i32 = 1_024;
 
 /// Pause after an error of accept: most often there are no file descriptors left, and a retry at once would only use CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -79,30 +82,40 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest time between two log lines about such errors.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Opens a listening socket. An IPv6 address accepts IPv4 connections too. A second process on the same port gets an error.
-///
-/// # Errors
-/// The operating system's, for example when the port is in use.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+/// Where an accepted connection goes.
+#[derive(Debug)]
+pub enum Entrance {
+    /// To the workers.
+    Plaintext(Arc<Workers>),
+    /// To a handshake, and then to the workers.
+    Tls(Handshakes),
 }
 
-/// Accepts until `stop` becomes true, and hands each connection to the next worker in turn.
+impl From<Arc<Workers>> for Entrance {
+    fn from(workers: Arc<Workers>) -> Self {
+        Self::Plaintext(workers)
+    }
+}
+
+impl Entrance {
+    /// False: all queues are full, and the connection is closed.
+    fn admit(&self, connection: NewConnection) -> bool {
+        match self {
+            Self::Plaintext(workers) => workers.assign(connection),
+            Self::Tls(handshakes) => handshakes.begin(connection),
+        }
+    }
+}
+
+/// Accepts until `stop` becomes true, and hands each connection to the next worker in turn, with TLS after its handshake.
 pub async fn accept(
-    listener: TcpListener,
-    workers: Arc<Workers>,
+    listener: impl Into<Listener>,
+    entrance: impl Into<Entrance>,
     options: Options,
     metrics: Arc<Metrics>,
     mut stop: watch::Receiver<bool>,
 ) {
+    let (listener, entrance) = (listener.into(), entrance.into());
     let permits = Arc::new(Semaphore::new(options.max_connections));
     let gauge = Arc::clone(&permits);
     let open = move || options.max_connections.saturating_sub(gauge.available_permits());
@@ -114,10 +127,12 @@ pub async fn accept(
             _ = stop.wait_for(|&stop| stop) => return,
         };
         match accepted {
-            Ok((stream, _)) => match Arc::clone(&permits).try_acquire_owned() {
-                Ok(permit) => hand_over(stream, permit, &workers, &metrics),
-                Err(_) => metrics.connection_refused(),
-            },
+            Ok(stream) => {
+                let permit = Arc::clone(&permits).try_acquire_owned().ok();
+                if !permit.is_some_and(|permit| entrance.admit(NewConnection { stream, tls: None, permit })) {
+                    metrics.connection_refused();
+                }
+            }
             Err(error) => {
                 if last_warning.is_none_or(|last| last.elapsed() > WARNING_INTERVAL) {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -126,15 +141,6 @@ pub async fn accept(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-}
-
-/// A socket belongs to the runtime that it is registered with, so that the stream travels as a socket of the standard library.
-fn hand_over(stream: TcpStream, permit: OwnedSemaphorePermit, workers: &Workers, metrics: &Metrics) {
-    let _ = stream.set_nodelay(true);
-    let assigned = stream.into_std().is_ok_and(|stream| workers.assign(NewConnection { stream, permit }));
-    if !assigned {
-        metrics.connection_refused();
     }
 }
 

@@ -6,13 +6,14 @@
 mod counting;
 mod flags;
 mod given;
+mod listeners;
 mod parse;
 mod redis;
 mod reference;
 mod responses;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limiter::{denial_cache, failure_policies};
@@ -23,8 +24,9 @@ use crate::store::memory;
 use crate::telemetry::Format;
 use crate::{limiter, metrics, plan, rls, server};
 
-pub use flags::{Flags, ListenerFlags, ReadFlags};
+pub use flags::{Flags, ReadFlags};
 pub use given::{Given, name_variables, without_empty_variables};
+pub use listeners::{ListenerFlags, LocalAddress, LocalGrpc};
 
 /// Where counters are kept, with the options of that store.
 #[derive(Clone, Debug)]
@@ -45,9 +47,11 @@ pub enum Backend {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Address of the gRPC listener.
-    pub grpc: SocketAddr,
+    pub grpc: server::Address,
+    /// The certificates of the gRPC listener; `None`: it speaks no TLS.
+    pub certificates: Option<Arc<server::Certificates>>,
     /// Address of the HTTP listener.
-    pub http: SocketAddr,
+    pub http: server::TcpAddress,
     /// Where the limit files are, and how they are read.
     pub files: files::Options,
     /// Whether to start although the limit files cannot be used.
@@ -124,8 +128,13 @@ impl Settings {
             warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
         }
         let respond = flags.responses.options(answers.shadow_mode, &mut warnings)?;
+        let certificates = match flags.listeners.tls(&mut warnings)? {
+            None => None,
+            Some(options) => Some(server::Certificates::read(options).map_err(|error| SettingError(error.to_string()))?),
+        };
         Ok(Self {
             grpc: flags.listeners.grpc()?,
+            certificates,
             http: flags.listeners.http()?,
             files: {
                 let options = files.read.options(flags.config.unwrap_or_else(|| files.folder()), false);
@@ -168,45 +177,6 @@ impl Settings {
     }
 }
 
-impl ListenerFlags {
-    fn grpc(&self) -> Result<SocketAddr, SettingError> {
-        address("GRPC_HOST", &self.grpc_host, self.grpc_port)
-    }
-
-    fn http(&self) -> Result<SocketAddr, SettingError> {
-        address("HOST", &self.host, self.port)
-    }
-
-    /// Where a process on the same machine finds the gRPC listener.
-    ///
-    /// # Errors
-    /// A setting that does not say that.
-    pub fn grpc_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
-        on_this_machine("GRPC_PORT", self.grpc()?)
-    }
-
-    /// Where a process on the same machine finds the HTTP listener.
-    ///
-    /// # Errors
-    /// A setting that does not say that.
-    pub fn http_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
-        on_this_machine("PORT", self.http()?)
-    }
-}
-
-/// A listener on all interfaces listens on loopback too.
-fn on_this_machine(port: &str, mut address: SocketAddr) -> Result<SocketAddr, SettingError> {
-    if address.port() == 0 {
-        return Err(SettingError(format!("{port}: 0 is any free port; write the port that the log of `weir serve` shows")));
-    }
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    Ok(address)
-}
-
 fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
     let backend_type = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
     let memory = || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize });
@@ -223,10 +193,14 @@ fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, Setting
 const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be exceeded; write BACKEND_TYPE=redis and \
                             REDIS_URL=host:6379 with a Redis or Valkey, or BACKEND_TYPE=memory for a single replica";
 
-fn address(name: &str, host: &str, port: u16) -> Result<SocketAddr, SettingError> {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    resolved.ok_or_else(|| SettingError(format!("{name}: `{host}` is not an address of this machine; write 0.0.0.0, :: or 127.0.0.1")))
+/// Adds one warning that names all of `settings` that are set.
+fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
+    let set: Vec<_> = settings.iter().filter(|(_, is_set)| *is_set).map(|&(name, _)| name).collect();
+    match set.as_slice() {
+        [] => {}
+        [name] => warnings.push(format!("{name} has no effect: {reason}")),
+        several => warnings.push(format!("{} have no effect: {reason}", several.join(", "))),
+    }
 }
 
 /// The format of log lines that these arguments of `weir serve` and the environment ask for, for an error of the arguments themselves. Text where

@@ -9,19 +9,21 @@ use anyhow::Context;
 use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tonic::transport::Endpoint;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
+use super::connect::{Target, connect};
 use super::print;
-use crate::settings::ListenerFlags;
+use crate::settings::{ListenerFlags, LocalAddress, LocalGrpc};
+use crate::tls::ClientOptions;
 
 /// The bytes of an answer that are read at most: its first line and the reasons fit.
 const LONGEST_ANSWER: u64 = 1_024;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Exit codes: 0 healthy, 2 invalid arguments, 1 unhealthy or no answer.\n\n\
-    The address is that of `weir serve` with the same flags and variables; an address for all interfaces, such as 0.0.0.0, means loopback.")]
+    The address is that of `weir serve` with the same flags and variables; an address for all interfaces, such as 0.0.0.0, means loopback. With TLS \
+    weir trusts, and presents, the certificate of the gRPC port.")]
 pub(super) struct Health {
     /// Ask with gRPC (grpc.health.v1) on the gRPC listener, not with HTTP (/healthcheck) on the HTTP listener
     #[arg(long)]
@@ -34,13 +36,23 @@ pub(super) struct Health {
 }
 
 pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
-    let address = if health.grpc { health.listeners.grpc_on_this_machine() } else { health.listeners.http_on_this_machine() }?;
+    let timeout = Duration::from_millis(health.timeout_ms);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(async {
-        let ask = async { if health.grpc { ask_grpc(address).await } else { ask_http(address).await } };
-        tokio::time::timeout(Duration::from_millis(health.timeout_ms), ask).await
-    });
-    match answer.with_context(|| format!("no answer from {address} within {} ms", health.timeout_ms))?? {
+    let answer = if health.grpc {
+        let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
+        let target = match address {
+            LocalAddress::Tcp(address) => Target::from(address),
+            LocalAddress::Unix(path) => Target::Unix(path),
+        };
+        let ask = ask_grpc(&target, tls.as_ref());
+        let answer = runtime.block_on(async { tokio::time::timeout(timeout, ask).await });
+        answer.with_context(|| format!("no answer from {target} within {} ms", health.timeout_ms))??
+    } else {
+        let address = health.listeners.http_on_this_machine()?;
+        let answer = runtime.block_on(async { tokio::time::timeout(timeout, ask_http(address)).await });
+        answer.with_context(|| format!("no answer from {address} within {} ms", health.timeout_ms))??
+    };
+    match answer {
         Answer::Healthy => {
             print::out("healthy\n")?;
             Ok(ExitCode::SUCCESS)
@@ -82,11 +94,10 @@ async fn ask_http(address: SocketAddr) -> anyhow::Result<Answer> {
     }
 }
 
-async fn ask_grpc(address: SocketAddr) -> anyhow::Result<Answer> {
-    let endpoint = Endpoint::try_from(format!("http://{address}"))?;
-    let channel = endpoint.connect().await.with_context(|| format!("no service at {address}; is `weir serve` running?"))?;
+async fn ask_grpc(target: &Target, tls: Option<&ClientOptions>) -> anyhow::Result<Answer> {
+    let channel = connect(target, tls, None).await?;
     let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
-    let answer = answer.map_err(|status| super::hit::request_error(&address.to_string(), &status))?;
+    let answer = answer.map_err(|status| super::hit::request_error(target, &status))?;
     let is_healthy = answer.into_inner().status() == ServingStatus::Serving;
     Ok(if is_healthy { Answer::Healthy } else { Answer::Unhealthy(String::new()) })
 }

@@ -3,20 +3,21 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use tonic::Status;
-use tonic::transport::Endpoint;
 
+use super::connect::{Target, connect};
 use super::{UsageError, print};
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
 use crate::time::Unit;
+use crate::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
 const OVER_LIMIT: u8 = 3;
@@ -31,9 +32,24 @@ pub(super) struct Hit {
     /// Domain of the request
     #[arg(long, short)]
     domain: String,
-    /// Address of the service's gRPC listener
+    /// Address of the service's gRPC listener, or `unix:` and the path of its socket
     #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
-    address: String,
+    address: Target,
+    /// Speak TLS with the service
+    #[arg(long)]
+    tls: bool,
+    /// File of certificate authorities (PEM) to trust, with TLS [default: those of the system]
+    #[arg(long, value_name = "PATH")]
+    cacert: Option<PathBuf>,
+    /// File of the client certificate (PEM) to present, with TLS
+    #[arg(long, value_name = "PATH", requires = "key")]
+    cert: Option<PathBuf>,
+    /// File of the private key (PEM) of --cert
+    #[arg(long, value_name = "PATH", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Name for which the certificate of the service has to be valid, with TLS [default: the host in --address]
+    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    server_name: Option<SubjectName>,
     /// Number of requests, sent one after the other; 1 or more
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -55,11 +71,7 @@ pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
 async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let request = request(&hit)?;
     let timeout = Duration::from_millis(hit.timeout_ms);
-    let endpoint = Endpoint::try_from(format!("http://{}", hit.address))
-        .with_context(|| format!("--address {}: write HOST:PORT", hit.address))?
-        .connect_timeout(timeout)
-        .timeout(timeout);
-    let channel = endpoint.connect().await.with_context(|| format!("no service at {}; is `weir serve` running?", hit.address))?;
+    let channel = connect(&hit.address, tls(&hit)?.as_ref(), Some(timeout)).await?;
     let mut client = RateLimitServiceClient::new(channel);
     let mut over = false;
     for _ in 0..hit.count {
@@ -77,23 +89,39 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     Ok(if over { ExitCode::from(OVER_LIMIT) } else { ExitCode::SUCCESS })
 }
 
-/// `HOST:PORT`; an IPv6 address in brackets.
-fn address(text: &str) -> Result<String, String> {
+/// What TLS needs. An option of TLS means TLS.
+fn tls(hit: &Hit) -> anyhow::Result<Option<ClientOptions>> {
+    let is_on = hit.tls || hit.cacert.is_some() || hit.cert.is_some() || hit.server_name.is_some();
+    let authorities = hit.cacert.clone().map(|path| PemFile { setting: "--cacert", path });
+    let identity = Identity::try_new(("--cert", hit.cert.as_deref()), ("--key", hit.key.as_deref()))?;
+    let name_check = hit.server_name.clone().map_or(NameCheck::Strict, NameCheck::Only);
+    Ok(is_on.then_some(ClientOptions { authorities, identity, name_check }))
+}
+
+fn server_name(text: &str) -> Result<SubjectName, String> {
+    SubjectName::parse(text).ok_or_else(|| "write a DNS name, an IP address or a URI".to_owned())
+}
+
+/// `HOST:PORT`, with an IPv6 address in brackets, or `unix:PATH`.
+fn address(text: &str) -> Result<Target, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Target::Unix(path.into()));
+    }
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@']));
     let port = port.filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
     match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
-        Some(1..) => Ok(text.to_owned()),
+        Some(1..) => Ok(Target::Tcp(text.to_owned())),
         _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
     }
 }
 
 /// The error of the service; or, for a failure of the transport, its likely cause.
-pub(super) fn request_error(address: &str, status: &Status) -> anyhow::Error {
+pub(super) fn request_error(address: &Target, status: &Status) -> anyhow::Error {
     let (code, message) = (status.code(), status.message().escape_debug());
     // Only a failure of the transport has a source: an answer is a code and a message.
     if std::error::Error::source(status).is_some() && code != tonic::Code::Cancelled && code != tonic::Code::DeadlineExceeded {
         return anyhow::anyhow!(
-            "what listens at {address} does not speak gRPC ({message}); use the gRPC port, which is 8081 unless GRPC_PORT is set"
+            "what listens at {address} does not speak gRPC ({message}); use the gRPC port, which is 8081 unless GRPC_PORT is set, and TLS if GRPC_SERVER_USE_TLS is"
         );
     }
     anyhow::anyhow!("{code:?}: {message}")

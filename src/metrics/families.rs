@@ -158,6 +158,17 @@ families! {
     CONNECTIONS_BEHIND = Gauge "weir_connections_behind" ["worker"];
     /// Connections closed because there were too many.
     CONNECTIONS_REFUSED = Counter "weir_connections_refused_total" [];
+    /// TLS handshakes on the gRPC port, by outcome: completed, failed, late (not finished in time) or displaced (too many were unfinished, and it was the
+    /// oldest).
+    TLS_HANDSHAKES = Counter "weir_tls_handshakes_total" ["outcome"];
+    /// TLS handshakes on the gRPC port that are not finished.
+    TLS_HANDSHAKES_OPEN = Gauge "weir_tls_handshakes_open" [];
+    /// When the certificate of the gRPC port expires, or the first of those above it, in seconds since 1970.
+    CERTIFICATE_EXPIRY = Gauge "weir_certificate_expiry_timestamp_seconds" [];
+    /// Changed files of the certificate of the gRPC port, by result: loaded, or refused, so that the one before stays in use.
+    CERTIFICATE_RELOADS = Counter "weir_certificate_reloads_total" ["result"];
+    /// 1 if the files of the certificate of the gRPC port could be used when they changed last, 0 if they were refused.
+    CERTIFICATE_LAST_RELOAD_SUCCESSFUL = Gauge "weir_certificate_last_reload_successful" [];
 
     // Limits. key2 is left out for a limit on the first level.
 

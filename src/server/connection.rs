@@ -9,31 +9,36 @@ use bytes::Bytes;
 use h2::server;
 use h2::{Ping, PingPong};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::rustls::ServerConnection;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Call, Calls, begin};
+use super::complaints::{Complaint, Complaints};
 use super::header_blocks::{HeaderBlocks, HeaderBudget};
 use super::overload::{Lateness, Overload};
 use super::socket::Socket;
+use super::stream::{Detached, Stream};
+use super::transport::Transport;
 use super::wait_permits::WaitPermits;
 use super::{Options, Services};
 use crate::bounds::TimedWrites;
 use crate::metrics::families;
 use crate::rls::ShouldRateLimit;
 
-type Http2 = server::Connection<HeaderBlocks<TimedWrites<Socket>>, Bytes>;
+type Http2 = server::Connection<HeaderBlocks<TimedWrites<Transport>>, Bytes>;
 
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
-pub struct NewConnection {
-    /// The accepted socket, non-blocking.
-    pub stream: std::net::TcpStream,
+pub(super) struct NewConnection {
+    /// The accepted socket.
+    pub(super) stream: Detached,
+    /// The state of TLS after the handshake; `None` without TLS.
+    pub(super) tls: Option<Box<ServerConnection>>,
     /// Its permit among all open connections, released when it closes.
-    pub permit: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// The phase of the process, which every connection follows.
@@ -91,9 +96,12 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bytes that Weir reads of a request that is not HTTP/2 before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
 
+/// The first two bytes of TLS: a record with a message of a handshake, in any version (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
+
 /// The answer to HTTP/1, as curl and browsers speak it.
 const OTHER_PROTOCOL_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
-    This port speaks gRPC (HTTP/2 without TLS). Health, metrics and JSON are on the HTTP port.\n";
+    This port speaks gRPC (HTTP/2). Health, metrics and JSON are on the HTTP port.\n";
 
 /// What the connections of one worker share.
 pub(super) struct WorkerState<T> {
@@ -101,12 +109,19 @@ pub(super) struct WorkerState<T> {
     wait_permits: WaitPermits,
     overload: Arc<Overload>,
     header_budget: HeaderBudget,
+    complaints: Arc<Complaints>,
     options: Options,
 }
 
 impl<T> WorkerState<T> {
     /// The state of the worker of this number.
-    pub(super) fn new(index: usize, services: Services<T>, header_budget: HeaderBudget, options: Options) -> Self {
+    pub(super) fn new(
+        index: usize,
+        services: Services<T>,
+        header_budget: HeaderBudget,
+        complaints: Arc<Complaints>,
+        options: Options,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
         let (worker, gauge) = (index.to_string(), Arc::clone(&permits));
         let waiting = move || options.max_waiting_calls.saturating_sub(gauge.available_permits());
@@ -116,7 +131,7 @@ impl<T> WorkerState<T> {
         let behind = move || vec![families::CONNECTIONS_BEHIND.count(&[&worker], gauge.connections_behind() as u64)];
         services.metrics.register(Box::new(behind));
         let wait_permits = WaitPermits::new(permits, Arc::clone(&services.metrics));
-        Self { services: Arc::new(services), wait_permits, overload, header_budget, options }
+        Self { services: Arc::new(services), wait_permits, overload, header_budget, complaints, options }
     }
 
     /// Reads the connections that are behind. Endless.
@@ -127,17 +142,18 @@ impl<T> WorkerState<T> {
 
 pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker: Arc<WorkerState<T>>, mut phase: watch::Receiver<Phase>) {
     let options = worker.options;
-    let NewConnection { stream, permit: _permit } = connection;
-    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let NewConnection { stream, tls, permit: _permit } = connection;
+    let Ok(stream) = Stream::attach(stream) else { return };
+    let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
+    let mut transport = Transport::new(Socket::new(stream, Arc::clone(&lateness)), tls);
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a shutdown does not wait for it.
     let read = tokio::select! {
-        read = timeout(options.preface_timeout, read_preface(stream)) => read,
+        read = timeout(options.preface_timeout, read_preface(&mut transport, &worker.complaints)) => read,
         _ = draining(&mut phase) => return,
     };
-    let Ok(Ok(Some(stream))) = read else { return };
-    let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
-    let socket = Socket::new(PREFACE, stream, Arc::clone(&lateness));
-    let socket = TimedWrites::new(socket, worker.services.budget.taken_within);
+    let Ok(Ok(true)) = read else { return };
+    transport.replay(PREFACE);
+    let socket = TimedWrites::new(transport, worker.services.budget.taken_within);
     let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.header_budget.clone());
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
@@ -196,21 +212,24 @@ fn http2(options: Options) -> server::Builder {
     builder
 }
 
-/// Reads the connection preface. `None`: the client does not speak HTTP/2, and has been answered.
+/// Reads the connection preface. False: the client does not speak HTTP/2, and has been answered.
 ///
 /// # Errors
 /// The socket's.
-async fn read_preface(mut stream: TcpStream) -> std::io::Result<Option<TcpStream>> {
+async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> std::io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {
-        return Ok(Some(stream));
+        return Ok(true);
+    }
+    if start.starts_with(&TLS_HANDSHAKE) {
+        complaints.report(Complaint::TlsToPlaintext, stream.socket().client(), "");
     }
     // Reads until the client closes: a close with unread bytes resets the connection, and the client would lose the answer.
     stream.write_all(OTHER_PROTOCOL_ANSWER).await?;
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(MAX_OTHER_PROTOCOL_BYTES), &mut tokio::io::sink()).await?;
-    Ok(None)
+    Ok(false)
 }
 
 /// Waits until the connection has reached its maximum age, varied by a tenth, or the process drains.

@@ -12,6 +12,7 @@ use tonic::Status;
 use super::connection::{Phase, WorkerState, serve};
 use super::header_blocks::HeaderBudget;
 use super::header_blocks::tests::frame;
+use super::stream::Detached;
 use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::metrics::Metrics;
 use crate::rls::ShouldRateLimit;
@@ -81,8 +82,8 @@ fn connection(calls: u32) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let shared = Arc::new(WorkerState::new(0, services, HeaderBudget::default(), Options::default()));
-    let serving = serve(NewConnection { stream, permit }, shared, phase);
+    let shared = Arc::new(WorkerState::new(0, services, HeaderBudget::default(), Arc::default(), Options::default()));
+    let serving = serve(NewConnection { stream: Detached::Tcp(stream), tls: None, permit }, shared, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");
     counted

@@ -121,14 +121,14 @@ pub(super) struct Lateness {
     is_behind: AtomicBool,
     /// The last reading left nothing in the socket.
     is_drained: AtomicBool,
-    /// What it may still read in this turn, in bytes.
+    /// What it may still read in this turn, in bytes. Before the first turn it reads only the preface, which has bounds of its own.
     left: AtomicUsize,
     waker: Mutex<Option<Waker>>,
 }
 
 impl Lateness {
     pub(super) fn new(worker: Option<Arc<Overload>>) -> Arc<Self> {
-        let (arrived, left) = (AtomicU64::new(UNKNOWN), AtomicUsize::new(0));
+        let (arrived, left) = (AtomicU64::new(UNKNOWN), AtomicUsize::new(usize::MAX));
         let (is_behind, is_drained) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { worker, opened: Instant::now(), arrived, is_behind, is_drained, left, waker: Mutex::new(None) })
     }

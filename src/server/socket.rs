@@ -1,4 +1,4 @@
-//! The socket of a connection: gives the preface again, which was read already, and measures how long bytes waited before they were read.
+//! The socket of a connection: measures how long bytes waited before they were read. With TLS these are the bytes on the wire.
 //!
 //! The kernel says how many bytes wait in a socket, but not since when. Where a reading leaves some behind, the socket notes how many had arrived by
 //! then. When it reads them, it knows how long they have waited at least. In good times a reading leaves nothing, and costs nothing more.
@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::overload::Lateness;
+use super::stream::{Client, Stream};
 
 /// The shortest time between two notes, and the most notes of a connection.
 const NOTE_INTERVAL: Duration = Duration::from_millis(1);
@@ -27,11 +27,10 @@ struct Arrived {
     by: Instant,
 }
 
-/// A socket with something in front of what it will receive.
+/// A socket that notes when bytes arrived.
 #[derive(Debug)]
 pub(super) struct Socket {
-    first: &'static [u8],
-    stream: TcpStream,
+    stream: Stream,
     lateness: Arc<Lateness>,
     /// The bytes that were read so far.
     read: u64,
@@ -40,8 +39,12 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(first: &'static [u8], stream: TcpStream, lateness: Arc<Lateness>) -> Self {
-        Self { first, stream, lateness, read: 0, arrived: VecDeque::new() }
+    pub(super) fn new(stream: Stream, lateness: Arc<Lateness>) -> Self {
+        Self { stream, lateness, read: 0, arrived: VecDeque::new() }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.stream.client()
     }
 
     /// Notes how many bytes have arrived by now.
@@ -57,7 +60,7 @@ impl Socket {
                 index % 2 == 0
             });
         }
-        if let Ok(unread) = rustix::io::ioctl_fionread(&self.stream)
+        if let Ok(unread) = self.stream.unread()
             && unread > 0
         {
             self.arrived.push_back(Arrived { bytes: self.read + unread, by: Instant::now() });
@@ -81,12 +84,6 @@ impl Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.first.is_empty() {
-            let (now, later) = self.first.split_at(self.first.len().min(buffer.remaining()));
-            buffer.put_slice(now);
-            self.first = later;
-            return Poll::Ready(Ok(()));
-        }
         if !self.lateness.may_read(context) {
             self.note();
             return Poll::Pending;
@@ -107,9 +104,9 @@ impl AsyncWrite for Socket {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
-    /// Not so, because HTTP/2 then puts answers of up to 1 KiB together that it would otherwise write one by one from 256 bytes on: ten statuses.
-    fn is_write_vectored(&self) -> bool {
-        false
+    /// For TLS, whose answers may have several records.
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

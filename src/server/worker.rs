@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::Options;
+use super::complaints::Complaints;
 use super::connection::{self, NewConnection, Phase, WorkerState};
 use super::dispatch::Services;
 use super::header_blocks::HeaderBudget;
@@ -41,13 +42,14 @@ impl Workers {
         let (phase, _) = watch::channel(Phase::Serving);
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
-        let header_budget = HeaderBudget::default();
+        let (header_budget, complaints) = (HeaderBudget::default(), Arc::<Complaints>::default());
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
             let (services, phase, header_budget) = (services.clone(), phase.subscribe(), header_budget.clone());
+            let complaints = Arc::clone(&complaints);
             let run = move || {
-                let state = |services| WorkerState::new(index, services, header_budget, options);
+                let state = |services| WorkerState::new(index, services, header_budget, complaints, options);
                 runtime.block_on(async { work(incoming, state(services(index)), phase).await });
                 // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
                 runtime.shutdown_background();
@@ -58,9 +60,14 @@ impl Workers {
         Ok(Self { queues, threads: threads.into(), next: AtomicUsize::new(0), phase })
     }
 
+    /// The number of workers.
+    pub(super) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
     /// Hands a connection to the next worker in turn, or to the one after it while a queue is full. False: all queues are full, and the
     /// connection is closed.
-    pub fn assign(&self, connection: NewConnection) -> bool {
+    pub(super) fn assign(&self, connection: NewConnection) -> bool {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut connection = Some(connection);
         for offset in 0..self.queues.len() {

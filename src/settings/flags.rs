@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, value_parser};
 
 use super::counting::CountingFlags;
+use super::listeners::ListenerFlags;
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
@@ -93,23 +94,6 @@ pub struct Flags {
     pub(super) answers: AnswerFlags,
     #[command(flatten)]
     pub(super) responses: ResponseFlags,
-}
-
-/// The listeners of `weir serve`, and where `weir health` finds them.
-#[derive(Args, Clone, Debug)]
-pub struct ListenerFlags {
-    /// Address of the gRPC listener: an IP address or a name of this machine
-    #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
-    pub(super) grpc_host: String,
-    /// Port of the gRPC listener; 0 takes a free port
-    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, value_parser = parse::port, help_heading = "Listeners", value_name = "PORT")]
-    pub(super) grpc_port: u16,
-    /// Address of the HTTP listener, which serves health, metrics and JSON
-    #[arg(long, env = "HOST", default_value = "0.0.0.0", help_heading = "Listeners", value_name = "ADDRESS")]
-    pub(super) host: String,
-    /// Port of the HTTP listener; 0 takes a free port
-    #[arg(long, env = "PORT", default_value_t = 8080, value_parser = parse::port, help_heading = "Listeners", value_name = "PORT")]
-    pub(super) port: u16,
 }
 
 /// Failure policies, and the denial cache in front of Redis.
@@ -268,8 +252,10 @@ pub(super) struct AnswerFlags {
     pub(super) metrics_omit_unused_limits: bool,
     /// Age at which Weir asks a gRPC connection to close; 0 means never
     ///
-    /// The age is varied by a tenth, so that connections do not all end together. Clients then connect to replicas that are new.
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "24h", value_parser = parse::age, value_name = "DURATION")]
+    /// The age is varied by a tenth, so that connections do not all end together. Behind a Kubernetes Service a client keeps its replica as long as its
+    /// connection; after this time the load has spread over new replicas. It is not longer than the five minutes that Kubernetes's autoscaler waits
+    /// before it takes replicas away.
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "5m", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age: Duration,
     /// Grace period for in-flight requests of such a connection; 0 means unlimited
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "1h", value_parser = parse::age, value_name = "DURATION")]

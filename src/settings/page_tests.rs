@@ -32,6 +32,7 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("DURATION", "duration", "numbers with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`), such as `250ms` or `1m30s`; or `0`"),
     ("HEADER", "header name", "the name of an HTTP header"),
     ("LEVEL", "log level", "a level, or targets with levels, such as `info,weir=debug`"),
+    ("MODE", "permissions", "octal digits, `0` to `0777`"),
     ("PASSWORD", "password", "a secret; Weir never shows it"),
     ("PATH", "path", "the path of a file or folder"),
     ("PORT", "port", "0 to 65535"),

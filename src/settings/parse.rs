@@ -88,6 +88,11 @@ pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, HOUR, "write 0 to 1h")
 }
 
+/// `GRPC_UDS_MODE`: permissions in octal digits, as chmod takes them.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "write octal digits, 0 to 0777".to_owned())
+}
+
 /// Ages of connections; 0 and more than ten years mean never.
 pub(super) fn age(text: &str) -> Result<Duration, String> {
     let age = duration(text)?.min(NEVER);

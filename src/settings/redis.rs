@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use super::{Backend, SettingError, parse};
+use super::{Backend, SettingError, no_effect, parse};
 use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
 /// The flags of the main Redis, and those that both deployments share.
@@ -272,16 +272,6 @@ impl PerSecondFlags {
             ("REDIS_PERSECOND_AUTH_FILE", !text(self.redis_persecond_auth_file.as_deref()).is_empty()),
             ("REDIS_PERSECOND_TLS", self.redis_persecond_tls),
         ]
-    }
-}
-
-/// Adds one warning that names all of `settings` that are set.
-fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
-    let set: Vec<_> = settings.iter().filter(|(_, is_set)| *is_set).map(|&(name, _)| name).collect();
-    match set.as_slice() {
-        [] => {}
-        [name] => warnings.push(format!("{name} has no effect: {reason}")),
-        several => warnings.push(format!("{} have no effect: {reason}", several.join(", "))),
     }
 }
 

@@ -29,13 +29,6 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
         ),
         &[("CONFIG_TYPE", &["file"])],
     ),
-    (Refuse("Weir listens on TCP only; set GRPC_HOST and GRPC_PORT"), &[("GRPC_UDS", EMPTY)]),
-    (Refuse("Weir does not speak TLS itself yet; let a sidecar or the mesh do it"), &[("GRPC_SERVER_USE_TLS", OFF)]),
-    (
-        Refuse("Weir does not check client certificates yet; let a sidecar or the mesh do it"),
-        &[("GRPC_CLIENT_TLS_CACERT", EMPTY), ("GRPC_CLIENT_TLS_SAN", EMPTY)],
-    ),
-    (Warn("Weir does not speak TLS yet"), &[("GRPC_SERVER_TLS_CERT", EMPTY), ("GRPC_SERVER_TLS_KEY", EMPTY)]),
     (Warn("there is no debug listener"), &[("DEBUG_HOST", &["0.0.0.0"]), ("DEBUG_PORT", &["6070"])]),
     (
         Warn("Weir reads its limits from files"),

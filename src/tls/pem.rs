@@ -98,7 +98,11 @@ impl PemFile {
         })
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, TlsError> {
+    /// The content of the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is too long.
+    pub fn bytes(&self) -> Result<Vec<u8>, TlsError> {
         let unreadable = |error| TlsError::Unreadable { setting: self.setting, path: self.path.clone(), error };
         read(&self.path).map_err(unreadable)
     }

@@ -20,8 +20,11 @@ use tonic::{Code, Status};
 use weir::metrics::Metrics;
 use weir::rls::ShouldRateLimit;
 use weir::rls::respond::Framed;
-use weir::server::{self, Budget, GrpcHealth, Options, Services, Workers};
+use weir::server::{self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Options, Services, TlsOptions, Workers};
+use weir::tls::Identity;
 
+use crate::support::certificates::{Authority, Files};
+use crate::support::tls_client::TlsClient;
 use crate::support::{Client, descriptor, request};
 
 /// A service that does what the words of a message say: `panic` panics (`panic late` after 20 ms), `wait` waits a second, `hold` waits for ever,
@@ -70,6 +73,8 @@ struct Server {
     metrics: Arc<Metrics>,
     held: Arc<AtomicUsize>,
     workers: Arc<Workers>,
+    /// How clients speak TLS with it, if they do.
+    tls: Option<TlsClient>,
     _stop: watch::Sender<bool>,
 }
 
@@ -79,7 +84,16 @@ impl Server {
     }
 
     fn start_with(options: Options, budget: Budget) -> Self {
-        let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
+        Self::start_in(options, budget, None)
+    }
+
+    /// As [`Server::start`], with TLS.
+    fn start_tls(options: Options) -> Self {
+        Self::start_in(options, Budget::default(), Some((Authority::new("first"), Files::new())))
+    }
+
+    fn start_in(options: Options, budget: Budget, tls: Option<(Authority, Files)>) -> Self {
+        let listener = server::listen(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a listener");
         let address = listener.local_addr().expect("an address");
         let metrics = Metrics::new(1, 0.8);
         let shared = Arc::clone(&metrics);
@@ -89,8 +103,20 @@ impl Server {
             move |_| Services::new(ScriptedService { held: Arc::clone(&holds) }, GrpcHealth::new(), budget.clone(), Arc::clone(&shared));
         let workers = Arc::new(Workers::start(1, options, services).expect("a worker"));
         let (stop, stopping) = watch::channel(false);
-        tokio::spawn(server::accept(listener, Arc::clone(&workers), options, Arc::clone(&metrics), stopping));
-        Self { address, metrics, held, workers, _stop: stop }
+        let entrance = match &tls {
+            None => Entrance::Plaintext(Arc::clone(&workers)),
+            Some((authority, files)) => {
+                files.write_issued("tls", &authority.issue(&["localhost"]));
+                let (certificate, key) = (files.path("tls.crt"), files.path("tls.key"));
+                let identity = Identity::try_new(("CERT", Some(&certificate)), ("KEY", Some(&key))).expect("a pair").expect("set");
+                let options = TlsOptions { identity, client_authorities: None, client_name: None };
+                let certificates = Certificates::read(options).expect("usable files");
+                Entrance::Tls(Handshakes::start(certificates, Arc::clone(&workers), Arc::clone(&metrics)).expect("threads"))
+            }
+        };
+        tokio::spawn(server::accept(listener, entrance, options, Arc::clone(&metrics), stopping));
+        let tls = tls.map(|(authority, _)| TlsClient::new(address, &authority.pem()));
+        Self { address, metrics, held, workers, tls, _stop: stop }
     }
 
     async fn client(&self) -> Client {

@@ -11,6 +11,7 @@ pub mod ports;
 pub mod proxy;
 pub mod redis;
 pub mod sentinel;
+pub mod tls_client;
 pub mod tools;
 pub mod wait;
 pub mod weir;

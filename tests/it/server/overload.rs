@@ -53,10 +53,24 @@ fn call(stream: usize, path: &str, timeout: Option<&str>, traced: bool, message:
     [frame(HEADERS, 4, stream, &block), frame(DATA, 1, stream, &framed(message))].concat()
 }
 
+trait Socket: Read + Write {}
+impl<S: Read + Write> Socket for S {}
+
 /// Sends calls all at once, the last to another service. Returns whether each was answered with a message.
 fn answered(server: &Server, timeouts: &[Option<&str>], traced: bool) -> Vec<bool> {
-    let mut socket = TcpStream::connect(server.address).expect("a connection");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    let timed = |socket: &TcpStream| socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    let mut socket: Box<dyn Socket> = match &server.tls {
+        None => {
+            let socket = TcpStream::connect(server.address).expect("a connection");
+            timed(&socket);
+            Box::new(socket)
+        }
+        Some(tls) => {
+            let socket = tls.connect_blocking();
+            timed(&socket.sock);
+            Box::new(socket)
+        }
+    };
     let mut sent = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(4, 0, 0, &[])[..]].concat();
     let message = ask(&format!("work{}", " ".repeat(100))).encode_to_vec();
     for (index, timeout) in timeouts.iter().enumerate() {
@@ -89,14 +103,14 @@ async fn in_background(server: Arc<Server>, timeouts: Vec<Option<&'static str>>,
 /// Calls of one connection have deadlines of their own, and a client that traces is treated as one that does not.
 #[tokio::test]
 async fn a_call_is_refused_when_its_own_deadline_passed_in_the_socket() {
-    for traced in [false, true] {
-        let server = Arc::new(Server::start(Options::default()));
+    for (traced, tls) in [(false, false), (true, false), (false, true)] {
+        let server = Arc::new(if tls { Server::start_tls(Options::default()) } else { Server::start(Options::default()) });
         let timeouts = [ENVOYS_TIMEOUT, LONG_TIMEOUT, None].into_iter().cycle().take(CALLS).collect();
         let answered = in_background(Arc::clone(&server), timeouts, traced).await;
         let with = |timeout: usize| answered[..CALLS].iter().skip(timeout).step_by(3);
         assert!(with(1).chain(with(2)).all(|&answered| answered), "calls with time left are answered");
         assert!(answered[0] && answered[CALLS], "the first call did not wait, and health is always answered");
-        assert!(with(0).skip(CALLS / 6).all(|&answered| !answered), "the later half is refused, traced: {traced}");
+        assert!(with(0).skip(CALLS / 6).all(|&answered| !answered), "the later half is refused, traced: {traced}, TLS: {tls}");
         let refused = with(0).filter(|&&answered| !answered).count();
         assert_eq!(server.metric("weir_calls_refused_total"), Some(refused as f64), "each refusal is counted");
         assert_eq!(server.metric("weir_connections_behind{worker=\"0\"}"), Some(0.0), "some calls had time left");
@@ -105,8 +119,10 @@ async fn a_call_is_refused_when_its_own_deadline_passed_in_the_socket() {
 
 #[tokio::test]
 async fn without_load_shedding_no_call_is_refused() {
-    let server = Arc::new(Server::start(Options { sheds_load: false, ..Options::default() }));
-    assert_eq!(in_background(server, vec![ENVOYS_TIMEOUT; CALLS], false).await, [true; CALLS + 1]);
+    let options = Options { sheds_load: false, ..Options::default() };
+    for server in [Server::start(options), Server::start_tls(options)] {
+        assert_eq!(in_background(Arc::new(server), vec![ENVOYS_TIMEOUT; CALLS], false).await, [true; CALLS + 1]);
+    }
 }
 
 /// One connection brings more work than can be done within its deadlines; another one calls beside it.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd};
 use tempfile::TempDir;
 
 /// A certificate authority.
@@ -33,6 +33,18 @@ impl Authority {
     pub fn issue_expired(&self, names: &[&str]) -> Issued {
         let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
         (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+        self.sign(params)
+    }
+
+    /// A certificate for this key, as PEM.
+    pub fn sign_for(&self, params: CertificateParams, key: &KeyPair) -> String {
+        params.signed_by(key, &self.issuer).expect("a certificate").pem()
+    }
+
+    /// A certificate that is also for this URI, and its key.
+    pub fn issue_with_uri(&self, names: &[&str], uri: &str) -> Issued {
+        let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
+        params.subject_alt_names.push(SanType::URI(uri.try_into().expect("ASCII")));
         self.sign(params)
     }
 

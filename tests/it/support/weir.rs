@@ -66,7 +66,7 @@ impl Weir {
         Self { child, grpc, http, config, log }
     }
 
-    /// The address of the gRPC listener.
+    /// The address of the gRPC listener; that of a unix socket has no meaning.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc
     }
@@ -169,6 +169,7 @@ impl Drop for Weir {
 fn listening(log: &Log, listener: &str) -> Option<SocketAddr> {
     log.lines().iter().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|line| {
         let matches = line["@message"] == "listening" && line["listener"] == listener;
-        matches.then(|| line["address"].as_str()?.parse().ok()).flatten()
+        let parsed = |address: &str| address.parse().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        matches.then(|| line["address"].as_str().map(parsed)).flatten()
     })
 }
