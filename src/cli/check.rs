@@ -12,6 +12,7 @@ use crate::live::files;
 use crate::rules::Rules;
 use crate::rules::compile::{self, OneLine, Problem, Severity, SourceText};
 use crate::rules::diff::Difference;
+use crate::rules::domains::Overlay;
 use crate::settings::ReadFlags;
 
 /// Characters of a line of a file that are shown below a problem.
@@ -35,6 +36,9 @@ pub(super) struct Check {
     /// Folder of limit files, or one file, to compare with: print the limits that PATH adds, removes and changes
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
+    /// Check this overlay for limits of a control plane, in place of PATH
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "diff"])]
+    overlay: Option<PathBuf>,
     #[command(flatten)]
     read: ReadFlags,
 }
@@ -50,13 +54,15 @@ struct Found {
     rules: Option<Rules>,
     skipped: Vec<String>,
     difference: Option<Difference>,
+    /// The domains and descriptors of an overlay, which has no limits of its own.
+    entries: Option<usize>,
 }
 
 pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
-    let found = compile(check);
-    let found = match &check.diff {
-        Some(old) => compared(found, check, old),
-        None => found,
+    let found = match (&check.overlay, &check.diff) {
+        (Some(overlay), _) => read_overlay(check, overlay),
+        (None, Some(old)) => compared(compile(check), check, old),
+        (None, None) => compile(check),
     };
     print::out(match check.format {
         print::Format::Text if print::has_colours() => coloured(&found.text()),
@@ -88,7 +94,38 @@ fn compile(check: &Check) -> Found {
         Err(problems) => (problems, None),
     };
     let counts = rules.as_ref().map(|rules| (rules.limit_count(), rules.domains().count()));
-    Found { problems, counts, texts: read.texts, skipped, rules, difference: None }
+    Found { problems, counts, texts: read.texts, skipped, rules, difference: None, entries: None }
+}
+
+fn read_overlay(check: &Check, path: &Path) -> Found {
+    let mut options = check.read.options(path.to_owned(), check.strict);
+    options.compile.for_check = true;
+    let texts = if path.is_dir() { Err(vec![not_a_file(path)]) } else { files::read(&options).map(|read| read.texts) };
+    let mut texts = match texts {
+        Ok(texts) => texts,
+        Err(problems) => return Found { problems, ..Found::default() },
+    };
+    for text in &mut texts {
+        text.name = path.to_string_lossy().into_owned();
+    }
+    let (problems, entries) = match texts.first().map(|text| Overlay::read(text.clone(), &options.compile)) {
+        Some(Ok(read)) => (read.warnings, Some(read.overlay.entries())),
+        Some(Err(problems)) => (problems, None),
+        None => (vec![not_a_file(path)], None),
+    };
+    Found { problems, counts: entries.map(|_| (0, 0)), texts, entries, ..Found::default() }
+}
+
+fn not_a_file(path: &Path) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        file: path.to_string_lossy().into_owned(),
+        path: String::new(),
+        line: 0,
+        column: 0,
+        what: "an overlay is one file".to_owned(),
+        remedy: "name the file".to_owned(),
+    }
 }
 
 /// The same with the difference from the files in `old`, which only have to be good enough for a service. Their errors are added to the problems.
@@ -161,8 +198,12 @@ impl Found {
                 let compared = self.difference.as_ref().map(|Difference { added, removed, changed }| {
                     format!("; {} added, {} removed, {} changed", added.len(), removed.len(), changed.len())
                 });
-                let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
-                format!("ok: {limits} in {domains}{warned}{}\n", compared.unwrap_or_default())
+                let what = match self.entries {
+                    Some(1) => "an overlay of 1 entry".to_owned(),
+                    Some(entries) => format!("an overlay of {entries} entries"),
+                    None => format!("{} in {}", counted(limits, "limit"), counted(domains, "domain")),
+                };
+                format!("ok: {what}{warned}{}\n", compared.unwrap_or_default())
             }
         };
         text

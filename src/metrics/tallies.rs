@@ -306,3 +306,38 @@ fn add_negative_hits(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &C
         exposition.count(&families::NEGATIVE_HITS, of_limit, None, count);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::domains::{Domains, XdsOptions};
+    use crate::rules::resource::{Descriptor, Policy, Resource};
+
+    fn resource(domain: &str, requests_per_unit: u32) -> Resource {
+        let rate_limit = Some(Policy { unit: 1, requests_per_unit, ..Policy::default() });
+        let descriptors = vec![Descriptor { key: "user".into(), rate_limit, ..Descriptor::default() }];
+        Resource { name: domain.into(), domain: domain.into(), descriptors }
+    }
+
+    #[test]
+    fn a_domain_that_did_not_change_keeps_its_series_as_they_are() {
+        let (metrics, mut domains) = (Metrics::new(1, 0.8), Domains::default());
+        let mut tallies = |resources| {
+            let rules = domains.apply(resources, &XdsOptions::default()).rules.expect("they changed");
+            let tallies = metrics.tallies(&rules);
+            (rules, tallies)
+        };
+        let (_, first) = tallies(vec![resource("a", 1), resource("b", 1), resource("c", 1)]);
+        let (rules, second) = tallies(vec![resource("b", 1), resource("c", 2), resource("d", 1)]);
+        let number = |domain: &str| rules.by_number().iter().position(|known| known.name() == domain).expect("it is there");
+        let (same, other) = (number("b"), number("c"));
+        assert!(Arc::ptr_eq(&first.series[same], &second.series[same]), "nothing was made for b");
+        assert!(!Arc::ptr_eq(&first.series[other], &second.series[other]));
+        assert!(Arc::ptr_eq(&first.series[other][0], &second.series[other][0]), "the limit of c goes on with its counters");
+        // d has the number that a had, and none of its counters.
+        assert_eq!(number("d"), 0);
+        assert!(!Arc::ptr_eq(&first.series[0][0], &second.series[0][0]));
+        let names: Vec<_> = metrics.series().keys().cloned().collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+}

@@ -11,9 +11,11 @@ mod defaults;
 mod descriptor;
 mod fields;
 mod locations;
+mod overlay;
 mod problem;
 mod rate;
 mod resource;
+mod sections;
 mod suspicion;
 
 use std::sync::Arc;
@@ -26,6 +28,9 @@ use super::{Commit, Rules};
 use defaults::{Declared, Defaults, PendingLimit};
 use descriptor::Siblings;
 use fields::{Fields, Section};
+use overlay::Cursor;
+pub(super) use overlay::EntryNumber;
+pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
 pub(crate) use problem::OneLine;
 use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
@@ -98,11 +103,13 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
 
 /// The state that all files share.
 #[derive(Default)]
-struct Compiler {
+struct Compiler<'o> {
     problems: Problems,
     path_bytes: usize,
     /// The limits come from a control plane: what is unusual in a file, such as a node without a limit, is not in what a program generates.
     from_control_plane: bool,
+    /// Adds to what the control plane says.
+    overlay: Cursor<'o>,
 }
 
 /// A domain under construction.
@@ -158,7 +165,7 @@ impl Domain {
     }
 }
 
-fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>, file: &SourceText, options: &Options) {
+fn compile_file(compiler: &mut Compiler<'_>, domains: &mut HashMap<Box<str>, Domain>, file: &SourceText, options: &Options) {
     let document = match source::read(&file.text) {
         Ok(document) => document,
         Err(note) => return compiler.problems.error(note.at, note.what, note.remedy),
@@ -166,6 +173,7 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
     for note in document.warnings {
         compiler.problems.warning(note.at, note.what, note.remedy);
     }
+    compiler.problems.count_further(document.further_warnings);
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
     let Some(root) = document.root.filter(|root| root.value_type() != ValueType::Nothing) else {
         let what = if holds_only_comments { "the file holds only comments" } else { "the file is empty" };
@@ -201,7 +209,7 @@ fn compile_file(compiler: &mut Compiler, domains: &mut HashMap<Box<str>, Domain>
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";
 
 /// The domain of a file; `None`, with an error, when it has none.
-fn domain_name<'n>(compiler: &mut Compiler, fields: &Fields<'n>) -> Option<&'n str> {
+fn domain_name<'n>(compiler: &mut Compiler<'_>, fields: &Fields<'n>) -> Option<&'n str> {
     let name = match fields.get("domain") {
         Some(node) => fields::text(&mut compiler.problems, node, "domain")?,
         None => "",

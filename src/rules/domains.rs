@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use super::compile::XdsOptions;
-use super::compile::{CompiledDomain, Problem, Severity, compile_domain};
+use hashbrown::HashSet;
+
+use super::compile::{CompiledDomain, EntryNumber, Problem, Severity, compile_domain};
+pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
 use super::resource::Resource;
 use super::{Domain, Rules};
 
@@ -26,6 +28,8 @@ pub struct Domains {
     is_applied: bool,
     /// The bytes of the paths of all limits in force.
     path_bytes: usize,
+    /// The warnings about entries of the overlay that match nothing.
+    unused: Vec<Problem>,
 }
 
 /// What a list of resources changed.
@@ -70,6 +74,8 @@ struct Entry {
     /// Why `received` is not in force; empty if it is.
     problems: Vec<Problem>,
     good: Option<Good>,
+    /// The entries of the overlay that match something in `received`.
+    used: Vec<EntryNumber>,
     /// It was refused for the size of all domains together, which another list may change without it.
     is_too_large: bool,
 }
@@ -116,6 +122,7 @@ impl Domains {
             applied.rules = Some(self.rules());
         }
         applied.warnings.truncate(MOST_WARNINGS);
+        self.report_unused(&mut applied);
         applied
     }
 
@@ -150,17 +157,20 @@ impl Domains {
         }
         let number = known.map_or_else(|| self.numbers.take(), |entry| entry.number);
         let own_bytes = known.and_then(|entry| entry.good.as_ref()).map_or(0, |good| good.path_bytes);
-        let compiled = compile_domain(&received, number, self.path_bytes - own_bytes, self.settings.process);
+        let compiled = compile_domain(&received, number, &self.settings, self.path_bytes - own_bytes);
         applied.compiled += 1;
         let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry::new(number));
         let was_refused = std::mem::take(&mut entry.problems);
         entry.received = received.into();
-        let CompiledDomain { domain: new, problems, path_bytes, is_too_large } = compiled;
-        entry.is_too_large = is_too_large;
+        let CompiledDomain { domain: new, problems, path_bytes, used, is_too_large } = compiled;
+        (entry.used, entry.is_too_large) = (used, is_too_large);
         let Some(new) = new else {
             entry.problems = problems;
             let is_new = entry.problems != was_refused;
-            applied.refused.push(entry.refused(domain, is_new));
+            applied.refused.push(entry.refused(domain.clone(), is_new));
+            if is_other {
+                self.apply_to_good(domain, applied);
+            }
             return;
         };
         self.path_bytes = self.path_bytes - own_bytes + path_bytes;
@@ -169,6 +179,31 @@ impl Domains {
         match entry.good.replace(good) {
             Some(_) => applied.changed.push(domain),
             None => applied.added.push(domain),
+        }
+    }
+
+    /// Applies other options to the last good version of a domain that stays refused.
+    fn apply_to_good(&mut self, domain: String, applied: &mut Applied) {
+        let Some(entry) = self.entries.get_mut(&domain) else { return };
+        let Some(good) = &mut entry.good else { return };
+        let compiled = compile_domain(&good.resources, entry.number, &self.settings, self.path_bytes - good.path_bytes);
+        applied.compiled += 1;
+        if let Some(new) = compiled.domain {
+            self.path_bytes = self.path_bytes - good.path_bytes + compiled.path_bytes;
+            (good.domain, good.path_bytes) = (Arc::new(new), compiled.path_bytes);
+            applied.changed.push(domain);
+        }
+    }
+
+    /// Warns of entries of the overlay that match nothing, when others do than before.
+    fn report_unused(&mut self, applied: &mut Applied) {
+        let Some(overlay) = &self.settings.overlay else { return self.unused.clear() };
+        let used: HashSet<_> = self.entries.values().flat_map(|entry| entry.used.iter().copied()).collect();
+        let mut unused = overlay.unused(&used);
+        unused.truncate(MOST_WARNINGS);
+        if unused != self.unused {
+            applied.warnings.extend(unused.iter().cloned());
+            self.unused = unused;
         }
     }
 
@@ -197,7 +232,7 @@ impl Domains {
 
 impl Entry {
     fn new(number: u32) -> Self {
-        Self { number, received: Arc::default(), problems: Vec::new(), good: None, is_too_large: false }
+        Self { number, received: Arc::default(), problems: Vec::new(), good: None, used: Vec::new(), is_too_large: false }
     }
 
     fn refused(&self, domain: String, is_new: bool) -> Refused {

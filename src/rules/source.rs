@@ -55,6 +55,8 @@ pub(super) struct Document {
     pub(super) root: Option<Rc<Node>>,
     /// Where the meaning may not be the intended one.
     pub(super) warnings: Vec<Note>,
+    /// The number of warnings beyond those that are kept.
+    pub(super) further_warnings: usize,
 }
 
 /// A part of a document. Nodes that aliases refer to are shared.

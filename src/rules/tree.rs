@@ -150,7 +150,7 @@ impl Pattern {
 
 /// A text in which each `*` matches any bytes, also none.
 #[derive(Debug)]
-struct Glob {
+pub(super) struct Glob {
     first: Box<[u8]>,
     /// The text behind the first `*`; `None` without one.
     rest: Option<Rest>,
@@ -164,7 +164,7 @@ struct Rest {
 }
 
 impl Glob {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let Some((first, behind)) = text.split_once('*') else { return Self { first: text.as_bytes().into(), rest: None } };
         let (middle, last) = behind.rsplit_once('*').unwrap_or(("", behind));
         let middle = middle.split('*').filter(|piece| !piece.is_empty()).map(|piece| memmem::Finder::new(piece).into_owned()).collect();
@@ -172,7 +172,7 @@ impl Glob {
     }
 
     /// The first and the last text may not overlap. The texts between match at the leftmost position, which finds a match if there is one.
-    fn matches(&self, text: &[u8]) -> bool {
+    pub(super) fn matches(&self, text: &[u8]) -> bool {
         let Some(rest) = &self.rest else { return text == &*self.first };
         let Some(behind) = text.strip_prefix(&*self.first) else { return false };
         let Some(mut between) = behind.strip_suffix(&*rest.last) else { return false };

@@ -228,21 +228,28 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The limits that the pages show compile without a warning, each block as a file of its own. Other YAML belongs to Kubernetes.
+/// The limits and overlays that the pages show compile without a warning, each block as a file of its own. Other YAML belongs to Kubernetes.
 #[test]
 fn the_limits_of_every_page_compile() {
-    let mut count = 0;
+    let (mut count, mut overlays) = (0, 0);
     for page in pages() {
         let text = tools::file(&page);
         for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            let source = weir::rules::compile::SourceText { name: page.clone(), text: block.as_bytes().to_vec() };
+            let options = weir::rules::compile::Options { strict: true, ..Default::default() };
+            if block.lines().any(|line| line.starts_with("domains:")) {
+                let read = weir::rules::domains::Overlay::read(source, &options);
+                assert!(read.is_ok(), "{page}: {read:?}\n{block}");
+                overlays += 1;
+                continue;
+            }
             if !block.lines().any(|line| line.starts_with("domain:")) {
                 continue;
             }
-            let source = weir::rules::compile::SourceText { name: page.clone(), text: block.as_bytes().to_vec() };
-            let compiled = weir::rules::compile::compile(&[source], &weir::rules::compile::Options { strict: true, ..Default::default() });
+            let compiled = weir::rules::compile::compile(&[source], &options);
             assert!(compiled.is_ok(), "{page}: {compiled:?}\n{block}");
             count += 1;
         }
     }
-    assert!(count > 2, "{count} blocks of limits");
+    assert!(count > 2 && overlays > 0, "{count} blocks of limits, {overlays} overlays");
 }

@@ -19,6 +19,7 @@ use weir::rules::{Commit, Lookup, Rules};
 use weir::time::{Period, Tick};
 
 mod bombs;
+mod resources;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

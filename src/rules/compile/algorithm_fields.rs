@@ -4,7 +4,7 @@
 
 use super::fields::{self, Fields};
 use super::problem::{Problems, quoted};
-use crate::algorithm::{AlgorithmKind, OPTIONS, OptionField, Options};
+use crate::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options};
 use crate::rules::limit::OnStoreFailure;
 use crate::rules::source::{Node, ValueType};
 use crate::time::{LONGEST_WINDOW, ParseDurationError, Span};
@@ -22,10 +22,15 @@ pub(super) struct AlgorithmFields {
 }
 
 impl AlgorithmFields {
-    /// The options of a limit with these fields in a domain with these defaults.
-    pub(super) fn apply_defaults(&self, defaults: &Self) -> Options {
-        let kind = self.algorithm.or(defaults.algorithm).unwrap_or_default();
-        Options { kind, ..self.options }.apply_defaults(&defaults.options)
+    /// The options of a limit with these fields and these defaults, of which the first ones are the strongest.
+    pub(super) fn apply_defaults(&self, defaults: &[Self]) -> Options {
+        let kind = defaults.iter().fold(self.algorithm, |kind, defaults| kind.or(defaults.algorithm)).unwrap_or_default();
+        defaults.iter().fold(Options { kind, ..self.options }, |options, defaults| options.apply_defaults(&defaults.options))
+    }
+
+    /// The errors of options that are not those of the algorithm beside them.
+    pub(super) fn foreign(&self) -> Vec<OptionError> {
+        self.algorithm.map(|kind| Options { kind, ..self.options }.remove_foreign()).unwrap_or_default()
     }
 }
 
@@ -137,23 +142,23 @@ mod tests {
             (AlgorithmKind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
         ] {
             let expected = Options { kind, count_denied: Some(true), ..options };
-            assert_eq!(AlgorithmFields { algorithm: Some(kind), ..AlgorithmFields::default() }.apply_defaults(&full()), expected);
+            assert_eq!(AlgorithmFields { algorithm: Some(kind), ..AlgorithmFields::default() }.apply_defaults(&[full()]), expected);
         }
         assert_eq!(
-            AlgorithmFields::default().apply_defaults(&full()),
+            AlgorithmFields::default().apply_defaults(&[full()]),
             Options { kind: AlgorithmKind::TokenBucket, burst: Some(10), count_denied: Some(true), ..Options::default() }
         );
-        assert_eq!(AlgorithmFields::default().apply_defaults(&AlgorithmFields::default()), Options::default());
+        assert_eq!(AlgorithmFields::default().apply_defaults(&[]), Options::default());
     }
 
     #[test]
     fn a_limits_own_options_win_over_defaults() {
         let own = Options { burst: Some(3), count_denied: Some(false), ..Options::default() };
-        let options = AlgorithmFields { options: own, ..AlgorithmFields::default() }.apply_defaults(&full());
+        let options = AlgorithmFields { options: own, ..AlgorithmFields::default() }.apply_defaults(&[full()]);
         assert_eq!((options.kind, options.burst, options.count_denied), (AlgorithmKind::TokenBucket, Some(3), Some(false)));
         // This includes an option of another algorithm, which is an error and must not disappear.
         let own = Options { burst: Some(3), ..Options::default() };
         let leaky = AlgorithmFields { algorithm: Some(AlgorithmKind::LeakyBucket), options: own, ..AlgorithmFields::default() };
-        assert_eq!(leaky.apply_defaults(&full()).burst, Some(3));
+        assert_eq!(leaky.apply_defaults(&[full()]).burst, Some(3));
     }
 }

@@ -3,6 +3,8 @@
 //! All files of a domain share its defaults, in whatever order they are read. So a limit is settled, its algorithm made and its defaults
 //! applied, once all files are read, and no unsettled limit gets into the rules.
 
+use std::sync::Arc;
+
 use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
 use super::problem::{Location, Problems};
@@ -13,7 +15,7 @@ use crate::rules::limit::{Amount, Limit, OnStoreFailure};
 use crate::time::Rate;
 
 /// The values of `commit` in a file.
-const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
+pub(super) const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
 
 /// A value that a domain gives once, or several times alike.
 pub(super) struct Declared<T> {
@@ -54,6 +56,16 @@ pub(super) struct PendingAmount {
     pub(super) at: Location,
     /// The locations of its keys.
     pub(super) keys: Vec<(&'static str, Location)>,
+    /// What the overlay and the defaults of the process add, the strongest first.
+    pub(super) layers: Vec<Layer>,
+}
+
+/// Options for limits that do not set them, from outside of their file or resource.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Layer {
+    pub(super) fields: AlgorithmFields,
+    /// Where it is written, for messages.
+    pub(super) source: Arc<str>,
 }
 
 /// Reads the keys of a file that concern its whole domain.
@@ -103,26 +115,40 @@ pub(super) fn settle(problems: &mut Problems, domain: &mut Domain, process: Proc
         None => Some(make(None, None)),
         Some(pending) => {
             let amount = settle_amount(problems, &pending, defaults, process)?;
-            Some(make(Some(amount), pending.fields.on_store_failure.or(defaults.on_store_failure())))
+            let of_layers = pending.layers.iter().find_map(|layer| layer.fields.on_store_failure);
+            Some(make(Some(amount), pending.fields.on_store_failure.or(of_layers).or(defaults.on_store_failure())))
         }
     });
     settled.collect()
 }
 
 fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, process: ProcessDefaults) -> Option<Amount> {
-    let mut options = match &defaults.fields {
-        Some(defaults) => pending.fields.apply_defaults(&defaults.value),
-        None => pending.fields.apply_defaults(&AlgorithmFields::default()),
-    };
-    // Without the options of other algorithms, the next error shows too.
-    let foreign = options.remove_foreign();
-    options.calendar_months = process.calendar_months;
-    let algorithm = Algorithm::try_new(&pending.rate, &options);
-    let is_valid = foreign.is_empty();
-    for error in foreign.iter().chain(algorithm.as_ref().err()) {
-        report(problems, pending, defaults, error);
+    let of_domain = defaults.fields.iter().map(|defaults| defaults.value);
+    let all: Vec<AlgorithmFields> = pending.layers.iter().map(|layer| layer.fields).chain(of_domain).collect();
+    // A layer that makes no algorithm of this limit is left out: its author did not have this limit in mind, and no limit would be worse.
+    for left_out in 0..=pending.layers.len() {
+        let mut options = pending.fields.apply_defaults(&all[left_out..]);
+        // Without the options of other algorithms, the next error shows too.
+        let foreign = options.remove_foreign();
+        options.calendar_months = process.calendar_months;
+        let algorithm = Algorithm::try_new(&pending.rate, &options);
+        let error = match (foreign.first(), &algorithm) {
+            (None, Ok(algorithm)) => return Some(Amount::new(pending.rate, *algorithm)),
+            (Some(error), _) | (None, Err(error)) => error,
+        };
+        match pending.layers.get(left_out) {
+            Some(layer) => {
+                let what = format!("{}: {} is not used for this limit", error.what, layer.source);
+                problems.warning_in(pending.at, what, error.remedy.as_str());
+            }
+            None => {
+                for error in foreign.iter().chain(algorithm.as_ref().err()) {
+                    report(problems, pending, defaults, error);
+                }
+            }
+        }
     }
-    algorithm.ok().filter(|_| is_valid).map(|algorithm| Amount::new(pending.rate, algorithm))
+    None
 }
 
 fn report(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, error: &OptionError) {

@@ -5,12 +5,14 @@ use hashbrown::hash_map::Entry;
 
 use super::defaults::{PendingAmount, PendingLimit};
 use super::fields::{self, Fields, Section};
-use super::problem::{Location, quoted};
+use super::overlay::Added;
+use super::problem::{Location, Problems, quoted};
 use super::rate::{self, RateLimit};
 use super::{Compiler, Domain, suspicion};
 use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::{Branch, Tree};
+use crate::time::Rate;
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so that long keys above many limits multiply.
 pub(super) const LONGEST_PATHS: usize = 64 << 20;
@@ -34,7 +36,7 @@ pub(super) struct Siblings {
 }
 
 /// Reads a list of descriptors into a level; `path` leads to it.
-pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Node, siblings: &mut Siblings, path: &mut Vec<Level>) {
+pub(super) fn read_list(compiler: &mut Compiler<'_>, domain: &mut Domain, list: &Node, siblings: &mut Siblings, path: &mut Vec<Level>) {
     let Content::Sequence(items) = &list.content else {
         let what = format!("'descriptors' is {}, not a list", list.value_type().name());
         return compiler.problems.error_at(list, what, "begin each descriptor below it with '- key: '");
@@ -48,8 +50,8 @@ pub(super) fn read_list(compiler: &mut Compiler, domain: &mut Domain, list: &Nod
     }
 }
 
-fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
-    let level = read_level(compiler, fields);
+fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
+    let mut level = read_level(compiler, fields);
     if let Some(level) = &level
         && !is_duplicate(compiler, fields, level, siblings)
     {
@@ -61,13 +63,20 @@ fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields
     if rate_limit.is_none() && !fields.meant("rate_limit") && !compiler.from_control_plane {
         warn_without_limit(compiler, fields);
     }
+    let (key, value) = level.as_ref().map_or(("", None), |level| (&*level.key, level.value.as_deref()));
+    let added = compiler.overlay.enter(key, value, rate_limit.is_some());
+    if let Some(level) = &mut level {
+        level.share_threshold |= added.switches.share_threshold;
+        level.value_to_metric |= added.switches.value_to_metric;
+    }
     // The content of an unusable descriptor is checked too; the rules are dropped then.
     path.push(level.unwrap_or_else(|| Level { key: "".into(), value: None, share_threshold: false, value_to_metric: false }));
-    let limit = add_limit(compiler, domain, fields, path, rate_limit.flatten());
+    let limit = add_limit(compiler, domain, fields, path, (rate_limit.flatten(), added));
     let mut children = Siblings::default();
     if let Some(list) = fields.get("descriptors") {
         read_list(compiler, domain, list, &mut children, path);
     }
+    compiler.overlay.leave();
     if let Some(level) = path.pop() {
         siblings.written.push(compiler.problems.here(fields.node().at));
         siblings.tree.add(&level.key, level.value.as_deref(), Branch { limit, children: children.tree });
@@ -75,7 +84,7 @@ fn read_descriptor(compiler: &mut Compiler, domain: &mut Domain, fields: &Fields
 }
 
 /// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
-fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
+fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<Level> {
     let problems = &mut compiler.problems;
     let value = match fields.get("value") {
         Some(node) => fields::text(problems, node, "value").map(Some),
@@ -104,7 +113,7 @@ fn read_level(compiler: &mut Compiler, fields: &Fields<'_>) -> Option<Level> {
 }
 
 /// Whether the level of a descriptor already has one with the same key and value, which is reported.
-fn is_duplicate(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) -> bool {
+fn is_duplicate(compiler: &mut Compiler<'_>, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) -> bool {
     let at = fields.node().at;
     let first = match siblings.seen.entry((level.key.clone(), level.value.clone())) {
         Entry::Vacant(entry) => {
@@ -121,7 +130,7 @@ fn is_duplicate(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, sib
 
 /// Warns of a descriptor that no entry reaches, because an earlier pattern of its level matches all that it matches; and of an earlier
 /// descriptor with the key alone if this is a pattern for all values of the key.
-fn warn_of_unreachable(compiler: &mut Compiler, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
+fn warn_of_unreachable(compiler: &mut Compiler<'_>, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
     let (key, value) = (&*level.key, level.value.as_deref());
     let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
     // A value without a '*' is found before all patterns.
@@ -148,16 +157,16 @@ fn warn_of_unreachable(compiler: &mut Compiler, fields: &Fields<'_>, level: &Lev
 
 /// Reads the keys beside a `rate_limit`, and adds the limit if there is one.
 fn add_limit(
-    compiler: &mut Compiler,
+    compiler: &mut Compiler<'_>,
     domain: &mut Domain,
     fields: &Fields<'_>,
     path: &[Level],
-    rate_limit: Option<RateLimit<'_>>,
+    (rate_limit, added): (Option<RateLimit<'_>>, Added<'_>),
 ) -> Option<LimitId> {
     let problems = &mut compiler.problems;
-    let shadow_mode = fields::switch(problems, fields, "shadow_mode");
-    let quota_mode = fields::switch(problems, fields, "quota_mode");
-    let detailed_metric = fields::switch(problems, fields, "detailed_metric");
+    let shadow_mode = fields::switch(problems, fields, "shadow_mode") | added.switches.shadow_mode;
+    let quota_mode = fields::switch(problems, fields, "quota_mode") | added.switches.quota_mode;
+    let detailed_metric = fields::switch(problems, fields, "detailed_metric") | added.switches.detailed_metric;
     let metadata = fields.get("metadata").and_then(|node| match node.metadata() {
         Ok(metadata) => Some(metadata),
         Err(note) => {
@@ -166,6 +175,7 @@ fn add_limit(
         }
     });
     let RateLimit { amount, at, keys, name, replaces } = rate_limit?;
+    let name = name.or(added.name);
     if let Some(name) = name {
         domain.names.insert(name.into());
     }
@@ -186,9 +196,11 @@ fn add_limit(
         if shadow_mode {
             warn_of_shadow(compiler, fields.on_store_failure, &keys);
         }
-        let problems = &compiler.problems;
+        let problems = &mut compiler.problems;
+        let rate = if keys.iter().any(|(key, _)| *key == "unit_multiplier") { rate } else { multiplied(problems, at, rate, &added) };
+        let layers = added.layers.into_iter().cloned().collect();
         let keys = keys.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
-        PendingAmount { rate, fields, at: problems.here(at), keys }
+        PendingAmount { rate, fields, at: problems.here(at), keys, layers }
     });
     let (domain_name, levels, name) = (domain.name.clone(), path.into(), name.map(Into::into));
     domain.pending.push(PendingLimit {
@@ -210,8 +222,24 @@ fn add_limit(
     Some(id)
 }
 
+/// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
+fn multiplied(problems: &mut Problems, at: Position, rate: Rate, added: &Added<'_>) -> Rate {
+    let Some((unit_multiplier, layer)) = added.unit_multiplier else { return rate };
+    let multiplied = Rate { unit_multiplier, ..rate };
+    if multiplied.window().is_some() {
+        return multiplied;
+    }
+    let what = format!(
+        "a window of {unit_multiplier} {}s is longer than 100 years: {} is not used for this limit",
+        rate.unit.name(),
+        layer.source
+    );
+    problems.warning(at, what, "write a smaller 'unit_multiplier'");
+    rate
+}
+
 /// A limit in shadow mode never refuses, whether its store answers or not.
-fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailure>, keys: &[(&'static str, Position)]) {
+fn warn_of_shadow(compiler: &mut Compiler<'_>, on_store_failure: Option<OnStoreFailure>, keys: &[(&'static str, Position)]) {
     let at = keys.iter().find(|(key, _)| *key == "on_store_failure").map(|&(_, at)| at);
     if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) = (on_store_failure, at) {
         let what = "'on_store_failure' has no effect on a limit in shadow mode, which never refuses";
@@ -220,7 +248,7 @@ fn warn_of_shadow(compiler: &mut Compiler, on_store_failure: Option<OnStoreFailu
 }
 
 /// Warns of what the Go service ignores: keys of a limit where there is none, and an empty `rate_limit`.
-fn warn_without_limit(compiler: &mut Compiler, fields: &Fields<'_>) {
+fn warn_without_limit(compiler: &mut Compiler<'_>, fields: &Fields<'_>) {
     if let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit") {
         let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
         compiler.problems.warning(at, "'rate_limit' is empty: this descriptor has no limit", remedy);

@@ -1,93 +1,13 @@
-//! The keys of a map: which ones belong to which section, and the typed reading of their values.
+//! The keys of a map, and the typed reading of their values.
 //!
 //! The Go service has one flat list of keys: it tolerates a known key anywhere, and ignores it where it means nothing. Here such a key is a
 //! warning, so that no file has to change; what that service refuses within an ignored value is refused here too.
 
 use super::problem::{Problems, quoted, shown};
+pub(super) use super::sections::Section;
+use super::sections::{Format, OWN_KEYS};
 use crate::algorithm::OPTIONS;
 use crate::rules::source::{Content, Node, Position, ValueType};
-
-/// The sections of a file: its maps by their meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Section {
-    Root,
-    Descriptor,
-    RateLimit,
-    Replaced,
-    Defaults,
-    /// The field `weir` in the metadata of a descriptor of a control plane.
-    Weir,
-}
-
-impl Section {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Root => "at the root of the file",
-            Self::Descriptor => "in a descriptor",
-            Self::RateLimit => "in rate_limit",
-            Self::Replaced => "in an entry of replaces",
-            Self::Defaults => "in defaults",
-            Self::Weir => "in metadata.weir",
-        }
-    }
-
-    fn keys(self) -> impl Iterator<Item = &'static str> {
-        keys().filter(move |(_, sections)| sections.contains(&self)).map(|(key, _)| key)
-    }
-
-    const fn format(self) -> Format {
-        match self {
-            Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults => Format::Files,
-            Self::Weir => Format::Metadata,
-        }
-    }
-
-    /// The key of that name, if a section of the same format has one.
-    fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
-        keys().find(|(known, sections)| *known == name && sections.iter().any(|section| section.format() == self.format()))
-    }
-}
-
-/// What sections are sections of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Files,
-    Metadata,
-}
-
-/// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 21] = [
-    ("domain", &[Section::Root]),
-    ("key", &[Section::Descriptor]),
-    ("value", &[Section::Descriptor]),
-    ("rate_limit", &[Section::Descriptor]),
-    ("shadow_mode", &[Section::Descriptor]),
-    ("quota_mode", &[Section::Descriptor]),
-    ("detailed_metric", &[Section::Descriptor]),
-    ("value_to_metric", &[Section::Descriptor, Section::Weir]),
-    ("share_threshold", &[Section::Descriptor, Section::Weir]),
-    ("metadata", &[Section::Descriptor]),
-    ("descriptors", &[Section::Root, Section::Descriptor]),
-    ("unit", &[Section::RateLimit]),
-    ("unit_multiplier", &[Section::RateLimit, Section::Weir]),
-    ("requests_per_unit", &[Section::RateLimit]),
-    ("unlimited", &[Section::RateLimit]),
-    ("name", &[Section::RateLimit, Section::Replaced, Section::Weir]),
-    ("replaces", &[Section::RateLimit]),
-    ("algorithm", &[Section::RateLimit, Section::Defaults, Section::Weir]),
-    ("on_store_failure", &[Section::RateLimit, Section::Defaults, Section::Weir]),
-    ("defaults", &[Section::Root]),
-    ("commit", &[Section::Root]),
-];
-
-/// All keys with the sections that they belong to.
-fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
-    let options = OPTIONS.iter().map(|&(name, _)| (name, &[Section::RateLimit, Section::Defaults, Section::Weir][..]));
-    KEYS.into_iter().chain(options)
-}
-
-/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
-const OWN_KEYS: [&str; 5] = ["unit_multiplier", "algorithm", "on_store_failure", "defaults", "commit"];
 
 /// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are ignored, and the descriptor has no limit.
 const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
@@ -139,14 +59,15 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
     let Content::Mapping(entries) = &node.content else {
         let what = match (node.text(), node.value_type()) {
             (Some(text), value_type) if value_type != ValueType::Nothing => {
-                format!("expected a map {}, found {}", described(section), quoted(text))
+                format!("expected a map {}, found {}", section.expected(), quoted(text))
             }
-            (_, value_type) => format!("expected a map {}, found {}", described(section), value_type.name()),
+            (_, value_type) => format!("expected a map {}, found {}", section.expected(), value_type.name()),
         };
-        problems.error_at(node, what, remedy_for_map(section));
+        problems.error_at(node, what, section.remedy_for_map());
         return None;
     };
-    let mut fields = Fields { node, found: Vec::with_capacity(entries.len().min(keys().count())), meant: Vec::new(), has_misplaced: false };
+    let mut fields =
+        Fields { node, found: Vec::with_capacity(entries.len().min(section.keys().count())), meant: Vec::new(), has_misplaced: false };
     for (key, value) in entries {
         let Some(name) = key_text(problems, key) else { continue };
         match section.known(name) {
@@ -158,7 +79,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
                 let same = sections.iter().filter(|other| other.format() == section.format());
                 let names: Vec<&str> = same.map(|section| section.name()).collect();
                 let remedy = format!("it belongs {}", names.join(" or "));
-                if is_own || section == Section::Defaults {
+                if is_own || section == Section::Defaults || section.format() != Format::Files {
                     problems.error_at(key, what, remedy);
                 } else {
                     if section == Section::Descriptor && AMOUNT.contains(&known) {
@@ -175,27 +96,6 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
         }
     }
     Some(fields)
-}
-
-const fn described(section: Section) -> &'static str {
-    match section {
-        Section::Root => "at the root of the file",
-        Section::Descriptor => "in the list of descriptors",
-        Section::RateLimit => "under rate_limit",
-        Section::Replaced => "in the list of replaces",
-        Section::Defaults => "under defaults",
-        Section::Weir => "in metadata.weir",
-    }
-}
-
-const fn remedy_for_map(section: Section) -> &'static str {
-    match section {
-        Section::Root => "begin the file with 'domain: ' and 'descriptors:'",
-        Section::Descriptor => "begin each descriptor with '- key: '",
-        Section::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
-        Section::Replaced => "write '- name: ' and the name of a limit",
-        Section::Defaults | Section::Weir => "write 'algorithm: ' and its options below it",
-    }
 }
 
 /// The name of a key; `None`, with an error, if it is not text.
@@ -216,8 +116,7 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
 
 /// Reports an unknown key, and returns the key that it was probably meant to be.
 fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<Section>) -> Option<&'static str> {
-    let format = section.map_or(Format::Files, Section::format);
-    let all = || keys().filter(|(_, sections)| sections.iter().any(|section| section.format() == format)).map(|(known, _)| known);
+    let all = || section.unwrap_or(Section::Root).all_keys();
     let near = match section {
         _ if problems.is_full() => None,
         Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
@@ -268,7 +167,7 @@ fn check_ignored(problems: &mut Problems, node: &Node) {
         Content::Mapping(entries) => {
             for (key, value) in entries {
                 let Some(name) = key_text(problems, key) else { continue };
-                if !keys().any(|(known, _)| known == name) {
+                if Section::Root.known(name).is_none() {
                     unknown_key(problems, key, name, None);
                 } else if name != "metadata" {
                     check_ignored(problems, value);
@@ -394,7 +293,7 @@ mod tests {
             ("Algorithms", Some("algorithm")),
             ("x", None),
         ] {
-            assert_eq!(nearest(wrong, keys().map(|(key, _)| key)), right, "{wrong}");
+            assert_eq!(nearest(wrong, Section::Root.all_keys()), right, "{wrong}");
         }
     }
 }

@@ -31,10 +31,14 @@ impl Resources {
         Self { names: names.collect(), descriptors: Vec::new() }
     }
 
-    /// Adds a descriptor, and returns its position. `resource` is the index of a name.
-    pub(super) fn add(&mut self, resource: usize, parent: Position, key: Rc<Node>, value: Option<Rc<Node>>) -> Position {
+    /// The position of the descriptor that is added next.
+    pub(super) fn next(&self) -> Position {
+        Position { line: u32::try_from(self.descriptors.len() + 1).unwrap_or(u32::MAX), column: 0 }
+    }
+
+    /// Adds a descriptor. `resource` is the index of a name.
+    pub(super) fn add(&mut self, resource: usize, parent: Position, key: Rc<Node>, value: Option<Rc<Node>>) {
         self.descriptors.push(Descriptor { resource, parent: parent.line, key, value });
-        Position { line: u32::try_from(self.descriptors.len()).unwrap_or(u32::MAX), column: 0 }
     }
 
     /// A resource in a message.

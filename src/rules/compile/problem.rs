@@ -197,6 +197,13 @@ impl Problems {
         self.files.last().is_some_and(File::is_full)
     }
 
+    /// Counts further warnings in the current file, which are not shown.
+    pub(super) fn count_further(&mut self, warnings: usize) {
+        if let Some(file) = self.files.last_mut() {
+            file.unshown += warnings;
+        }
+    }
+
     fn add(&mut self, location: Location, grade: Grade, what: String, remedy: String) {
         match grade {
             Grade::Error => self.errors = true,

@@ -3,11 +3,13 @@
 //! A control plane generates its messages. So duplicates are merged with a warning and not refused, and what is only unusual is not reported.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::fields::{self, Section};
 use super::locations::{Resources, in_metadata};
+use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
 use super::problem::{Problem, Problems};
 use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, defaults, descriptor};
 use crate::rules::limit::Metadata;
@@ -31,6 +33,10 @@ pub struct XdsOptions {
     pub merge_domains: bool,
     /// What the settings of the process say for all limits.
     pub process: ProcessDefaults,
+    /// For limits that nothing else gives them to.
+    pub defaults: XdsDefaults,
+    /// What the messages have no field for, by domain and path of keys. It is stronger than the defaults, and weaker than what a message says.
+    pub overlay: Option<Arc<Overlay>>,
 }
 
 /// A domain after compiling.
@@ -42,15 +48,18 @@ pub(in crate::rules) struct CompiledDomain {
     pub(in crate::rules) problems: Vec<Problem>,
     /// The bytes of the paths of its limits.
     pub(in crate::rules) path_bytes: usize,
+    /// The entries of the overlay that match something in it.
+    pub(in crate::rules) used: Vec<EntryNumber>,
     /// With the paths of all other domains they are too many, which is among the problems.
     pub(in crate::rules) is_too_large: bool,
 }
 
 /// Compiles the resources of one domain, in that order. `number` is that of the domain in the rules; the paths of all other domains have `path_bytes`.
-pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, path_bytes: usize, process: ProcessDefaults) -> CompiledDomain {
-    let mut compiler = Compiler { path_bytes, from_control_plane: true, ..Compiler::default() };
-    compiler.problems.open_domain(Resources::new(resources.iter().map(|resource| resource.name.clone())));
+pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, settings: &XdsOptions, path_bytes: usize) -> CompiledDomain {
     let name = resources.first().map_or("", |resource| &resource.domain);
+    let overlay = Cursor::new(settings.overlay.as_deref(), settings.defaults.0.as_ref(), name);
+    let mut compiler = Compiler { path_bytes, from_control_plane: true, overlay, ..Compiler::default() };
+    compiler.problems.open_domain(Resources::new(resources.iter().map(|resource| resource.name.clone())));
     let mut domain = Domain::new(name, number, compiler.problems.here(Position::default()));
     if name.is_empty() {
         compiler.problems.error(Position::default(), "the resource has no domain", "send the domain that Envoy sends");
@@ -61,11 +70,15 @@ pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, path
     descriptor::read_list(&mut compiler, &mut domain, &list, &mut siblings, &mut Vec::new());
     domain.siblings = siblings;
     check_replaced(&mut compiler.problems, &domain);
-    domain.limits = defaults::settle(&mut compiler.problems, &mut domain, process);
+    domain.limits = defaults::settle(&mut compiler.problems, &mut domain, settings.process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
+    let (commit, on_store_failure) = (compiler.overlay.commit, compiler.overlay.on_store_failure());
+    let used = compiler.overlay.used.into_iter().collect();
     let (is_refused, problems) = compiler.problems.finish(false, false);
-    CompiledDomain { domain: (!is_refused).then(|| domain.finish(process)), problems, path_bytes, is_too_large }
+    let commit = commit.unwrap_or(settings.process.commit);
+    let domain = (!is_refused).then(|| crate::rules::Domain { commit, on_store_failure, ..domain.finish(settings.process) });
+    CompiledDomain { domain, problems, path_bytes, used, is_too_large }
 }
 
 /// Makes nodes of descriptors.
@@ -123,10 +136,12 @@ impl Converter<'_> {
 
     fn descriptor(&mut self, group: Group<'_>, parent: Position, depth: usize) -> Rc<Node> {
         let Group { resource, descriptor, metadata, below, ignored } = group;
-        let key = Node::of_text(parent, &descriptor.key);
-        let value = (!descriptor.value.is_empty()).then(|| Node::of_text(parent, &descriptor.value));
-        let resources = self.problems.resources();
-        let at = resources.map_or_else(Position::default, |all| all.add(resource, parent, Rc::clone(&key), value.clone()));
+        let at = self.problems.resources().map_or_else(Position::default, |all| all.next());
+        let key = Node::of_text(at, &descriptor.key);
+        let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
+        if let Some(resources) = self.problems.resources() {
+            resources.add(resource, parent, Rc::clone(&key), value.clone());
+        }
         self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &ignored);
         let mut entries = vec![(self.key("key"), key)];
         entries.extend(value.map(|value| (self.key("value"), value)));

@@ -1,9 +1,10 @@
 use super::*;
+use crate::algorithm::Algorithm;
 use crate::ask::Entry as AskEntry;
-use crate::rules::Commit;
-use crate::rules::Lookup;
-use crate::rules::compile::ProcessDefaults;
+use crate::rules::compile::{Options, ProcessDefaults, SourceText};
+use crate::rules::limit::{Limit, OnStoreFailure};
 use crate::rules::resource::{Descriptor, Policy};
+use crate::rules::{Commit, Lookup};
 
 const MINUTE: i32 = 2;
 
@@ -133,4 +134,391 @@ fn defaults_of_the_process_apply_to_every_domain() {
     settings.process = ProcessDefaults { commit: Commit::AllOrNone, calendar_months: true };
     let applied = domains.apply(vec![one("a", 1)], &settings);
     assert_eq!((applied.compiled, applied.rules.expect("rules").commit(b"a")), (1, Some(Commit::AllOrNone)));
+}
+
+fn overlay(text: &str) -> Option<Arc<Overlay>> {
+    let file = SourceText { name: "overlay.yaml".into(), text: text.into() };
+    let read = Overlay::read(file, &Options { strict: true, ..Options::default() });
+    Some(Arc::new(read.unwrap_or_else(|problems| panic!("{}", texts(&problems))).overlay))
+}
+
+fn with_overlay(text: &str) -> XdsOptions {
+    XdsOptions { overlay: overlay(text), ..XdsOptions::default() }
+}
+
+/// What each limit is, as the comparison with no rules shows it.
+fn limits(rules: &Rules) -> Vec<String> {
+    crate::rules::diff::Difference::new(&Rules::default(), rules).added.iter().map(ToString::to_string).collect()
+}
+
+fn metadata(json: serde_json::Value) -> Option<crate::rules::limit::Metadata> {
+    json.as_object().cloned()
+}
+
+#[test]
+fn duplicates_are_merged_and_the_first_limit_counts() {
+    let below = |key: &str, value: &str| Descriptor { descriptors: vec![node(key, value, per_minute(7))], ..node("route", "r", None) };
+    let descriptors = vec![
+        below("a", ""),
+        node("user", "x*", per_minute(1)),
+        Descriptor { shadow_mode: true, ..node("route", "r", per_minute(2)) },
+        node("route", "r", per_minute(3)),
+        below("b", "1"),
+        below("b", "1"),
+        node("user", "x*", None),
+    ];
+    let applied = Domains::default().apply(vec![resource("r1", "d", descriptors)], &XdsOptions::default());
+    assert!(applied.refused.is_empty(), "{applied:?}");
+    let rules = applied.rules.expect("rules");
+    assert_eq!(found(&rules, "d", &[("route", "r")]), Ok(Some(2)));
+    assert!(rules.limits().find(|limit| limit.path() == "d.route_r").expect("it is there").shadow_mode, "the flags are those of its limit");
+    assert_eq!(found(&rules, "d", &[("route", "r"), ("a", "any")]), Ok(Some(7)));
+    assert_eq!(found(&rules, "d", &[("route", "r"), ("b", "1")]), Ok(Some(7)));
+    assert_eq!(found(&rules, "d", &[("user", "xyz")]), Ok(Some(1)));
+    assert_eq!(rules.limit_count(), 4);
+    assert_eq!(
+        texts(&applied.warnings),
+        "resource r1: route=r: warning: the descriptor has more than one limit: 2 per minute counts, and 3 per minute of resource r1 is ignored; \
+         send one limit for each path of keys and values\n\
+         resource r1: route=r > b=1: warning: the descriptor has more than one limit: 7 per minute counts, and 7 per minute of resource r1 is \
+         ignored; send one limit for each path of keys and values\n"
+    );
+}
+
+#[test]
+fn resources_of_one_domain_are_merged_if_that_is_asked_for_and_their_order_does_not_matter() {
+    let list = || {
+        vec![
+            resource("b", "d", vec![node("user", "", per_minute(2)), node("only", "b", per_minute(5))]),
+            resource("a", "d", vec![node("user", "", per_minute(1))]),
+            resource("a", "d", vec![node("user", "", per_minute(4)), node("only", "a", per_minute(6))]),
+        ]
+    };
+    let shuffled = || vec![list().remove(2), list().remove(0), list().remove(1)];
+    for (merge_domains, expected) in [(false, [1, 0, 0]), (true, [1, 5, 6])] {
+        let settings = XdsOptions { merge_domains, ..XdsOptions::default() };
+        let applied = Domains::default().apply(list(), &settings);
+        let rules = applied.rules.expect("rules");
+        let only = |value| found(&rules, "d", &[("only", value)]).map(Option::unwrap_or_default);
+        assert_eq!((user(&rules, "d"), only("b"), only("a")), (Ok(Some(expected[0])), Ok(expected[1]), Ok(expected[2])));
+        let other = Domains::default().apply(shuffled(), &settings);
+        assert_eq!(limits(&rules), limits(&other.rules.expect("rules")));
+        assert_eq!((&applied.warnings, &applied.refused), (&other.warnings, &other.refused));
+        let problems: String = applied.refused.iter().map(|refused| texts(&refused.problems)).collect();
+        if merge_domains {
+            assert_eq!((problems.as_str(), applied.warnings.len()), ("", 2));
+        } else {
+            let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with which resources may share a domain";
+            let line = |name| format!("resource {name}: error: the domain 'd' is already defined, in resource a; {remedy}\n");
+            assert_eq!(problems, line("a") + &line("b"));
+        }
+    }
+}
+
+#[test]
+fn messages_mean_what_files_mean() {
+    let policy = |unit, unlimited| Policy { unit, requests_per_unit: 9, unlimited, ..Policy::default() };
+    let units = [(1, "second"), (2, "minute"), (3, "hour"), (4, "day"), (5, "month"), (6, "year"), (7, "week")];
+    let mut descriptors: Vec<_> = units.iter().map(|&(unit, name)| node(name, "", Some(policy(unit, false)))).collect();
+    descriptors.push(node("unlimited", "", Some(policy(0, true))));
+    descriptors.push(node("none", "x", None));
+    descriptors.push(Descriptor {
+        shadow_mode: true,
+        quota_mode: true,
+        detailed_metric: true,
+        ..node("unlimited in hours", "", Some(policy(3, true)))
+    });
+    let applied = Domains::default().apply(vec![resource("r", "d", descriptors)], &XdsOptions::default());
+    assert!(applied.refused.is_empty() && applied.warnings.is_empty(), "{applied:?}");
+    let mut expected: Vec<_> = units.iter().map(|(_, name)| format!("d.{name} (9 per {name})")).collect();
+    expected.extend(["d.unlimited (unlimited)".to_owned(), "d.unlimited in hours (unlimited)".to_owned()]);
+    let rules = applied.rules.expect("rules");
+    assert_eq!(limits(&rules), expected);
+    let last = rules.limits().last().expect("limits");
+    assert!(last.shadow_mode && last.quota_mode && last.detailed_metric);
+    assert_eq!(user(&Domains::default().apply(vec![one("d", 0)], &XdsOptions::default()).rules.expect("rules"), "d"), Ok(Some(0)));
+}
+
+#[test]
+fn problems_name_the_resource_and_the_path_of_keys() {
+    let deep = (0..70).fold(node("leaf", "", per_minute(1)), |below, level| Descriptor {
+        descriptors: vec![below],
+        ..node(&format!("k{level}"), "v", None)
+    });
+    let wrong = |metadata| Descriptor { metadata, ..node("weir", "", per_minute(1)) };
+    for (descriptors, expected) in [
+        (vec![node("", "v", per_minute(1))], "=v: error: the descriptor has no key; write 'key: ' and the key that Envoy sends"),
+        (
+            vec![Descriptor { descriptors: vec![node("b", "c\n*", Some(policy_of(9)))], ..node("a", "", None) }],
+            "a > b=c\\n*: error: unknown unit: '9'; write one of second, minute, hour, day, week, month, year",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": {"brust": 3}})))],
+            "weir (metadata.weir): error: unknown key 'brust' in metadata.weir; write 'burst'",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": {"algorithm": "token_bucket", "burst": 1.5}})))],
+            "weir (metadata.weir): error: 'burst' is '1.5', which is read as a floating-point number; write a number from 0 to 4294967295 without \
+             fraction or exponent",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": 3})))],
+            "weir (metadata.weir): error: expected a map in metadata.weir, found '3'; write 'algorithm: ' and its options below it",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": {"burst": 3}})))],
+            "weir (metadata.weir): error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'",
+        ),
+        (vec![deep], "k69=v > k68=v > k67=v"),
+    ] {
+        let mut domains = Domains::default();
+        let applied = domains.apply(vec![resource("ns/gw", "d", descriptors)], &XdsOptions::default());
+        let problems = texts(&applied.refused.first().expect("it is refused").problems);
+        assert!(problems.starts_with(&format!("resource ns/gw: {expected}")), "{problems}");
+        assert_eq!(problems.lines().count(), 1, "{problems}");
+    }
+    let applied =
+        Domains::default().apply(vec![resource("r", "", vec![node("a", "", None)]), resource("s", "", Vec::new())], &XdsOptions::default());
+    assert_eq!(texts(&applied.refused[0].problems), "resource r: error: the resource has no domain; send the domain that Envoy sends\n");
+    // However many there are, a domain keeps few of them.
+    let applied = Domains::default().apply(vec![resource("r", "d", vec![node("", "v", None); 50])], &XdsOptions::default());
+    assert_eq!(applied.refused[0].problems.len(), 1, "equal ones are merged");
+    let many = (0..50).map(|index| node("", &index.to_string(), None)).collect();
+    let applied = Domains::default().apply(vec![resource("r", "d", many)], &XdsOptions::default());
+    let problems = &applied.refused[0].problems;
+    assert_eq!((problems.len(), &*problems[20].what), (21, "30 more problems in this domain are not shown"));
+}
+
+fn policy_of(unit: i32) -> Policy {
+    Policy { unit, requests_per_unit: 1, ..Policy::default() }
+}
+
+#[test]
+fn long_paths_are_bounded_over_all_domains_together() {
+    let long = |name: &str, bytes: usize| {
+        let below = (0..4).map(|index| node(&index.to_string(), "", per_minute(1))).collect();
+        resource(name, name, vec![Descriptor { descriptors: below, ..node(&"x".repeat(bytes), "", None) }])
+    };
+    let (mut domains, settings) = (Domains::default(), XdsOptions::default());
+    let applied = domains.apply(vec![long("a", 9 << 20), long("b", 9 << 20)], &settings);
+    assert_eq!(applied.added, ["a"]);
+    assert_eq!(applied.refused[0].problems[0].what, "the keys and values above all limits have more than 67108864 bytes in total");
+    // The same message for b fits as soon as a is smaller.
+    let applied = domains.apply(vec![long("a", 1 << 20), long("b", 9 << 20)], &settings);
+    assert_eq!((applied.changed, applied.added, applied.refused.len()), (vec!["a".to_owned()], vec!["b".to_owned()], 0));
+    domains.apply(Vec::new(), &settings);
+    assert_eq!(domains.path_bytes, 0);
+}
+
+#[test]
+fn metadata_is_stronger_than_the_overlay_which_is_stronger_than_the_defaults() {
+    let defaults: XdsDefaults = "algorithm: token_bucket, burst: 9, on_store_failure: deny".parse().expect("it is right");
+    let file = "
+defaults: { on_store_failure: local }
+domains:
+- domain: d*
+  commit: all_or_none
+  descriptors:
+  - key: route
+    defaults: { burst: 20 }
+    descriptors:
+    - key: user
+      rate_limit: { burst: 30, name: per-user }
+    - key: us*
+      rate_limit: { algorithm: sliding_window_log, name: second, unit_multiplier: 5 }
+- domain: dd
+  commit: each
+";
+    let weir = metadata(serde_json::json!({"weir": {"burst": 40.0, "name": "own"}, "team": "x"}));
+    let below = vec![
+        node("user", "", per_minute(1)),
+        Descriptor { metadata: weir, ..node("used", "", per_minute(2)) },
+        node("other", "", Some(Policy { name: "sent".into(), ..per_minute(3).expect("a policy") })),
+        node("unlimited", "", Some(Policy { unlimited: true, ..Policy::default() })),
+    ];
+    let list = || {
+        vec![resource(
+            "dd",
+            "dd",
+            vec![Descriptor { descriptors: below.clone(), ..node("route", "r", None) }, node("user", "", per_minute(4))],
+        )]
+    };
+    let shown = |settings: &XdsOptions| {
+        let applied = Domains::default().apply(list(), settings);
+        assert!(applied.refused.is_empty(), "{applied:?}");
+        let rules = applied.rules.expect("rules");
+        let of = |limit: &Limit| {
+            let algorithm = limit.amount.map(|amount| amount.algorithm);
+            let burst = match algorithm {
+                Some(Algorithm::TokenBucket(bucket)) => format!("burst {}", bucket.burst),
+                Some(other) => other.kind().spec().name.to_owned(),
+                None => "unlimited".to_owned(),
+            };
+            let multiplier = limit.amount.map_or(0, |amount| amount.rate.unit_multiplier);
+            format!(
+                "{}: {burst}, {multiplier}, {:?}, {:?}",
+                limit.path_in_domain(),
+                limit.name.as_deref().unwrap_or("-"),
+                limit.on_store_failure
+            )
+        };
+        (rules.limits().map(of).collect::<Vec<_>>(), rules.commit(b"dd"), rules.on_store_failure(b"dd"), texts(&applied.warnings))
+    };
+    let (limits, commit, policy, warnings) = shown(&XdsOptions { defaults: defaults.clone(), ..with_overlay(file) });
+    assert_eq!(
+        limits,
+        [
+            // The first entry that matches gives burst and name, the second one the algorithm, which has no burst, and the multiplier.
+            "route_r.user: sliding_window_log, 5, \"per-user\", Some(Local)",
+            // Its burst needs a token bucket, so that the entry with another algorithm is left out.
+            "route_r.used: burst 40, 5, \"own\", Some(Local)",
+            "route_r.other: burst 20, 1, \"sent\", Some(Local)",
+            "route_r.unlimited: unlimited, 0, \"-\", None",
+            "user: burst 9, 1, \"-\", Some(Local)",
+        ]
+    );
+    assert_eq!((commit, policy), (Some(Commit::AllOrNone), Some(OnStoreFailure::Local)));
+    assert_eq!(
+        warnings,
+        "resource dd: route=r > used: warning: 'burst' has no meaning for a sliding_window_log: overlay.yaml:13 is not used for this limit; \
+         remove it, or write 'algorithm: token_bucket'\n"
+    );
+    let (limits, commit, policy, _) = shown(&XdsOptions { defaults, ..XdsOptions::default() });
+    assert_eq!(limits[0], "route_r.user: burst 9, 1, \"-\", Some(Deny)");
+    assert_eq!((commit, policy), (Some(Commit::Each), Some(OnStoreFailure::Deny)));
+}
+
+#[test]
+fn an_overlay_that_suits_a_limit_badly_is_left_out_there_and_refuses_nothing() {
+    let file = "
+domains:
+- domain: '*'
+  descriptors:
+  - key: '*'
+    rate_limit: { algorithm: sliding_window_log, unit_multiplier: 4000000000 }
+";
+    let settings = XdsOptions { defaults: "algorithm: leaky_bucket".parse().expect("it is right"), ..with_overlay(file) };
+    let applied = Domains::default()
+        .apply(vec![resource("r", "d", vec![node("big", "", per_minute(200_000)), node("small", "", per_minute(2))])], &settings);
+    assert!(applied.refused.is_empty(), "{applied:?}");
+    assert_eq!(
+        limits(&applied.rules.expect("rules")),
+        ["d.big (200000 per minute, leaky_bucket)", "d.small (2 per minute, sliding_window_log)"]
+    );
+    let warnings: Vec<_> = applied
+        .warnings
+        .iter()
+        .map(|problem| (&*problem.path, problem.what.ends_with("overlay.yaml:6 is not used for this limit")))
+        .collect();
+    assert_eq!(warnings, [("big", true), ("big", true), ("small", true)], "{}", texts(&applied.warnings));
+}
+
+#[test]
+fn entries_of_an_overlay_that_match_nothing_are_warned_of_once_and_every_change_applies() {
+    let file = "
+domains:
+- domain: a
+  descriptors:
+  - key: user
+    value: ''
+    rate_limit: { algorithm: token_bucket }
+  - key: user
+    value: x
+    share_threshold: true
+  - key: group
+    rate_limit: { burst: 1 }
+    descriptors:
+    - key: below
+- domain: absent
+  commit: each
+  descriptors:
+  - key: x
+";
+    let (mut domains, settings) = (Domains::default(), with_overlay(file));
+    let with_group =
+        || resource("a", "a", vec![node("user", "", per_minute(1)), node("user", "x", per_minute(1)), node("group", "", None)]);
+    let applied = domains.apply(vec![with_group(), broken("b")], &settings);
+    let unused = "overlay.yaml:8:5: warning: no descriptor of the control plane matches this entry; correct its names, keys and values, or remove it\n\
+                  overlay.yaml:11:5: warning: no descriptor with a limit of the control plane matches this entry; correct its names, keys and values, or remove it\n\
+                  overlay.yaml:15:3: warning: no domain of the control plane matches this entry; correct its names, keys and values, or remove it\n";
+    assert_eq!(texts(&applied.warnings), unused, "of the entries below another one that matches nothing, the outermost");
+    assert_eq!(limits(&applied.rules.expect("rules"))[0], "a.user (1 per minute, token_bucket)");
+    let applied = domains.apply(vec![with_group(), one("b", 1)], &settings);
+    assert_eq!(texts(&applied.warnings), "");
+    // An equal text is the same overlay; another one compiles everything again, also good versions of what is refused.
+    assert_eq!(domains.apply(vec![with_group(), one("b", 1)], &with_overlay(file)).compiled, 0);
+    domains.apply(vec![with_group(), broken("b")], &settings);
+    let applied = domains.apply(vec![with_group(), broken("b")], &with_overlay("defaults: { algorithm: leaky_bucket }\n"));
+    assert_eq!((&*applied.changed, applied.refused.len()), (&["a".to_owned(), "b".to_owned()][..], 1));
+    assert_eq!(limits(&applied.rules.expect("rules"))[2], "b.user (1 per minute, leaky_bucket)");
+    let applied = domains.apply(vec![with_group(), broken("b")], &XdsOptions::default());
+    assert_eq!(limits(&applied.rules.expect("rules"))[2], "b.user (1 per minute)");
+    assert_eq!(texts(&applied.warnings), "");
+}
+
+#[test]
+fn mistakes_of_an_overlay_are_found_like_those_of_files() {
+    let wrong = "
+defaults: { algorithm: fast }
+domains:
+- domain: a
+  commits: each
+  descriptors:
+  - key: user
+    rate_limit: { unit: minute, algorithm: fixed_window, burst: 3 }
+    shadow_mode: 3
+    burst: 4
+  - value: x
+  - key: x
+    rate_limit: { unit_multiplier: 0 }
+- commit: never
+- { domain: b, descriptors: 3 }
+";
+    let file = SourceText { name: "o.yaml".into(), text: wrong.into() };
+    let problems = Overlay::read(file, &Options::default()).expect_err("it is wrong");
+    let expected = "\
+o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket
+o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, burst, bucket_interval, bucket_span, subject_expiry, max_delay, count_denied
+o.yaml:8:65: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
+o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
+o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit
+o.yaml:11:5: error: the descriptor has no key; write 'key: ' and a key, or a pattern with '*'
+o.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, or remove it
+o.yaml:14:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
+o.yaml:14:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
+o.yaml:15:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
+";
+    assert_eq!(texts(&problems), expected);
+    for text in ["", "# nothing\n"] {
+        let read = Overlay::read(SourceText { name: "o.yaml".into(), text: text.into() }, &Options::default()).expect("it adds nothing");
+        assert_eq!((read.warnings.len(), read.overlay.entries()), (1, 0));
+    }
+    let many = "domains:\n".to_owned() + &"- domain: a\n".repeat(10_001);
+    let problems =
+        Overlay::read(SourceText { name: "o.yaml".into(), text: many.into() }, &Options::default()).expect_err("it is too large");
+    assert_eq!(problems[0].what, "the file has more than 10000 domains and descriptors");
+}
+
+#[test]
+fn defaults_are_read_from_one_line() {
+    for (text, expected) in [
+        ("", Ok(())),
+        (" ", Ok(())),
+        ("algorithm: token_bucket, burst: 20", Ok(())),
+        ("{on_store_failure: local}", Ok(())),
+        ("algorithm: x", Err("unknown algorithm: 'x'; write one of fixed_window")),
+        ("unit: minute", Err("'unit' has no meaning in defaults; it belongs in rate_limit")),
+        ("algorithm: fixed_window, algorithm: leaky_bucket", Err("the key 'algorithm' occurs twice in one map")),
+        ("algorithm", Err("'algorithm' has no value; write a value behind 'algorithm: '")),
+        ("}", Err("")),
+        ("burst: 1}, x", Err("")),
+    ] {
+        let read = text.parse::<XdsDefaults>();
+        match expected {
+            Ok(()) => assert!(read.is_ok(), "{text}: {read:?}"),
+            Err(start) => assert!(read.as_ref().is_err_and(|error| error.starts_with(start)), "{text}: {read:?}"),
+        }
+    }
+    assert_eq!("".parse::<XdsDefaults>(), Ok(XdsDefaults::default()));
 }

@@ -20,6 +20,8 @@ const MOST_NODES: usize = 2_000_000;
 /// Commas and opening brackets of one file. The parser holds all tokens of a list or map in brackets until it knows whether that is a key,
 /// so that a bound on nodes would come too late for these: each can cost 800 bytes.
 const MOST_IN_BRACKETS: usize = 500_000;
+/// Warnings of one file that are kept. Further ones are counted: each takes more bytes than the repeated key that it is about.
+const MOST_WARNINGS: usize = 1_000;
 /// Nodes that all aliases of a file expand to together, so that aliases of aliases cannot grow exponentially.
 const MOST_ALIASED: usize = 100_000;
 
@@ -48,9 +50,9 @@ pub(in crate::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
         && let Some(Ok((Event::DocumentStart(_), span))) = parser.next_event()
     {
         let what = "only the first document of a file is read, and the one that begins here is ignored".into();
-        builder.warnings.push(Note { at: position(&span.start), what, remedy: "move it to a file of its own".into() });
+        builder.warn(|| Note { at: position(&span.start), what, remedy: "move it to a file of its own".into() });
     }
-    Ok(Document { root, warnings: builder.warnings })
+    Ok(Document { root, warnings: builder.warnings, further_warnings: builder.further_warnings })
 }
 
 fn decode(bytes: &[u8]) -> Result<&str, Note> {
@@ -86,6 +88,7 @@ struct Builder {
     nodes: usize,
     aliased: usize,
     warnings: Vec<Note>,
+    further_warnings: usize,
 }
 
 /// A list or map whose end has not come yet. The children of a map are its keys and values by turns.
@@ -111,6 +114,14 @@ impl Builder {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => {}
         }
         Ok(())
+    }
+
+    fn warn(&mut self, note: impl FnOnce() -> Note) {
+        if self.warnings.len() < MOST_WARNINGS {
+            self.warnings.push(note());
+        } else {
+            self.further_warnings += 1;
+        }
     }
 
     fn count_node(&mut self, at: Position) -> Result<(), Note> {
@@ -181,10 +192,12 @@ impl Builder {
                 continue;
             };
             if let Some(&index) = indices.get(name) {
-                let what = format!("the key {} occurs twice in one map, and the last one counts", quoted(name));
-                let first: &Node = &own[index].0;
-                let remedy = format!("remove one of them; the first is in line {}", first.at.line);
-                self.warnings.push(Note { at: key.at, what, remedy });
+                let first = own[index].0.at.line;
+                self.warn(|| Note {
+                    at: key.at,
+                    what: format!("the key {} occurs twice in one map, and the last one counts", quoted(name)),
+                    remedy: format!("remove one of them; the first is in line {first}"),
+                });
                 own[index] = (key, value);
             } else {
                 indices.insert(name.into(), own.len());

@@ -112,6 +112,31 @@ fn check_prints_json_for_programs() {
 }
 
 #[test]
+fn check_reads_an_overlay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("overlay.yaml").to_string_lossy().into_owned();
+    let check = |text: &str, more: &[&str]| {
+        fs::write(&file, text).expect("written");
+        weir(&[&["check", "--overlay", &file], more].concat(), &[])
+    };
+    let right = "domains:\n- domain: d\n  descriptors:\n  - key: k\n    rate_limit: { algorithm: token_bucket, burst: 5 }\n";
+    let output = check(right, &["--strict"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "ok: an overlay of 2 entries\n".to_owned()));
+    let output = check(&right.replace("burst", "brust"), &[]);
+    let expected = format!(
+        "{file}:5:44: error: unknown key 'brust' in rate_limit; write 'burst'\n    5 |     rate_limit: {{ algorithm: token_bucket, brust: 5 }}\n      \
+         |                                            ^\n1 error, 0 warnings\n"
+    );
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), expected));
+    let output = check("", &["--format", "json"]);
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!((&found["summary"]["ok"], &found["summary"]["warnings"]), (&true.into(), &1.into()));
+    let of_folder = weir(&["check", "--overlay", &folder.path().to_string_lossy()], &[]);
+    assert!(of_folder.status.code() == Some(1) && stdout(&of_folder).contains("an overlay is one file"), "{}", stdout(&of_folder));
+    assert_eq!(weir(&["check", "config", "--overlay", &file], &[]).status.code(), Some(2), "not both");
+}
+
+#[test]
 fn check_compares_with_other_files() {
     let (folder, _) = folder_with(&[]);
     let write = |name: &str, text: &str| {

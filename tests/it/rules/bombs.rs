@@ -5,6 +5,7 @@ use std::thread;
 
 use weir::rules::compile::{Options, SourceText, compile};
 
+use super::text;
 use crate::support::wait::TIMEOUT;
 
 /// Compiles on a thread with the stack that test threads have, and returns the only problem. The time is a guard against hanging, far above
@@ -125,4 +126,12 @@ fn problems_do_not_repeat_a_long_text() {
         let bytes: usize = problems.iter().map(|problem| problem.to_string().len()).sum();
         assert!(problems.len() <= 1_010 && bytes < 1_000 * problems.len(), "{} problems of {bytes} bytes: {}", problems.len(), problems[0]);
     }
+}
+
+#[test]
+fn repeated_keys_are_counted_and_not_listed() {
+    let mut yaml = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: 1 }\n  metadata:\n".to_owned();
+    yaml.push_str(&"    a: 1\n".repeat(3_001));
+    let compiled = compile(&[text("a.yaml", &yaml)], &Options::default()).expect("these are warnings");
+    assert_eq!((compiled.warnings.len(), &*compiled.warnings[1_000].what), (1_001, "2000 more problems in this file are not shown"));
 }

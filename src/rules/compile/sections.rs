@@ -1,0 +1,127 @@
+//! The sections of files, overlays and metadata, and the keys that belong to each.
+
+use crate::algorithm::OPTIONS;
+
+/// The sections of a file: its maps by their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Root,
+    Descriptor,
+    RateLimit,
+    Replaced,
+    Defaults,
+    /// The field `weir` in the metadata of a descriptor of a control plane.
+    Weir,
+    /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
+    Overlay,
+    OverlayDomain,
+    OverlayDescriptor,
+    OverlayLimit,
+}
+
+impl Section {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Root | Self::Overlay => "at the root of the file",
+            Self::Descriptor | Self::OverlayDescriptor => "in a descriptor",
+            Self::RateLimit | Self::OverlayLimit => "in rate_limit",
+            Self::OverlayDomain => "in a domain",
+            Self::Replaced => "in an entry of replaces",
+            Self::Defaults => "in defaults",
+            Self::Weir => "in metadata.weir",
+        }
+    }
+
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        keys().filter(move |(_, sections)| sections.contains(&self)).map(|(key, _)| key)
+    }
+
+    pub(super) const fn format(self) -> Format {
+        match self {
+            Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults => Format::Files,
+            Self::Weir => Format::Metadata,
+            Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => Format::Overlay,
+        }
+    }
+
+    /// Where a map of the section was expected.
+    pub(super) const fn expected(self) -> &'static str {
+        match self {
+            Self::Root | Self::Overlay => "at the root of the file",
+            Self::Descriptor | Self::OverlayDescriptor => "in the list of descriptors",
+            Self::RateLimit | Self::OverlayLimit => "under rate_limit",
+            Self::OverlayDomain => "in the list of domains",
+            Self::Replaced => "in the list of replaces",
+            Self::Defaults => "under defaults",
+            Self::Weir => "in metadata.weir",
+        }
+    }
+
+    pub(super) const fn remedy_for_map(self) -> &'static str {
+        match self {
+            Self::Root => "begin the file with 'domain: ' and 'descriptors:'",
+            Self::Descriptor | Self::OverlayDescriptor => "begin each descriptor with '- key: '",
+            Self::Overlay => "begin the file with 'domains:' or 'defaults:'",
+            Self::OverlayDomain => "begin each domain with '- domain: '",
+            Self::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
+            Self::Replaced => "write '- name: ' and the name of a limit",
+            Self::Defaults | Self::Weir | Self::OverlayLimit => "write 'algorithm: ' and its options below it",
+        }
+    }
+
+    /// All keys of the sections of the same format.
+    pub(super) fn all_keys(self) -> impl Iterator<Item = &'static str> {
+        keys().filter(move |(_, sections)| sections.iter().any(|section| section.format() == self.format())).map(|(key, _)| key)
+    }
+
+    /// The key of that name, if a section of the same format has one.
+    pub(super) fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
+        keys().find(|(known, sections)| *known == name && sections.iter().any(|section| section.format() == self.format()))
+    }
+}
+
+/// What sections are sections of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Files,
+    Metadata,
+    Overlay,
+}
+
+/// The sections that each key belongs to, but for the options of algorithms.
+const KEYS: [(&str, &[Section]); 22] = [
+    ("domain", &[Section::Root, Section::OverlayDomain]),
+    ("domains", &[Section::Overlay]),
+    ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("value", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("rate_limit", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("shadow_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("quota_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("detailed_metric", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("value_to_metric", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
+    ("share_threshold", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
+    ("metadata", &[Section::Descriptor]),
+    ("descriptors", &[Section::Root, Section::Descriptor, Section::OverlayDomain, Section::OverlayDescriptor]),
+    ("unit", &[Section::RateLimit]),
+    ("unit_multiplier", &[Section::RateLimit, Section::Weir, Section::OverlayLimit]),
+    ("requests_per_unit", &[Section::RateLimit]),
+    ("unlimited", &[Section::RateLimit]),
+    ("name", &[Section::RateLimit, Section::Replaced, Section::Weir, Section::OverlayLimit]),
+    ("replaces", &[Section::RateLimit]),
+    ("algorithm", &OF_ALGORITHM),
+    ("on_store_failure", &OF_ALGORITHM),
+    ("defaults", &[Section::Root, Section::Overlay, Section::OverlayDomain, Section::OverlayDescriptor]),
+    ("commit", &[Section::Root, Section::OverlayDomain]),
+];
+
+/// The sections of an algorithm and its options.
+const OF_ALGORITHM: [Section; 4] = [Section::RateLimit, Section::Defaults, Section::Weir, Section::OverlayLimit];
+
+/// All keys with the sections that they belong to.
+fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
+    let options = OPTIONS.iter().map(|&(name, _)| (name, &OF_ALGORITHM[..]));
+    KEYS.into_iter().chain(options)
+}
+
+/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
+pub(super) const OWN_KEYS: [&str; 5] = ["unit_multiplier", "algorithm", "on_store_failure", "defaults", "commit"];
