@@ -140,6 +140,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
         }
     };
     let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
+    tokio::spawn(server::log_resets(Arc::clone(&metrics)));
     tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics)));
     let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {

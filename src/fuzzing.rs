@@ -6,6 +6,7 @@
 
 #![allow(clippy::panic, reason = "how a property fails")]
 
+mod authority;
 mod decode;
 mod grpc_timeout;
 mod header_blocks;
@@ -17,7 +18,8 @@ mod yaml;
 /// A name in `fuzz/fuzz_targets` and `fuzz/corpus`, and the property.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
+    ("authority", authority::check),
     ("decode", decode::check),
     ("grpc_timeout", grpc_timeout::check),
     ("header_blocks", header_blocks::check),

@@ -8,6 +8,7 @@ mod counts;
 mod dynamic;
 mod exposition;
 pub mod families;
+mod http2;
 mod partition;
 mod proc;
 mod process;
@@ -23,6 +24,7 @@ use tonic::Code;
 
 pub use cells::Core;
 pub use families::Sample;
+pub use http2::{ConnectionError, Ended, Http2};
 pub use process::PolicyAnswers;
 pub use tallies::Tallies;
 
@@ -72,6 +74,7 @@ pub struct Metrics {
     panics: AtomicU64,
     connections_refused: AtomicU64,
     calls_refused: AtomicU64,
+    http2: Http2,
     sources: Mutex<Vec<Source>>,
 }
 
@@ -116,6 +119,7 @@ impl Metrics {
             panics: AtomicU64::new(0),
             connections_refused: AtomicU64::new(0),
             calls_refused: AtomicU64::new(0),
+            http2: Http2::default(),
             sources: Mutex::default(),
         })
     }
@@ -160,6 +164,12 @@ impl Metrics {
         self.calls_refused.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// The counters of HTTP/2.
+    #[must_use]
+    pub fn http2(&self) -> &Http2 {
+        &self.http2
+    }
+
     /// Records that `rules` are in force.
     #[expect(clippy::disallowed_methods, reason = "shown on dashboards; no decision depends on it")]
     pub fn config_loaded(&self, rules: &Rules, generation: u64) {
@@ -193,6 +203,7 @@ impl Metrics {
         self.gather_limits(&mut exposition);
         self.gather_free(&mut exposition);
         self.gather_rest(&mut exposition);
+        self.http2.gather(&mut exposition);
         for (domain, &count) in &*self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner) {
             exposition.add(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }

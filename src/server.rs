@@ -5,15 +5,18 @@
 //! `call` answers the usual call directly on HTTP/2; `dispatch` routes all other requests to the generated service, health and reflection.
 //! Every limit of the listener is declared in [`Options`] or in `connection`.
 
+mod authority;
 mod body;
 mod call;
 mod complaints;
 mod connection;
 mod dispatch;
+mod frames;
 pub(crate) mod header_blocks;
 mod listen;
 mod overload;
 mod reply;
+mod resets;
 mod socket;
 mod stream;
 mod tls;
@@ -32,6 +35,7 @@ pub use body::Budget;
 use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
+pub use resets::log as log_resets;
 pub use tls::{Certificates, Handshakes, Options as TlsOptions};
 pub use worker::Workers;
 

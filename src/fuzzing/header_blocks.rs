@@ -33,7 +33,7 @@ pub(super) fn check(input: &[u8]) {
     let sent = wire(&mut input);
 
     let budget = HeaderBudget::of_bytes(total);
-    let mut socket = HeaderBlocks::new(Chunks { bytes: sent.clone(), at: 0, cuts, next: 0 }, b"", MAX_FRAME_BYTES as u32, budget.clone());
+    let mut socket = HeaderBlocks::new(Chunks::new(sent.clone(), cuts), b"", MAX_FRAME_BYTES as u32, budget.clone());
     let mut read = Vec::new();
     let taken = || total - budget.unused_bytes();
     let model = Model::of(&sent);
@@ -83,11 +83,17 @@ fn read_all(socket: &mut HeaderBlocks<Chunks>, at_a_time: usize, read: &mut Vec<
 }
 
 /// A socket whose reads return the bytes in chunks of these lengths by turns, and then nothing yet.
-struct Chunks {
+pub(super) struct Chunks {
     bytes: Vec<u8>,
     at: usize,
     cuts: Vec<usize>,
     next: usize,
+}
+
+impl Chunks {
+    pub(super) fn new(bytes: Vec<u8>, cuts: Vec<usize>) -> Self {
+        Self { bytes, at: 0, cuts, next: 0 }
+    }
 }
 
 impl AsyncRead for Chunks {

@@ -100,6 +100,11 @@ fn mutation(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
+fn authority() {
+    run("authority", 20_000);
+}
+
+#[test]
 fn decode() {
     run("decode", 200_000);
 }

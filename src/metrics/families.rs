@@ -158,6 +158,13 @@ families! {
     CONNECTIONS_BEHIND = Gauge "weir_connections_behind" ["worker"];
     /// Connections closed because there were too many.
     CONNECTIONS_REFUSED = Counter "weir_connections_refused_total" [];
+    /// Connections whose :authority holds a |, as the names of Istio's clusters do; Weir reads it as +.
+    CONNECTIONS_REWRITTEN = Counter "weir_connections_rewritten_total" [];
+    /// Calls that HTTP/2 reset for an error of their client, by error code. No limit was applied to them: Envoy's failure_mode_deny decides.
+    HTTP2_STREAM_RESETS = Counter "weir_http2_stream_resets_total" ["reason"];
+    /// Connections that Weir closed for an error of their client, with all calls in flight, by error code of HTTP/2, or header_memory, not_read or
+    /// no_pong.
+    HTTP2_CONNECTION_ERRORS = Counter "weir_http2_connection_errors_total" ["reason"];
     /// TLS handshakes on the gRPC port, by outcome: completed, failed, late (not finished in time) or displaced (too many were unfinished, and it was the
     /// oldest).
     TLS_HANDSHAKES = Counter "weir_tls_handshakes_total" ["outcome"];

@@ -19,16 +19,17 @@ use super::call::{Call, Calls, begin};
 use super::complaints::{Complaint, Complaints};
 use super::header_blocks::{HeaderBlocks, HeaderBudget};
 use super::overload::{Lateness, Overload};
+use super::resets::{self, CountedResets};
 use super::socket::Socket;
 use super::stream::{Detached, Stream};
 use super::transport::Transport;
 use super::wait_permits::WaitPermits;
 use super::{Options, Services};
 use crate::bounds::TimedWrites;
-use crate::metrics::families;
+use crate::metrics::{ConnectionError, Metrics, families};
 use crate::rls::ShouldRateLimit;
 
-type Http2 = server::Connection<HeaderBlocks<TimedWrites<Transport>>, Bytes>;
+type Http2 = server::Connection<CountedResets<HeaderBlocks<TimedWrites<Transport>>>, Bytes>;
 
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ enum Close {
     Graceful(Duration),
     /// At once; requests in flight get no answer.
     Now,
+    /// As `Now`, because the client did not answer a ping.
+    WithoutPong,
 }
 
 /// The connection preface of an HTTP/2 client. Source: RFC 9113, section 3.4.
@@ -154,7 +157,9 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     let Ok(Ok(true)) = read else { return };
     transport.replay(PREFACE);
     let socket = TimedWrites::new(transport, worker.services.budget.taken_within);
+    let metrics = &worker.services.metrics;
     let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.header_budget.clone());
+    let socket = CountedResets::new(socket.rewriting_authorities(PREFACE, Arc::clone(metrics)), Arc::clone(metrics));
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
     // Timers run in tasks of their own: the task that serves is woken often, and would poll them each time.
@@ -167,12 +172,20 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     let mut calls = Calls::new(Arc::clone(&worker.services), worker.wait_permits.clone(), Arc::clone(&lateness), begin);
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
-            let Close::Graceful(grace) = close else { return Poll::Ready(()) };
-            http2.graceful_shutdown();
-            close_timers.spawn(close_after(grace));
+            match close {
+                Close::Graceful(grace) => {
+                    http2.graceful_shutdown();
+                    close_timers.spawn(close_after(grace));
+                }
+                Close::Now => return Poll::Ready(()),
+                Close::WithoutPong => {
+                    metrics.http2().connection_ended(ConnectionError::NoPong);
+                    return Poll::Ready(());
+                }
+            }
         }
         lateness.begin();
-        if accept(&mut http2, &mut accepted, context).is_ready() {
+        if accept(&mut http2, &mut accepted, metrics, context).is_ready() {
             return Poll::Ready(());
         }
         calls.serve(accepted.drain(..), context);
@@ -184,12 +197,15 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
 /// Accepts all requests that were read in this turn before it serves any: their answers then leave in one write. Ready: the connection is closed.
 ///
 /// Each answer wakes the connection, which writes when the other tasks that are ready have had their turn.
-fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, context: &mut Context<'_>) -> Poll<()> {
+fn accept(http2: &mut Http2, accepted: &mut Vec<Call>, metrics: &Metrics, context: &mut Context<'_>) -> Poll<()> {
     loop {
         match ready!(http2.poll_accept(context)) {
             Some(Ok(call)) => accepted.push(call),
-            // A client that breaks off its connection is not logged.
-            Some(Err(_)) | None => return Poll::Ready(()),
+            Some(Err(error)) => {
+                resets::connection_ended(&error, metrics);
+                return Poll::Ready(());
+            }
+            None => return Poll::Ready(()),
         }
     }
 }
@@ -247,7 +263,8 @@ async fn close_without_pong(mut pings: PingPong) -> Close {
         sleep(KEEP_ALIVE).await;
         match timeout(KEEP_ALIVE_TIMEOUT, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => return Close::Now,
+            Ok(Err(_)) => return Close::Now,
+            Err(_) => return Close::WithoutPong,
         }
     }
 }

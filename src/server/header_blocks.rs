@@ -6,7 +6,10 @@
 //!
 //! Blocks of one frame, which is nearly all, pass without a copy. Violations of the protocol pass too: h2 answers them.
 //!
-//! Sources: RFC 9113, sections 4.1 (frames), 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
+//! Blocks in which an authority may have to be rewritten (see `authority`) are rewritten here, before h2 gets any of their bytes. As long as there may be
+//! such blocks on a connection, those of one frame are held too when the end of a reading cuts them.
+//!
+//! Sources: RFC 9113, sections 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
 
 use std::io;
 use std::pin::Pin;
@@ -16,6 +19,10 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::authority::{Authorities, Next};
+use super::frames::{CONTINUATION, END_HEADERS, FrameWalker, HEADERS};
+use crate::metrics::Metrics;
 
 /// The memory of all unfinished header blocks of the process together, in bytes: about a thousand of the largest that Envoy sends by default.
 const MAX_HELD_BYTES: usize = 64 << 20;
@@ -27,13 +34,6 @@ pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 /// The first memory of a block. It doubles when the block needs more: many connections that grow in small steps, each for a buffer of another size, would
 /// leave holes between them that nothing fits in.
 const FIRST_BYTES: usize = 4 << 10;
-
-/// The length of a frame header.
-const FRAME_HEADER_BYTES: usize = 9;
-
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 0x4;
 
 /// The memory budget of unfinished header blocks; clones share it.
 #[derive(Clone, Debug)]
@@ -58,12 +58,11 @@ impl HeaderBudget {
 
 /// Follows the frames of a connection, to know where an unfinished header block begins.
 #[derive(Debug)]
-struct Frames {
+struct Blocks {
+    frames: FrameWalker,
     max_frame_bytes: usize,
-    /// The frame header as far as it has arrived, and the bytes of the frame that are still to come.
-    header: [u8; FRAME_HEADER_BYTES],
-    header_bytes: usize,
-    payload_left: usize,
+    /// A block of one frame is unfinished too until all of the frame has arrived.
+    holds_single_frames: bool,
     /// The CONTINUATION frames of the block that is unfinished.
     unfinished: Option<u32>,
     /// The frame that is arriving ends its block.
@@ -72,39 +71,27 @@ struct Frames {
     is_violated: bool,
 }
 
-impl Frames {
+impl Blocks {
     /// The connection preface precedes the first frame.
     fn new(preface: &[u8], max_frame_bytes: u32) -> Self {
-        let max_frame_bytes = max_frame_bytes as usize;
-        let (header, header_bytes) = ([0; FRAME_HEADER_BYTES], 0);
-        Self { max_frame_bytes, header, header_bytes, payload_left: preface.len(), unfinished: None, ends_block: false, is_violated: false }
+        let (frames, max_frame_bytes) = (FrameWalker::after(preface.len()), max_frame_bytes as usize);
+        Self { frames, max_frame_bytes, holds_single_frames: false, unfinished: None, ends_block: false, is_violated: false }
     }
 
     /// Follows `bytes`. Returns how many of them precede the block that is unfinished at their end; 0 when it began before them.
     fn follow(&mut self, bytes: &[u8]) -> usize {
-        let mut start = 0;
-        let mut rest = bytes;
-        while !rest.is_empty() && !self.is_violated {
-            if self.payload_left == 0 {
-                let frame_start = bytes.len() - rest.len();
-                let arrived = (FRAME_HEADER_BYTES - self.header_bytes).min(rest.len());
-                self.header[self.header_bytes..][..arrived].copy_from_slice(&rest[..arrived]);
-                self.header_bytes += arrived;
-                rest.advance(arrived);
-                if self.header_bytes < FRAME_HEADER_BYTES {
-                    break;
-                }
-                self.header_bytes = 0;
+        let (mut start, mut at) = (0, 0);
+        while at < bytes.len() && !self.is_violated {
+            let frame_start = at;
+            let Some(piece) = self.frames.next(bytes, &mut at) else { break };
+            if piece.begins {
                 let was_unfinished = self.unfinished.is_some();
                 self.begin_frame();
                 if !was_unfinished && self.unfinished.is_some() {
                     start = frame_start;
                 }
             }
-            let arrived = self.payload_left.min(rest.len());
-            self.payload_left -= arrived;
-            rest.advance(arrived);
-            if self.payload_left == 0 && self.ends_block {
+            if piece.ends && self.ends_block {
                 (self.unfinished, self.ends_block) = (None, false);
             }
         }
@@ -112,12 +99,13 @@ impl Frames {
     }
 
     fn begin_frame(&mut self) {
-        let [a, b, c, kind, flags, ..] = self.header;
-        self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
-        let is_last = flags & END_HEADERS != 0;
-        self.unfinished = match (self.unfinished, kind) {
-            _ if self.payload_left > self.max_frame_bytes => return self.violated(),
-            (None, HEADERS) => (!is_last).then_some(0),
+        let is_last = self.frames.has_flag(END_HEADERS);
+        self.unfinished = match (self.unfinished, self.frames.kind()) {
+            _ if self.frames.length() > self.max_frame_bytes => return self.violated(),
+            (None, HEADERS) => {
+                self.ends_block = is_last && self.holds_single_frames;
+                (!is_last || self.ends_block).then_some(0)
+            }
             (None, _) => None,
             (Some(continuations), CONTINUATION) if is_last => {
                 self.ends_block = true;
@@ -137,7 +125,9 @@ impl Frames {
 #[derive(Debug)]
 pub(crate) struct HeaderBlocks<S> {
     socket: S,
-    frames: Frames,
+    blocks: Blocks,
+    /// What rewrites the blocks of this connection, and counts it. `None`: nothing is to be rewritten.
+    authorities: Option<Box<(Authorities, Arc<Metrics>)>>,
     budget: HeaderBudget,
     /// An unfinished block, after bytes that may be given: the first `complete`. Empty most of the time.
     held: BytesMut,
@@ -147,7 +137,28 @@ pub(crate) struct HeaderBlocks<S> {
 
 impl<S> HeaderBlocks<S> {
     pub(crate) fn new(socket: S, preface: &[u8], max_frame_bytes: u32, budget: HeaderBudget) -> Self {
-        Self { socket, frames: Frames::new(preface, max_frame_bytes), budget, held: BytesMut::new(), complete: 0, memory: None }
+        let blocks = Blocks::new(preface, max_frame_bytes);
+        Self { socket, blocks, authorities: None, budget, held: BytesMut::new(), complete: 0, memory: None }
+    }
+
+    /// From the preface on, looks for authorities that have to be rewritten.
+    pub(crate) fn rewriting_authorities(mut self, preface: &[u8], metrics: Arc<Metrics>) -> Self {
+        self.blocks.holds_single_frames = true;
+        self.authorities = Some(Box::new((Authorities::after(preface.len()), metrics)));
+        self
+    }
+
+    /// Rewrites what h2 gets next.
+    fn rewrite(authorities: &mut Option<Box<(Authorities, Arc<Metrics>)>>, blocks: &mut Blocks, bytes: &mut [u8]) {
+        let Some(looks) = authorities else { return };
+        let (looks, metrics) = &mut **looks;
+        match looks.rewrite(bytes) {
+            _ if blocks.is_violated => {}
+            Next::Look => return,
+            Next::LookAfterFirst => return metrics.http2().authority_rewritten(),
+            Next::Pass => {}
+        }
+        (*authorities, blocks.holds_single_frames) = (None, false);
     }
 
     #[cfg(any(test, fuzzing))]
@@ -208,14 +219,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlocks<S> {
             let before = buffer.filled().len();
             ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
             let read = &buffer.filled()[before..];
-            let passes = this.frames.follow(read);
+            let passes = this.blocks.follow(read);
             if read.is_empty() || (passes == read.len() && this.held.is_empty()) {
+                Self::rewrite(&mut this.authorities, &mut this.blocks, &mut buffer.filled_mut()[before..]);
                 return Poll::Ready(Ok(()));
             }
             if this.held.is_empty() {
                 this.hold(&read[passes..])?;
                 buffer.set_filled(before + passes);
                 if passes > 0 {
+                    Self::rewrite(&mut this.authorities, &mut this.blocks, &mut buffer.filled_mut()[before..]);
                     return Poll::Ready(Ok(()));
                 }
             } else {
@@ -223,6 +236,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlocks<S> {
                 this.hold(read)?;
                 buffer.set_filled(before);
                 this.complete = this.held.len() - unfinished;
+                Self::rewrite(&mut this.authorities, &mut this.blocks, &mut this.held[..this.complete]);
             }
         }
         this.give(buffer);

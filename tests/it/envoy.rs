@@ -2,6 +2,7 @@
 //!
 //! Limits are per year, so that no window ends while a test runs; only the first example of the README uses limits per minute, from `config/`.
 
+mod authority;
 mod responses;
 
 use std::cell::Cell;
@@ -307,9 +308,8 @@ fn without_weir_the_failure_mode_of_envoy_decides() {
     assert!(open.stat("cluster.application.ratelimit.failure_mode_allowed") >= 25);
 }
 
-/// With tracing, Envoy copies the `tracestate` of its client into the call. Were the call refused for its headers, Envoy would let the client pass.
-#[test]
-fn a_client_that_sends_a_long_tracestate_is_limited() {
+/// The template with tracing of each request.
+fn traced(template: &str) -> String {
     const TRACING: &str = "use_remote_address: true
                 max_request_headers_kb: 240
                 tracing:
@@ -331,9 +331,15 @@ fn a_client_that_sends_a_long_tracestate_is_limited() {
         endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]\n",
         ports::free().port()
     );
-    let template = with(include_str!("envoy/descriptors.yaml"), "use_remote_address: true", TRACING);
+    with(&with(template, "use_remote_address: true", TRACING), "  clusters:\n", &collector)
+}
+
+/// With tracing, Envoy copies the `tracestate` of its client into the call. Were the call refused for its headers, Envoy would let the client pass.
+#[test]
+fn a_client_that_sends_a_long_tracestate_is_limited() {
+    let template = traced(include_str!("envoy/descriptors.yaml"));
     let template = with(&template, "failure_mode_deny: true", "failure_mode_deny: false");
-    let site = site(&with(&template, "  clusters:\n", &collector));
+    let site = site(&template);
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let ask = |kilobytes: usize| {
         let state = ["v=", &"~".repeat(kilobytes * 1_000)].concat();

@@ -1,9 +1,11 @@
 //! The gRPC listener: panics, silent clients, clients of another protocol, limits of connections, resets, draining, large messages, and what
 //! clients leave unfinished.
 
+mod authority;
 mod frames;
 mod header_blocks;
 mod overload;
+mod raw;
 mod resets;
 mod unfinished;
 mod untaken;

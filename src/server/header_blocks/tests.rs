@@ -3,6 +3,7 @@ use std::future::poll_fn;
 use futures_util::FutureExt;
 use proptest::prelude::*;
 
+use super::super::frames::FRAME_HEADER_BYTES;
 use super::*;
 
 const MAX_FRAME_BYTES: u32 = 16 * 1_024;

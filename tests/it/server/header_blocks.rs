@@ -1,6 +1,6 @@
 //! Large header lists: they are accepted, and what clients leave unfinished takes bounded memory.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
 use bytes::Bytes;
@@ -8,34 +8,13 @@ use http::{HeaderValue, Request};
 use tonic::Code;
 
 use super::frames::{METHOD, begin, call, connect, framed, head, read};
+use super::raw::{CONTINUATION, HEADERS, LIMITS, MIB, PREFACE, SETTINGS, frame, is_closed, wait_until_read};
 use super::{Options, Server};
 use crate::support::wait::eventually;
 use crate::support::{Weir, descriptor, request};
 
-const LIMITS: &[(&str, &str)] = &[(
-    "limits.yaml",
-    "
-domain: d
-descriptors:
-  - key: k
-    rate_limit: { unit: year, requests_per_unit: 1000000 }
-",
-)];
-
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-pub(super) const SETTINGS: u8 = 4;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-
 /// The largest frame that Weir accepts.
 const FRAME_BYTES: usize = 16 * 1_024;
-
-pub(super) const MIB: u64 = 1_024;
-
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
 
 /// Sends the start of a block with this HPACK content, which does not end.
 fn unfinished(address: SocketAddr, hpack: &[u8]) -> TcpStream {
@@ -47,19 +26,6 @@ fn unfinished(address: SocketAddr, hpack: &[u8]) -> TcpStream {
     // Weir may close the connection before it has read all.
     let _ = socket.write_all(&sent);
     socket
-}
-
-/// Whether Weir has closed the connection.
-pub(super) fn is_closed(mut socket: &TcpStream) -> bool {
-    socket.set_nonblocking(true).expect("a socket");
-    let mut bytes = [0; 1_024];
-    loop {
-        match socket.read(&mut bytes) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(error) => return error.kind() != ErrorKind::WouldBlock,
-        }
-    }
 }
 
 /// Thousands of small headers: as much memory in a decoder for each byte on the wire as can be. Source of the form: RFC 7541, section 6.2.2.
@@ -83,22 +49,6 @@ fn long_header(length: usize) -> Vec<u8> {
     block.push(rest as u8);
     block.resize(block.len() + length, b'v');
     block
-}
-
-/// The bytes that wait in the kernel for Weir to read them. Source of the columns: proc_net_tcp(5).
-fn unread_bytes(weir: &Weir) -> u64 {
-    let port = format!(":{:04X}", weir.grpc_addr().port());
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
-    let unread = |line: &str| {
-        let columns: Vec<_> = line.split_whitespace().collect();
-        let queue = columns.get(4).filter(|_| columns[1].ends_with(&port))?.split_once(':')?.1;
-        u64::from_str_radix(queue, 16).ok()
-    };
-    table.lines().filter_map(unread).sum()
-}
-
-pub(super) fn wait_until_read(weir: &Weir) {
-    eventually(|| (unread_bytes(weir) == 0).then_some(())).expect("Weir reads what arrives");
 }
 
 #[test]
@@ -126,6 +76,7 @@ async fn all_unfinished_header_blocks_share_a_budget() {
     let grown = weir.resident_kib().saturating_sub(before);
     assert!(grown < 110 * MIB, "500 blocks of 240 KB take {} MiB", grown / MIB);
     let closed = connections.iter().filter(|socket| is_closed(socket)).count();
+    assert_eq!(weir.metric("weir_http2_connection_errors_total{reason=\"header_memory\"}"), Some(closed as f64));
     assert!((200..=300).contains(&closed), "64 MiB are enough for 270 or so, and {closed} of 500 connections are closed");
     client.should_rate_limit(ask()).await.expect("others are served");
     drop(connections);

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use super::frames::{METHOD, begin, connect, framed, head, read};
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
 use super::{Options, Server, ask};
 
 /// Calls that a receive buffer holds, and of which the server reads a few tens in one turn. Each takes a millisecond of the worker's time.
@@ -21,14 +22,6 @@ const CALLS: usize = 180;
 /// The `grpc-timeout` of Envoy's calls, and a long one.
 const ENVOYS_TIMEOUT: Option<&str> = Some("20m");
 const LONG_TIMEOUT: Option<&str> = Some("10S");
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-
-fn frame(kind: u8, flags: u8, stream: usize, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
-    [&length[1..], &[kind, flags], &u32::try_from(stream).expect("few").to_be_bytes(), payload].concat()
-}
 
 /// A call as Envoy sends it: its message follows its headers. With `traced`, a header enters the table of header compression.
 fn call(stream: usize, path: &str, timeout: Option<&str>, traced: bool, message: &[u8]) -> Vec<u8> {
@@ -50,7 +43,8 @@ fn call(stream: usize, path: &str, timeout: Option<&str>, traced: bool, message:
     if traced {
         put(0x40, "traceparent", &format!("00-{stream:032x}-00f067aa0ba902b7-01"));
     }
-    [frame(HEADERS, 4, stream, &block), frame(DATA, 1, stream, &framed(message))].concat()
+    let stream = u32::try_from(stream).expect("few");
+    [frame(HEADERS, END_HEADERS, stream, &block), frame(DATA, END_STREAM, stream, &framed(message))].concat()
 }
 
 trait Socket: Read + Write {}
@@ -71,7 +65,7 @@ fn answered(server: &Server, timeouts: &[Option<&str>], traced: bool) -> Vec<boo
             Box::new(socket)
         }
     };
-    let mut sent = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(4, 0, 0, &[])[..]].concat();
+    let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     let message = ask(&format!("work{}", " ".repeat(100))).encode_to_vec();
     for (index, timeout) in timeouts.iter().enumerate() {
         sent.extend(call(2 * index + 1, METHOD, *timeout, traced, &message));

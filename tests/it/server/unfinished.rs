@@ -13,7 +13,7 @@ use tonic::Code;
 use weir::server::Budget;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
-use super::header_blocks::{MIB, PREFACE, SETTINGS, frame};
+use super::raw::{MIB, PREFACE, SETTINGS, SETTINGS_ACK, frame};
 use super::{Options, Server};
 use crate::support::wait::{TIMEOUT, eventually};
 use crate::support::{DEMO, Weir, descriptor, request};
@@ -55,6 +55,41 @@ async fn grown(weir: &Weir, before: u64) -> u64 {
         }
         last = now;
     }
+}
+
+/// Leaves messages unfinished, so many of them on each of so many connections. Whole calls of others are answered all the while. Returns the open
+/// connections and calls, and the growth of the service in MiB.
+async fn leave_unfinished(
+    weir: &Weir,
+    [connections, calls]: [usize; 2],
+    start: Bytes,
+) -> (Vec<SendRequest<Bytes>>, Vec<(ResponseFuture, SendStream<Bytes>)>, u64) {
+    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
+    let before = weir.resident_kib();
+    let (mut clients, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..connections {
+        let mut client = connect_to(weir.grpc_addr(), WINDOW).await;
+        for _ in 0..calls {
+            open.push(unfinished(&mut client, METHOD, start.clone()).await);
+        }
+        clients.push(client);
+        assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "whatever others leave unfinished");
+    }
+    let grown = grown(weir, before).await;
+    (clients, open, grown)
+}
+
+/// How many of these calls were refused with RESOURCE_EXHAUSTED, and how many ended with their time.
+async fn refused_and_late(open: Vec<(ResponseFuture, SendStream<Bytes>)>) -> (u32, u32) {
+    let (mut refused, mut late) = (0, 0);
+    for (answer, _stream) in open {
+        match timeout(TIMEOUT, read(answer)).await.expect("an answer").2 {
+            Code::ResourceExhausted => refused += 1,
+            Code::DeadlineExceeded => late += 1,
+            code => panic!("{code:?}"),
+        }
+    }
+    (refused, late)
 }
 
 /// A call in two parts, as HTTP/2 under load may split any.
@@ -134,28 +169,11 @@ async fn no_service_waits_for_ever_for_its_message() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_messages_share_a_budget() {
     let weir = Weir::start(DEMO, &[("WORKERS", "2")]);
-    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
-    let before = weir.resident_kib();
-    let (mut clients, mut open) = (Vec::new(), Vec::new());
-    for _ in 0..20 {
-        let mut client = connect_to(weir.grpc_addr(), WINDOW).await;
-        for _ in 0..250 {
-            open.push(unfinished(&mut client, METHOD, part(65_000, 40_000)).await);
-        }
-        clients.push(client);
-        assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "whatever others leave unfinished");
-    }
-    let grown = grown(&weir, before).await;
+    let (clients, open, grown) = leave_unfinished(&weir, [20, 250], part(65_000, 40_000)).await;
     assert!((30..130).contains(&grown), "5,000 messages of 40 KB take {grown} MiB");
     assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
-    let (mut oldest, mut late) = (0, 0);
-    for (answer, _stream) in open {
-        match timeout(TIMEOUT, read(answer)).await.expect("an answer").2 {
-            Code::ResourceExhausted => oldest += 1,
-            Code::DeadlineExceeded => late += 1,
-            code => panic!("{code:?}"),
-        }
-    }
+    let (oldest, late) = refused_and_late(open).await;
+    drop(clients);
     assert!(oldest > 2_000, "{oldest} were the oldest, and {late} were late");
     assert_eq!(weir.metric("weir_calls_refused_total"), Some(f64::from(oldest)));
 }
@@ -203,7 +221,7 @@ impl Whole {
     fn connect(address: SocketAddr) -> Self {
         let mut socket = TcpStream::connect(address).expect("a connection");
         socket.set_read_timeout(Some(Duration::from_secs(3))).expect("a socket");
-        let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(SETTINGS, 1, 0, &[])].concat();
+        let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(SETTINGS, SETTINGS_ACK, 0, &[])].concat();
         socket.write_all(&hello).expect("a server");
         Self { socket, window: 65_535, next_stream: 1 }
     }
@@ -298,26 +316,10 @@ async fn forty_large_messages_at_a_time_are_all_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_large_messages_have_a_budget_of_their_own() {
     let weir = Weir::start(DEMO, &[]);
-    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
-    let before = weir.resident_kib();
-    let (mut clients, mut open) = (Vec::new(), Vec::new());
-    for _ in 0..10 {
-        let mut client = connect_to(weir.grpc_addr(), WINDOW).await;
-        for _ in 0..10 {
-            open.push(unfinished(&mut client, METHOD, part((4 << 20) - 5, (4 << 20) - 10)).await);
-        }
-        clients.push(client);
-    }
-    let grown = grown(&weir, before).await;
+    let (clients, open, grown) = leave_unfinished(&weir, [10, 10], part((4 << 20) - 5, (4 << 20) - 10)).await;
     assert!(grown < 110, "100 large messages take {grown} MiB");
     assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "small messages need not wait for large ones");
-    let (mut refused, mut late) = (0, 0);
-    for (answer, _stream) in open {
-        match timeout(TIMEOUT, read(answer)).await.expect("an answer").2 {
-            Code::ResourceExhausted => refused += 1,
-            Code::DeadlineExceeded => late += 1,
-            code => panic!("{code:?}"),
-        }
-    }
+    let (refused, late) = refused_and_late(open).await;
+    drop(clients);
     assert!((45..=60).contains(&refused), "16 have memory, 32 wait, and {refused} were refused at once; {late} were late");
 }

@@ -12,16 +12,11 @@ use tonic::Code;
 use weir::server::Budget;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
-use super::header_blocks::{MIB, PREFACE, SETTINGS, frame};
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, MIB, PREFACE, SETTINGS, SETTINGS_ACK, WINDOW_UPDATE, fields, frame};
+use super::resets::resets;
 use super::{Options, Server};
 use crate::support::wait::{TIMEOUT, eventually, eventually_within};
 use crate::support::{DEMO, Weir, descriptor, request};
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const WINDOW_UPDATE: u8 = 8;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 
 /// The largest window. Source: RFC 9113, section 6.9.1.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
@@ -69,6 +64,7 @@ async fn a_stream_without_a_window_is_reset_in_time() {
     assert_eq!(reset.reason(), Some(h2::Reason::CANCEL));
     let mut client = connect(&server, 65_535).await;
     assert_eq!(call(&mut client, head(METHOD, &[]), &[&framed(b"long 9")]).await.2, Code::Ok, "others are served");
+    assert_eq!(resets(&server), [0; 2], "HTTP/2 has reset none");
 }
 
 #[tokio::test]
@@ -132,16 +128,15 @@ impl Deaf {
         socket.set_nonblocking(true).expect("a socket");
         let window = [&[0, 4], &MAX_WINDOW.to_be_bytes()[..]].concat();
         let more = (MAX_WINDOW - 65_535).to_be_bytes();
-        let hello = [PREFACE, &frame(SETTINGS, 0, 0, &window), &frame(SETTINGS, 1, 0, &[]), &frame(WINDOW_UPDATE, 0, 0, &more)].concat();
+        let hello =
+            [PREFACE, &frame(SETTINGS, 0, 0, &window), &frame(SETTINGS, SETTINGS_ACK, 0, &[]), &frame(WINDOW_UPDATE, 0, 0, &more)].concat();
         socket.write_all(&hello).expect("a server");
         Self { socket, next_stream: 1 }
     }
 
     /// Sends calls until the connection takes no more, at most this many.
     fn call(&mut self, message: &[u8], most: usize) {
-        let literal = |name: &str, value: &str| [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat();
-        let headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), ("content-type", "application/grpc")];
-        let headers = headers.map(|(name, value)| literal(name, value)).concat();
+        let headers = fields("weir");
         for _ in 0..most {
             let mut sent = frame(HEADERS, END_HEADERS, self.next_stream, &headers);
             for (index, piece) in message.chunks(16_384).enumerate() {
@@ -182,6 +177,7 @@ async fn a_connection_whose_client_does_not_read_is_closed_in_time() {
     .await
     .expect("no panic");
     assert!(begun.elapsed() < Duration::from_secs(10), "before a ping finds out: {:?}", begun.elapsed());
+    assert_eq!(server.metric("weir_http2_connection_errors_total{reason=\"not_read\"}"), Some(1.0));
     let mut client = connect(&server, 65_535).await;
     assert_eq!(call(&mut client, head(METHOD, &[]), &[&framed(b"long 9")]).await.2, Code::Ok, "others are served");
 }

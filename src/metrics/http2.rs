@@ -1,0 +1,120 @@
+//! Counters of HTTP/2: calls and connections that it ends for an error, and connections whose authority is rewritten.
+//!
+//! Envoy lets a request pass when its call is reset, so that each reset is a request that no limit was applied to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::exposition::Exposition;
+use super::families;
+
+/// The names of HTTP/2's error codes, by number; the last one stands for all unknown ones. Source: RFC 9113, section 7.
+const CODES: [&str; 15] = [
+    "no_error",
+    "protocol_error",
+    "internal_error",
+    "flow_control_error",
+    "settings_timeout",
+    "stream_closed",
+    "frame_size_error",
+    "refused_stream",
+    "cancel",
+    "compression_error",
+    "connect_error",
+    "enhance_your_calm",
+    "inadequate_security",
+    "http_1_1_required",
+    "other",
+];
+
+/// The other reasons for which Weir ends a connection.
+const CAUSES: [&str; 3] = ["header_memory", "not_read", "no_pong"];
+
+/// The reasons that are shown from the beginning, so that alerts find them; all others are shown when they have occurred.
+const USUAL_OF_STREAMS: [&str; 2] = ["protocol_error", "refused_stream"];
+const USUAL_OF_CONNECTIONS: [&str; 2] = ["protocol_error", "header_memory"];
+
+/// Why Weir ended a connection, with all calls in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionError {
+    /// HTTP/2 found an error of the client, with this code.
+    Code(u32),
+    /// Unfinished header blocks took all their memory.
+    HeaderMemory,
+    /// The client did not read in time.
+    NotRead,
+    /// The client did not answer a ping in time.
+    NoPong,
+}
+
+/// How many calls, or connections, ended for a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The reason, as the label of the metric has it.
+    pub reason: &'static str,
+    /// How many since the start.
+    pub count: u64,
+}
+
+/// The counters. They grow seldom, so that all threads share them.
+#[derive(Debug, Default)]
+pub struct Http2 {
+    streams: [AtomicU64; CODES.len()],
+    connections: [AtomicU64; CODES.len() + CAUSES.len()],
+    rewritten: AtomicU64,
+}
+
+impl Http2 {
+    /// Counts a call that HTTP/2 reset with this error code.
+    pub fn stream_reset(&self, code: u32) {
+        self.streams[index(code)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that ended for an error.
+    pub fn connection_ended(&self, error: ConnectionError) {
+        let index = match error {
+            ConnectionError::Code(code) => index(code),
+            ConnectionError::HeaderMemory => CODES.len(),
+            ConnectionError::NotRead => CODES.len() + 1,
+            ConnectionError::NoPong => CODES.len() + 2,
+        };
+        self.connections[index].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection on which the first authority was rewritten.
+    pub fn authority_rewritten(&self) {
+        self.rewritten.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The calls that were reset, by reason.
+    pub fn streams(&self) -> impl Iterator<Item = Ended> {
+        ended(&self.streams)
+    }
+
+    /// The connections that ended for an error, by reason.
+    pub fn connections(&self) -> impl Iterator<Item = Ended> {
+        ended(&self.connections)
+    }
+
+    pub(super) fn gather(&self, exposition: &mut Exposition) {
+        for Ended { reason, count } in shown(self.streams(), USUAL_OF_STREAMS) {
+            exposition.add(families::HTTP2_STREAM_RESETS.count(&[reason], count));
+        }
+        for Ended { reason, count } in shown(self.connections(), USUAL_OF_CONNECTIONS) {
+            exposition.add(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
+        }
+        exposition.add(families::CONNECTIONS_REWRITTEN.count(&[], self.rewritten.load(Ordering::Relaxed)));
+    }
+}
+
+fn index(code: u32) -> usize {
+    (code as usize).min(CODES.len() - 1)
+}
+
+fn ended(counts: &[AtomicU64]) -> impl Iterator<Item = Ended> {
+    let reasons = CODES.iter().chain(&CAUSES);
+    reasons.zip(counts).map(|(reason, count)| Ended { reason, count: count.load(Ordering::Relaxed) })
+}
+
+fn shown(all: impl Iterator<Item = Ended>, usual: [&str; 2]) -> impl Iterator<Item = Ended> {
+    all.filter(move |ended| ended.count > 0 || usual.contains(&ended.reason))
+}
