@@ -31,6 +31,7 @@ mod service {
     pub mod scenarios;
     pub mod servers;
     pub mod tables;
+    pub mod tls;
     pub mod workload;
 }
 
@@ -42,6 +43,7 @@ use service::memory_store;
 use service::scenarios::{self, Times};
 use service::servers::Peer;
 use service::tables::write_table;
+use service::tls;
 
 const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
 
@@ -113,6 +115,7 @@ fn measure(options: &Options) {
         runs.retain(|run| is_wanted(&run.name));
         scenarios::rounds(&runs, options.times);
         busy_redis::rounds(options.times, is_wanted);
+        tls::rounds(options.times, is_wanted);
         return;
     }
     let measured = Measured {
@@ -125,9 +128,11 @@ fn measure(options: &Options) {
         commands_per_refusal: scenarios::commands_per_refusal(options.times.window),
     };
     let report = measured.report(&machine(options.times));
-    println!("{report}");
+    let tls = tls::report(&tls::rounds(options.times, |_| true));
+    println!("{report}\n{tls}");
     if options.write {
         write_table("speed", &report);
+        write_table("tls", &tls);
     }
 }
 
