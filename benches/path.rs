@@ -19,6 +19,7 @@ use weir::rls::respond::{self, respond};
 use weir::rules::Rules;
 use weir::store::{Memory, memory};
 use weir::time::{Rate, Span, Unit};
+use weir::traces::TraceSpan;
 use weir::verdict::{Decision, Decisions};
 
 #[path = "../tests/it/support"]
@@ -171,7 +172,9 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
     let mut index = 0;
     rows.push(Row::new(of("whole request in memory, 10k customers"), move || {
         index = (index + 7) % messages.len();
-        drop(black_box(service.answer(&messages[index], None).now_or_never().expect("memory does not wait").expect("an answer")));
+        drop(black_box(
+            service.answer(&messages[index], None, &TraceSpan::default()).now_or_never().expect("memory does not wait").expect("an answer"),
+        ));
     }));
 }
 

@@ -26,11 +26,12 @@ use crate::limiter::outages;
 use crate::live::{Live, files};
 use crate::metrics::{Core, Metrics, families};
 use crate::rls::respond::Framed;
-use crate::rls::{DecisionFilter, Rls};
+use crate::rls::{self, DecisionFilter, Rls};
 use crate::rules::compile::Problem;
 use crate::server::{self, Budget, Entrance, GrpcHealth, Handshakes, Listener, Services, Workers};
 use crate::settings::Settings;
 use crate::telemetry;
+use crate::traces::{self, TraceSpan, Traces};
 use health::Conditions;
 use stores::Stores;
 
@@ -61,6 +62,9 @@ pub enum StartError {
     /// The log cannot be started.
     #[error("LOG_LEVEL")]
     Logs(#[from] telemetry::Error),
+    /// The export of traces cannot be started.
+    #[error(transparent)]
+    Traces(#[from] traces::Error),
     /// The operating system gives no thread or no event queue.
     #[error("the operating system gives no thread or event queue")]
     System(#[from] io::Error),
@@ -77,16 +81,17 @@ fn lines(problems: &[Problem]) -> String {
 pub fn serve(settings: Settings) -> Result<(), StartError> {
     // Held to the end, so that the last log lines are written.
     let logs = telemetry::init(&settings.log_level, settings.log_format)?;
+    let traces = settings.traces.clone().map(traces::start).transpose()?;
     // Its blocking threads serve scrapes and read JSON bodies, at a lower priority than the workers.
     let runtime = Builder::new_current_thread().enable_all().on_thread_start(background::lower_priority).build()?;
-    let ended = runtime.block_on(run(settings, &logs));
+    let ended = runtime.block_on(run(settings, &logs, traces.as_ref()));
     // Does not wait for blocking threads.
     runtime.shutdown_background();
     ended
 }
 
 #[expect(clippy::disallowed_methods, reason = "tasks of the control thread, all of which end below")]
-async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartError> {
+async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>) -> Result<(), StartError> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -108,6 +113,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     health.report(conditions.status());
     let dropped = logs.dropped();
     metrics.register(Box::new(move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())]));
+    if let Some(traces) = traces {
+        metrics.register(Box::new(traces.counts()));
+    }
 
     let grpc = opened("grpc", &settings.grpc, Listener::open(&settings.grpc), ToString::to_string)?;
     let address = |listener: &TcpListener| listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
@@ -115,7 +123,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let grpc_health = GrpcHealth::new();
     let new_rls = {
         let (live, metrics, stores) = (Arc::clone(&live), Arc::clone(&metrics), stores.clone());
-        let options = settings.rls.clone();
+        let options = rls::Options { tracer: traces.map(Traces::tracer), ..settings.rls.clone() };
         move |core| Rls::new(Arc::clone(&live), stores.limiter(), Arc::clone(&metrics), core, options.clone())
     };
     let services = {
@@ -128,7 +136,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let rls = Arc::new(new_rls(control));
     let decide = move |frame: Bytes| {
         let rls = Arc::clone(&rls);
-        async move { rls.answer(&frame, None).await.map(Framed::message) }
+        async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
     };
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     let entrance = match &settings.certificates {

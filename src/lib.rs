@@ -28,6 +28,7 @@
 //! | tally | the counters of one limit in the metrics: hits and outcomes ([`metrics`]) |
 //! | deployment | one Redis as a whole: a single server, a primary with its Sentinels, or a cluster ([`store::redis`]) |
 //! | lane | a connection to one Redis server in use by one thread: it sends what waits as one batch, and reads the replies |
+//! | span | one step of a call in a trace: the call, its decision, or its trip to Redis ([`traces`]) |
 //! | room | a top-level module, of those below |
 //!
 //! # Layout
@@ -43,6 +44,7 @@
 //! * [`metrics`], [`health`], [`telemetry`], [`background`], [`bounds`]: the metric families and counters, the health status, the logs, the priority
 //!   of background threads, and bounds on what clients leave unfinished.
 //! * [`tls`]: certificates, keys and authorities from files, and the certificates of peers that are accepted.
+//! * [`traces`]: spans of calls, and their export to a collector.
 //! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and Cluster.
 //! * [`limiter`]: one worker's way to its store: deadline, denial cache, failure policies, and the delay of shapers.
 //! * [`live`]: the rules in force, and their reload when files change.
@@ -68,6 +70,7 @@ pub mod bounds;
 pub mod health;
 pub mod telemetry;
 pub mod tls;
+pub mod traces;
 pub mod store;
 pub mod limiter;
 pub mod live;

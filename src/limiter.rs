@@ -19,7 +19,8 @@ use crate::algorithm::Arrival;
 use crate::plan::{CheckIndex, CheckIndices, Checks};
 use crate::store::{AnyStore, Budget, Store, memory};
 use crate::time::Span;
-use crate::verdict::{Decision, Decisions};
+use crate::traces::{SpanKind, TraceSpan};
+use crate::verdict::{Decision, Decisions, StoreError, Verdict};
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
 use failure_policies::PartialDecisions;
@@ -67,10 +68,12 @@ impl Limiter {
     }
 
     /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now; `None` means no deadline.
-    pub async fn decide(&self, checks: &Arc<Checks>, timeout: Option<Duration>) -> Decisions {
+    pub async fn decide(&self, checks: &Arc<Checks>, timeout: Option<Duration>, parent: &TraceSpan) -> Decisions {
         if checks.is_empty() {
             return Decisions::new();
         }
+        let span = parent.child("decide", SpanKind::Internal);
+        span.set("weir.checks", checks.len() as i64);
         let began = Instant::now();
         let is_shaped = checks.iter().any(|check| check.algorithm.may_delay());
         let permit = if is_shaped { self.hold_permits.try_acquire().ok() } else { None };
@@ -81,7 +84,7 @@ impl Limiter {
             max_hold: permit.as_ref().map_or(Span::ZERO, |_| left.map_or(Span::MAX, Span::from)),
         };
 
-        let partial = self.ask(checks, began, budget).await;
+        let partial = self.ask(checks, began, budget, &span).await;
         let decisions = self.failure_policies.apply(checks, partial, || Arrival {
             now: memory::now(),
             max_hold: Span::from_micros(budget.max_hold.micros().saturating_sub(Span::from(began.elapsed()).micros())),
@@ -96,9 +99,11 @@ impl Limiter {
     }
 
     /// Answers each check from the denial cache or, if that does not know it, from the store.
-    async fn ask(&self, checks: &Arc<Checks>, began: Instant, budget: Budget) -> PartialDecisions {
+    async fn ask(&self, checks: &Arc<Checks>, began: Instant, budget: Budget, span: &TraceSpan) -> PartialDecisions {
         let Some(denial_cache) = &self.denial_cache else {
-            let answers = self.store.decide(checks, &checks.indices(), budget).await.checks;
+            let (all, trip) = (checks.indices(), self.trip(span, checks.len()));
+            let answers = self.store.decide(checks, &all, budget).await.checks;
+            end_trip(trip, &all, &answers);
             return answers.into_iter().map(|answer| answer.map(Decision::Store)).collect();
         };
         let known = denial_cache.refused(checks, began);
@@ -106,12 +111,48 @@ impl Limiter {
         if picked.is_empty() {
             return known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))).collect();
         }
+        let trip = self.trip(span, picked.len());
         let answers = self.store.decide(checks, &picked, budget).await.checks;
+        end_trip(trip, &picked, &answers);
         denial_cache.record(checks, &picked, &answers, began, Instant::now());
         let decision = |(known, answer): (Option<_>, Result<_, _>)| {
             known.map_or_else(|| answer.map(Decision::Store), |verdict| Ok(Decision::DenialCache(verdict)))
         };
         known.into_iter().zip(answers).map(decision).collect()
+    }
+
+    /// The span of a trip to Redis for so many checks. It is not around the call of the store, because another future around it costs each call
+    /// hundreds of instructions.
+    #[inline]
+    fn trip(&self, span: &TraceSpan, checks: usize) -> TraceSpan {
+        match self.store {
+            AnyStore::Redis(_) if span.is_recorded() => {
+                let trip = span.child("redis", SpanKind::Client);
+                trip.set("db.system.name", "redis");
+                trip.set("db.operation.batch.size", checks as i64);
+                trip
+            }
+            AnyStore::Redis(_) | AnyStore::Memory(_) => TraceSpan::default(),
+        }
+    }
+}
+
+/// Ends a trip that was to answer the checks at `picked`.
+#[inline]
+fn end_trip(trip: TraceSpan, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>]) {
+    if trip.is_recorded()
+        && let Some(error) = picked.iter().find_map(|&CheckIndex(index)| answers[index].as_ref().err())
+    {
+        trip.fail(error_type(*error));
+    }
+}
+
+/// What a span calls the error of a store.
+fn error_type(error: StoreError) -> &'static str {
+    match error {
+        StoreError::NotExecuted(_) => "not_executed",
+        StoreError::Unknown(_) => "unknown_outcome",
+        StoreError::Data(_) => "stored_data",
     }
 }
 
@@ -150,7 +191,7 @@ mod tests {
         let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), Options::default());
         let ask = |key: &'static str, hits, modes| {
             let checks = Arc::new(Checks::of([(key.as_bytes(), Check::new(algorithm, hits, modes))]));
-            let decisions = limiter.decide(&checks, Some(Duration::from_secs(5_000))).now_or_never()?;
+            let decisions = limiter.decide(&checks, Some(Duration::from_secs(5_000)), &TraceSpan::default()).now_or_never()?;
             Some(decisions[0].allows())
         };
         let enforced = Modes::default();

@@ -8,6 +8,7 @@ pub mod decode;
 mod decision_log;
 mod failure;
 pub mod respond;
+mod spans;
 pub mod timeout;
 
 use std::future::Future;
@@ -20,9 +21,11 @@ use crate::limiter::Limiter;
 use crate::live::Live;
 use crate::metrics::{Core, ErrorCause, Metrics};
 use crate::plan::{self, Plan};
+use crate::traces::{TraceSpan, Tracer};
 pub use decision_log::DecisionFilter;
 use decode::decode;
 use failure::Failure;
+use http::HeaderMap;
 use respond::{Framed, respond};
 
 /// Options of the service.
@@ -34,12 +37,24 @@ pub struct Options {
     pub respond: respond::Options,
     /// The descriptors whose decisions are logged at debug level.
     pub logged: Option<DecisionFilter>,
+    /// What starts the spans of calls; `None` while tracing is off.
+    pub tracer: Option<Tracer>,
 }
 
 /// A handler of `ShouldRateLimit` calls, whichever transport they came by.
 pub trait ShouldRateLimit: Send + Sync + 'static {
+    /// The span of a call with these headers, if it is recorded.
+    fn span(&self, _headers: &HeaderMap) -> TraceSpan {
+        TraceSpan::default()
+    }
+
     /// Answers one encoded `RateLimitRequest`. `timeout` is the caller's `grpc-timeout`. Dropping the future cancels the request.
-    fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>) -> impl Future<Output = Result<Framed, Status>> + Send;
+    fn should_rate_limit(
+        &self,
+        message: &[u8],
+        timeout: Option<Duration>,
+        span: TraceSpan,
+    ) -> impl Future<Output = Result<Framed, Status>> + Send;
 }
 
 /// The service of one worker.
@@ -64,24 +79,26 @@ impl Rls {
     /// # Errors
     /// INVALID_ARGUMENT if the message is malformed or has an impossible value. UNAVAILABLE if no configuration is loaded, or if the store gives no
     /// answer in time and a limit's failure policy is `error`.
-    pub async fn answer(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
-        self.decide(message, timeout).await.map_err(|failure| {
+    pub async fn answer(&self, message: &[u8], timeout: Option<Duration>, span: &TraceSpan) -> Result<Framed, Status> {
+        self.decide(message, timeout, span).await.map_err(|failure| {
             let cause = if matches!(failure, Failure::Store(_)) { ErrorCause::Store } else { ErrorCause::Service };
             self.metrics.request_failed(self.core, cause);
             failure.into()
         })
     }
 
-    async fn decide(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Failure> {
+    async fn decide(&self, message: &[u8], timeout: Option<Duration>, span: &TraceSpan) -> Result<Framed, Failure> {
         let ask = decode(message)?;
+        spans::asked(span, &ask);
         let live = self.live.load().ok_or(Failure::NoRules)?;
         let plan = Plan::new(&live.rules, &ask, &self.options.plan);
-        let decisions = self.limiter.decide(&plan.checks, timeout).await;
+        let decisions = self.limiter.decide(&plan.checks, timeout, span).await;
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
         if let Some(filter) = &self.options.logged {
             filter.log(&ask, &plan, &decisions);
         }
         let reply = respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
+        spans::decided(span, reply.code);
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
         }
@@ -90,9 +107,14 @@ impl Rls {
 }
 
 impl ShouldRateLimit for Rls {
-    async fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>) -> Result<Framed, Status> {
+    fn span(&self, headers: &HeaderMap) -> TraceSpan {
+        self.options.tracer.as_ref().map_or_else(TraceSpan::default, |tracer| spans::start(tracer, headers))
+    }
+
+    async fn should_rate_limit(&self, message: &[u8], timeout: Option<Duration>, span: TraceSpan) -> Result<Framed, Status> {
         let started = Instant::now();
-        let answer = self.answer(message, timeout).await;
+        let answer = self.answer(message, timeout, &span).await;
+        spans::answered(&span, &answer);
         self.metrics.request_answered(self.core, answer.as_ref().map_or_else(Status::code, |_| Code::Ok), started.elapsed());
         answer
     }

@@ -10,6 +10,7 @@ mod listeners;
 mod parse;
 mod redis;
 mod reference;
+mod otel;
 mod responses;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ use crate::rules::compile;
 use crate::store;
 use crate::store::memory;
 use crate::telemetry::Format;
+use crate::traces;
 use crate::{limiter, metrics, plan, rls, server};
 
 pub use flags::{Flags, ReadFlags};
@@ -74,6 +76,8 @@ pub struct Settings {
     pub server: server::Options,
     /// The number of threads that answer requests.
     pub workers: usize,
+    /// How traces are recorded and exported; `None`: not at all.
+    pub traces: Option<traces::Options>,
     /// How limits are shown in metrics.
     pub metrics: metrics::Options,
     /// The least severe log lines that are written.
@@ -156,6 +160,7 @@ impl Settings {
                 },
                 respond,
                 logged: flags.log_decisions,
+                tracer: None,
             },
             server: server::Options {
                 sheds_load: flags.load_shedding_enabled,
@@ -164,6 +169,7 @@ impl Settings {
                 ..Default::default()
             },
             workers,
+            traces: flags.tracing.options()?,
             metrics: metrics::Options {
                 near_limit_ratio: answers.near_limit_ratio,
                 omits_unused_limits: answers.metrics_omit_unused_limits,

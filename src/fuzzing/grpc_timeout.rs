@@ -13,6 +13,7 @@ use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rls::Rls;
 use crate::rls::timeout::grpc_timeout;
 use crate::rules::compile::{Options, SourceText, compile};
+use crate::traces::TraceSpan;
 
 /// One limit of each kind of algorithm, of which one may hold its requests for a day.
 const LIMITS: &str = "
@@ -42,7 +43,7 @@ pub(super) fn check(value: &[u8]) {
 
     let _runtime = RUNTIME.enter();
     let (service, request) = &*SERVICE;
-    if let Some(answer) = service.answer(request, timeout).now_or_never() {
+    if let Some(answer) = service.answer(request, timeout, &TraceSpan::default()).now_or_never() {
         assert!(answer.is_ok(), "{timeout:?}: {answer:?}");
     }
 }

@@ -19,6 +19,7 @@ use crate::rules::compile::{Compiled, Options, Problem, Severity, SourceText, co
 use crate::rules::limit::Limit;
 use crate::rules::{Lookup, Rules};
 use crate::store::{AnyStore, Memory, memory};
+use crate::traces::TraceSpan;
 
 /// Separates the files of one input.
 const SEPARATOR: &[u8] = b"\n%%%\n";
@@ -122,7 +123,11 @@ fn ask(service: &Rls, domain: &str, entries: &[Entry<'_>]) -> Code {
     let entries = entries.iter().map(|entry| WireEntry { key: entry.key.to_vec(), value: entry.value.to_vec() }).collect();
     let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
     let request = RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }.encode_to_vec();
-    let answer = service.answer(&request, None).now_or_never().expect("the first request is not held").expect("a valid request");
+    let answer = service
+        .answer(&request, None, &TraceSpan::default())
+        .now_or_never()
+        .expect("the first request is not held")
+        .expect("a valid request");
     let response = RateLimitResponse::decode(answer.message()).expect("a response");
     assert_eq!(response.statuses.len(), 1);
     response.overall_code()

@@ -305,6 +305,8 @@ families! {
     PANICS = Counter "weir_panics_total" [];
     /// Log lines that were dropped because stderr was not read in time.
     LOG_LINES_DROPPED = Counter "weir_log_lines_dropped_total" [];
+    /// Finished spans of traces by outcome: exported, dropped (the queue was full) or failed (the collector did not take them).
+    SPANS = Counter "weir_spans_total" ["outcome"];
 }
 
 #[cfg(test)]

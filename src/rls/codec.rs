@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 use super::ShouldRateLimit;
 use super::timeout::grpc_timeout;
 use crate::proto::RateLimitService;
+use crate::traces::TraceSpan;
 
 /// One encoded message.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +64,9 @@ pub struct Generated<T>(pub Arc<T>);
 impl<T: ShouldRateLimit> RateLimitService for Generated<T> {
     async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let timeout = grpc_timeout(request.metadata().as_ref());
-        let answer = self.0.should_rate_limit(&request.get_ref().0, timeout).await?;
+        // The listener puts it there before it drops the headers that the generated service does not read.
+        let span = request.extensions().get::<TraceSpan>().cloned().unwrap_or_default();
+        let answer = self.0.should_rate_limit(&request.get_ref().0, timeout, span).await?;
         Ok(Response::new(Frame(answer.message())))
     }
 }

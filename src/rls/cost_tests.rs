@@ -45,7 +45,8 @@ fn request(descriptors: usize) -> Vec<u8> {
 /// Allocations of a request that is decided in memory, from its bytes to those of the response.
 fn decided(name: &str, descriptors: usize) -> u64 {
     let (service, request) = (service(name), request(descriptors));
-    let decide = || drop(service.answer(&request, None).now_or_never().expect("memory does not wait").expect("an answer"));
+    let decide =
+        || drop(service.answer(&request, None, &TraceSpan::default()).now_or_never().expect("memory does not wait").expect("an answer"));
     decide();
     measure(decide).count_total
 }
@@ -58,6 +59,37 @@ fn a_usual_request_costs_three_allocations() {
     }
 }
 
+/// While tracing is on, a call that its caller does not record costs what it costs without.
+#[tokio::test]
+async fn a_call_that_is_not_traced_costs_no_allocation() {
+    let options = crate::traces::Options {
+        service_name: "weir".to_owned(),
+        service_namespace: String::new(),
+        service_instance_id: "1".to_owned(),
+        sampling_rate: 1.0,
+        protocol: crate::traces::Protocol::Http,
+        endpoint: http::Uri::from_static("http://127.0.0.1:1/v1/traces"),
+        headers: HeaderMap::new(),
+        timeout: Duration::from_secs(1),
+        tls: crate::tls::ClientOptions::default(),
+    };
+    let traces = crate::traces::start(options).expect("a thread");
+    let (mut service, request) = (service(""), request(1));
+    service.options.tracer = Some(traces.tracer());
+    let flags = |flags: &str| {
+        let traceparent = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
+        HeaderMap::from_iter([(http::HeaderName::from_static("traceparent"), traceparent.parse().expect("a header"))])
+    };
+    let decide = |headers: &HeaderMap| {
+        let span = service.span(headers);
+        drop(service.should_rate_limit(&request, None, span).now_or_never().expect("memory does not wait").expect("an answer"));
+    };
+    let (unsampled, sampled) = (flags("00"), flags("01"));
+    decide(&unsampled);
+    assert_eq!(measure(|| decide(&unsampled)).count_total, 3);
+    assert!(measure(|| decide(&sampled)).count_total > 3, "this one is recorded");
+}
+
 /// Entries are borrowed from the request, whatever their length.
 #[test]
 fn no_entry_costs_an_allocation() {
@@ -66,7 +98,9 @@ fn no_entry_costs_an_allocation() {
         let entry = |index| Entry { key: "key".into(), value: vec![b'a' + index; length] };
         let descriptor = RateLimitDescriptor { entries: (0..16).map(entry).collect(), ..Default::default() };
         let request = RateLimitRequest { domain: "shop".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }.encode_to_vec();
-        let decide = || drop(service.answer(&request, None).now_or_never().expect("memory does not wait").expect("an answer"));
+        let decide = || {
+            drop(service.answer(&request, None, &TraceSpan::default()).now_or_never().expect("memory does not wait").expect("an answer"))
+        };
         decide();
         allocations.push(measure(decide).count_total);
     }

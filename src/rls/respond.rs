@@ -117,6 +117,8 @@ impl Framed {
 pub struct Reply {
     /// The encoded response.
     pub answer: Framed,
+    /// The overall code.
+    pub code: Code,
     /// The overall code is OK only because of `SHADOW_MODE`.
     pub shadowed: bool,
 }
@@ -148,7 +150,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
     let shadowed = refused && options.shadow_mode;
     let code = if refused && !shadowed { Code::OverLimit } else { Code::Ok };
     let extras = if options.has_extras() { extras(ask, plan, (decisions, &statuses), code, options) } else { Extras::default() };
-    Ok(Reply { answer: encode(code, &statuses, &extras), shadowed })
+    Ok(Reply { answer: encode(code, &statuses, &extras), code, shadowed })
 }
 
 /// Whether the status shows the limit. Where a failure policy allowed the check, the remaining hits are unknown; beside a limit, Envoy would tell

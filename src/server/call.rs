@@ -31,6 +31,7 @@ use crate::proto;
 use crate::rls::ShouldRateLimit;
 use crate::rls::respond::Framed;
 use crate::rls::timeout::grpc_timeout;
+use crate::traces::TraceSpan;
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
@@ -58,14 +59,14 @@ pub(super) struct Calls<T, B, F> {
 }
 
 /// The future of a usual call.
-pub(super) async fn begin<T: ShouldRateLimit>(limits: Arc<T>, message: Bytes, timeout: Option<Duration>) -> Answer {
-    limits.should_rate_limit(&message, timeout).await
+pub(super) async fn begin<T: ShouldRateLimit>(limits: Arc<T>, message: Bytes, timeout: Option<Duration>, span: TraceSpan) -> Answer {
+    limits.should_rate_limit(&message, timeout, span).await
 }
 
 impl<T, B, F> Calls<T, B, F>
 where
     T: ShouldRateLimit,
-    B: Fn(Arc<T>, Bytes, Option<Duration>) -> F,
+    B: Fn(Arc<T>, Bytes, Option<Duration>, TraceSpan) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
     pub(super) fn new(services: Arc<Services<T>>, wait_permits: WaitPermits, lateness: Arc<Lateness>, begin: B) -> Self {
@@ -94,6 +95,7 @@ where
             self.services.metrics.calls_refused(1);
             return drop(reply::answer(&mut respond, Err(Status::resource_exhausted("overloaded")), &self.services.budget));
         }
+        let span = if is_limit { self.services.limits.span(request.headers()) } else { TraceSpan::default() };
         let mut message = Message::default();
         if is_limit
             && !request.headers().contains_key(GRPC_ENCODING)
@@ -101,7 +103,7 @@ where
             && let bytes = message.bytes()
             && let Some(single) = body::single(&bytes)
         {
-            match self.begin(bytes.slice_ref(single), timeout, context) {
+            match self.begin(bytes.slice_ref(single), timeout, span, context) {
                 // An error means that the client has reset the stream.
                 Poll::Ready(answer) => drop(reply::answer(&mut respond, answer, &self.services.budget)),
                 Poll::Pending => {
@@ -115,6 +117,9 @@ where
         }
         let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
         shrink(&mut request);
+        if span.is_recorded() {
+            request.extensions_mut().insert(span);
+        }
         spawn(async move {
             let answer = AssertUnwindSafe(services.answer(request, message, &wait_permits)).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
@@ -124,11 +129,11 @@ where
         });
     }
 
-    fn begin(&mut self, message: Bytes, timeout: Option<Duration>, context: &mut Context<'_>) -> Poll<Answer> {
+    fn begin(&mut self, message: Bytes, timeout: Option<Duration>, span: TraceSpan, context: &mut Context<'_>) -> Poll<Answer> {
         let Self { services, begin, begun, .. } = self;
         // A panic costs one request, not the process. No lock is held across an await, so that nothing is left half done.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            begun.set(Some(begin(Arc::clone(&services.limits), message, timeout)));
+            begun.set(Some(begin(Arc::clone(&services.limits), message, timeout, span)));
             poll(begun, context)
         }));
         polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))

@@ -17,12 +17,13 @@ use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::metrics::Metrics;
 use crate::rls::ShouldRateLimit;
 use crate::rls::respond::Framed;
+use crate::traces::TraceSpan;
 
 /// Answers with an empty response, which costs one allocation.
 struct Nothing;
 
 impl ShouldRateLimit for Nothing {
-    async fn should_rate_limit(&self, _: &[u8], _: Option<Duration>) -> Result<Framed, Status> {
+    async fn should_rate_limit(&self, _: &[u8], _: Option<Duration>, _: TraceSpan) -> Result<Framed, Status> {
         Ok(Framed::new(&[8, 1]))
     }
 }

@@ -11,6 +11,7 @@ use clap::{ArgAction, Args, value_parser};
 
 use super::counting::CountingFlags;
 use super::listeners::ListenerFlags;
+use super::otel::TracingFlags;
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
@@ -94,6 +95,8 @@ pub struct Flags {
     pub(super) answers: AnswerFlags,
     #[command(flatten)]
     pub(super) responses: ResponseFlags,
+    #[command(flatten)]
+    pub(super) tracing: TracingFlags,
 }
 
 /// Failure policies, and the denial cache in front of Redis.

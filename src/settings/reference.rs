@@ -74,15 +74,16 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
     ),
     (Warn("let Prometheus add labels when it scrapes"), &[("EXTRA_TAGS", EMPTY)]),
     (
-        Warn("there is no tracing yet"),
+        Warn(
+            "TRACING_EXPORTER_PROTOCOL chooses the protocol, and the scheme of the endpoint whether there is TLS; there is no compression",
+        ),
         &[
-            ("TRACING_ENABLED", OFF),
-            ("TRACING_SERVICE_NAME", &["ratelimit"]),
-            ("TRACING_SERVICE_NAMESPACE", EMPTY),
-            ("TRACING_SERVICE_INSTANCE_ID", EMPTY),
-            ("TRACING_EXPORTER_PROTOCOL", &["http"]),
-            ("TRACING_SAMPLING_RATE", &["1"]),
-            ("OTEL_EXPORTER_OTLP_*", EMPTY),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", EMPTY),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", EMPTY),
+            ("OTEL_EXPORTER_OTLP_INSECURE", EMPTY),
+            ("OTEL_EXPORTER_OTLP_TRACES_INSECURE", EMPTY),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", &["none"]),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", &["none"]),
         ],
     ),
     (Warn("STORE_TIMEOUT is the longest wait for Redis"), &[("REDIS_TIMEOUT", &["10s"]), ("REDIS_PERSECOND_TIMEOUT", &["10s"])]),
@@ -203,13 +204,8 @@ mod tests {
 
     #[test]
     fn one_line_names_all_settings_of_one_reason_and_none_of_their_values() {
-        let set = [
-            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=hunter2"),
-            ("TRACING_ENABLED", "true"),
-            ("STATSD_HOST", "localhost"),
-            ("HOME", "/"),
-        ];
+        let set = [("MEMCACHE_SRV", "hunter2"), ("MEMCACHE_TLS", "true"), ("STATSD_HOST", "localhost"), ("HOME", "/")];
         let warnings = check(&set.map(|(name, value)| (name.to_owned(), value.to_owned()))).expect("nothing that stops the start");
-        assert_eq!(warnings, ["OTEL_EXPORTER_OTLP_HEADERS, TRACING_ENABLED have no effect: there is no tracing yet"]);
+        assert_eq!(warnings, ["MEMCACHE_SRV, MEMCACHE_TLS have no effect: Weir has no memcache; it keeps counters in Redis or in memory"]);
     }
 }

@@ -18,6 +18,7 @@ const RANKS: &[&[&str]] = &[
     // Edges.
     &["proto"],
     &["metrics", "health", "telemetry", "background", "bounds", "tls"],
+    &["traces"],
     &["store"],
     &["limiter", "live"],
     &["rls"],

@@ -32,5 +32,6 @@ mod rules;
 mod server;
 mod shaping;
 mod support;
+mod tracing;
 mod variables;
 mod words;

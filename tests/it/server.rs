@@ -24,6 +24,7 @@ use weir::rls::ShouldRateLimit;
 use weir::rls::respond::Framed;
 use weir::server::{self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Options, Services, TlsOptions, Workers};
 use weir::tls::Identity;
+use weir::traces::TraceSpan;
 
 use crate::support::certificates::{Authority, Files};
 use crate::support::tls_client::TlsClient;
@@ -45,7 +46,7 @@ impl Drop for Held {
 }
 
 impl ShouldRateLimit for ScriptedService {
-    async fn should_rate_limit(&self, message: &[u8], _: Option<Duration>) -> Result<Framed, Status> {
+    async fn should_rate_limit(&self, message: &[u8], _: Option<Duration>, _: TraceSpan) -> Result<Framed, Status> {
         let message = String::from_utf8_lossy(message).into_owned();
         if message.contains("panic late") {
             tokio::time::sleep(Duration::from_millis(20)).await;

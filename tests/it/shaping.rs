@@ -12,6 +12,7 @@ use weir::proto::RateLimitDescriptor;
 use weir::proto::rate_limit_response::Code;
 use weir::store::{AnyStore, Memory, memory};
 use weir::time::{Rate, Span, Unit};
+use weir::traces::TraceSpan;
 
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 
@@ -115,7 +116,7 @@ async fn the_number_of_waiting_requests_is_limited() {
         FailurePolicies::new(failure_policies::Options::default()),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },
     );
-    let allowed = async || limiter.decide(&checks, Some(TIMEOUT)).await[0].allows();
+    let allowed = async || limiter.decide(&checks, Some(TIMEOUT), &TraceSpan::default()).await[0].allows();
     assert!(allowed().await, "the first does not wait");
     let answers = tokio::join!(allowed(), allowed(), allowed());
     assert_eq!(answers, (true, false, false), "one waits, and no permit is left for the others");

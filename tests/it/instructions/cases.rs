@@ -11,6 +11,7 @@ use weir::plan::{self, Plan};
 use weir::rls::decode::decode;
 use weir::rules::Rules;
 use weir::time::{Micros, Rate, Span, Unit};
+use weir::traces::TraceSpan;
 
 use crate::support::workload::{message, rules, service, typical_rules};
 
@@ -81,7 +82,7 @@ fn request(descriptors: usize) {
     let (mut all, service) = (messages(), service());
     count(&of("from request to answer in memory"), || {
         all.rotate_left(1);
-        let answer = service.answer(&all[0], None).now_or_never().expect("memory does not wait").expect("an answer");
+        let answer = service.answer(&all[0], None, &TraceSpan::default()).now_or_never().expect("memory does not wait").expect("an answer");
         drop(black_box(answer));
     });
 }
