@@ -34,3 +34,4 @@ mod shaping;
 mod support;
 mod variables;
 mod words;
+mod xds;
