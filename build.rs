@@ -2,7 +2,7 @@
 //!
 //! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the published descriptors (for reflection and
 //! JSON), Rust messages with a client (for `weir hit` and the tests), and the server's trait, which is declared by hand because it has a
-//! codec and a request type of our own.
+//! codec and a request type of our own. The messages of xDS come with a client, and with a server for the tests.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,6 +13,10 @@ use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
+const XDS: [&str; 2] = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+
+/// Messages whose strings and packed messages are kept as bytes.
+const OPAQUE: [&str; 4] = ["ControlPlane", "DiscoveryResponse", "DeltaDiscoveryResponse", "Resource"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -43,6 +47,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .method(decide)
         .build();
     tonic_build::manual::Builder::new().out_dir(&server).build_client(false).compile(&[service]);
+
+    let xds = out.join("xds");
+    std::fs::create_dir_all(&xds)?;
+    let descriptors = responses_as_bytes(protox::compile(XDS, ["proto"])?);
+    tonic_prost_build::configure().out_dir(&xds).bytes(".envoy").include_file("all.rs").compile_fds(descriptors)?;
     Ok(())
 }
 
@@ -80,6 +89,26 @@ fn entries_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
         for message in &mut file.message_type {
             for entry in message.nested_type.iter_mut().filter(|nested| nested.name() == "Entry") {
                 text_to_bytes(entry);
+            }
+        }
+    }
+    set
+}
+
+/// Makes what a control plane sends `bytes`: text, and each resource of a response. So a resource that is no valid message, or text that is not
+/// UTF-8, refuses itself alone, where the decoder would refuse the whole response and end the stream. It is the same on the wire.
+fn responses_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
+    for message in set.file.iter_mut().flat_map(|file| &mut file.message_type) {
+        if OPAQUE.contains(&message.name()) {
+            text_to_bytes(message);
+        }
+        for field in &mut message.field {
+            // A request repeats the version and the nonce of a response.
+            let repeats = ["version_info", "response_nonce"].contains(&field.name());
+            let is_packed = [".google.protobuf.Any", ".envoy.service.discovery.v3.Resource"].contains(&field.type_name());
+            if repeats || is_packed {
+                field.set_type(Type::Bytes);
+                field.type_name = None;
             }
         }
     }

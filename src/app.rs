@@ -4,6 +4,7 @@
 //! long work (a scrape, a large JSON body) runs on blocking threads. The workers answer gRPC requests.
 
 mod health;
+mod limits;
 mod redis;
 mod stores;
 
@@ -23,7 +24,7 @@ use crate::background;
 use crate::health::{Health, Status};
 use crate::http::{self, Pages};
 use crate::limiter::outages;
-use crate::live::{Live, files};
+use crate::live::Live;
 use crate::metrics::{Core, Metrics, families};
 use crate::rls::respond::Framed;
 use crate::rls::{self, DecisionFilter, Rls};
@@ -37,9 +38,6 @@ use stores::Stores;
 
 /// Grace period for requests in flight when the process ends.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
-
-/// Problems that are logged at most when the process starts without limits.
-const MAX_LOGGED: usize = 50;
 
 /// Why the process cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +54,7 @@ pub enum StartError {
         /// What to do.
         remedy: &'static str,
     },
-    /// The limit files cannot be used. Without limits, Weir would allow every request.
+    /// The limit files, or the overlay file, cannot be used. Without limits, Weir would allow every request.
     #[error("{}", lines(.0))]
     Limits(Vec<Problem>),
     /// The log cannot be started.
@@ -102,10 +100,12 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let control = Core(settings.workers);
     let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
-    let watched = first_load(&settings, &live)?;
+    let limits = limits::Source::load(&settings, &live, &metrics)?;
     let stores = Stores::new(&settings, &metrics);
     let conditions = Conditions {
         live: Arc::clone(&live),
+        // A process that waits for its first limits is not ready; one that may start without them is.
+        needs_limits: !settings.start_without_limits,
         needs_a_domain: settings.needs_a_domain,
         deployments: if settings.redis_health { stores.deployments() } else { Vec::new() },
     };
@@ -149,7 +149,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     };
     let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(server::log_resets(Arc::clone(&metrics)));
-    tokio::spawn(files::watch(Arc::clone(&live), settings.files.clone(), watched, Arc::clone(&metrics)));
+    tokio::spawn(limits.follow(Arc::clone(&live), Arc::clone(&metrics)));
     let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
         let metrics = Arc::clone(&metrics);
@@ -178,27 +178,6 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
     }
     Ok(())
-}
-
-/// Loads the limits for the first time. Problems end the start, unless the settings allow a start without limits.
-///
-/// # Errors
-/// [`StartError::Limits`].
-fn first_load(settings: &Settings, live: &Arc<Live>) -> Result<files::Watched, StartError> {
-    match files::load_once(live, &settings.files) {
-        Ok(watched) => Ok(watched),
-        Err((problems, watched)) if settings.start_without_limits => {
-            for problem in problems.iter().take(MAX_LOGGED) {
-                tracing::error!("{problem}");
-            }
-            tracing::error!(
-                problems = problems.len(),
-                "no limits are loaded: every request is answered with UNAVAILABLE until the files can be used"
-            );
-            Ok(watched)
-        }
-        Err((problems, _)) => Err(StartError::Limits(problems)),
-    }
 }
 
 /// A listener that was opened, and logged.

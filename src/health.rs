@@ -21,6 +21,8 @@ pub enum Status {
 /// What requests need and the process does not have. Nothing: the process is starting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
+    /// Any rules: the control plane has not sent limits yet.
+    pub limits: bool,
     /// A domain in the rules.
     pub domain: bool,
     /// A Redis server for all limits, or for all except those per second.
@@ -42,6 +44,7 @@ impl fmt::Display for Missing {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = [
             (self.is_empty(), "the process is starting"),
+            (self.limits, "the control plane has not sent limits yet (FORCE_START_WITHOUT_INITIAL_CONFIG)"),
             (self.domain, "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)"),
             (self.redis, "no Redis server can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)"),
             (self.redis_per_second, "no Redis server of limits per second can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)"),
@@ -128,11 +131,11 @@ mod tests {
     fn every_reason_is_a_line() {
         let health = Health::default();
         assert_eq!(health.problem().as_deref(), Some("the process is starting\n"));
-        health.report(Status::NotReady(Missing { domain: true, redis: true, redis_per_second: true }));
-        let problem = health.problem().expect("three reasons");
+        health.report(Status::NotReady(Missing { limits: true, domain: true, redis: true, redis_per_second: true }));
+        let problem = health.problem().expect("four reasons");
         assert_eq!(
             problem.lines().map(|line| line.split_whitespace().nth(1)).collect::<Vec<_>>(),
-            [Some("domain"), Some("Redis"), Some("Redis")]
+            [Some("control"), Some("domain"), Some("Redis"), Some("Redis")]
         );
         health.report(Status::Ready);
         assert_eq!(health.problem(), None);

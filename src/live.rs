@@ -4,6 +4,7 @@
 //! request that is the last to use them, because freeing a large configuration takes milliseconds.
 
 pub mod files;
+pub mod xds;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -83,6 +84,13 @@ impl Live {
         true
     }
 
+    /// Forgets the rejection: the rules in force are those of the last configuration, which did not change them.
+    pub fn clear_rejection(&self) {
+        if lock(&self.rejected).take().is_some() {
+            self.metrics.config_confirmed();
+        }
+    }
+
     /// The last configuration, if it was rejected; `None` if it is in force.
     #[must_use]
     pub fn rejected(&self) -> Option<Arc<RejectedConfig>> {
@@ -159,5 +167,10 @@ mod tests {
         assert!(metrics.encode().contains("ratelimit_service_config_load_error 2\n"));
         live.replace(Rules::default());
         assert!(live.rejected().is_none());
+        live.reject(vec![problem("three")]);
+        assert!(metrics.encode().contains("weir_config_last_load_successful 0\n"));
+        live.clear_rejection();
+        assert!(live.rejected().is_none());
+        assert!(metrics.encode().contains("weir_config_last_load_successful 1\n"));
     }
 }

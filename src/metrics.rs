@@ -189,6 +189,11 @@ impl Metrics {
         self.config.last_refused.store(1, Ordering::Relaxed);
     }
 
+    /// Records that the rules in force are those of the last configuration, after one was refused.
+    pub fn config_confirmed(&self) {
+        self.config.last_refused.store(0, Ordering::Relaxed);
+    }
+
     /// Adds the samples of `source` to every scrape.
     pub fn register(&self, source: Source) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);

@@ -12,6 +12,26 @@ mod server {
     include!(concat!(env!("OUT_DIR"), "/server/envoy.service.ratelimit.v3.RateLimitService.rs"));
 }
 
+mod xds_messages {
+    include!(concat!(env!("OUT_DIR"), "/xds/all.rs"));
+}
+
+/// The messages of xDS, its client, and its server for the tests. What a control plane sends is bytes here: see `build.rs`.
+pub mod xds {
+    pub use super::xds_messages::envoy::config::core::v3::{Node, node};
+    pub use super::xds_messages::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+    pub use super::xds_messages::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+        AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+    };
+    pub use super::xds_messages::envoy::service::discovery::v3::{
+        DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Resource,
+    };
+    pub use super::xds_messages::google::rpc::Status;
+    pub use super::xds_messages::ratelimit::config::ratelimit::v3::{
+        RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
+    };
+}
+
 pub use messages::envoy::config::core::v3::HeaderValue;
 pub use messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
 pub use messages::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;

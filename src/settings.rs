@@ -12,14 +12,16 @@ mod redis;
 mod reference;
 mod otel;
 mod responses;
+mod xds;
 
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limiter::{denial_cache, failure_policies};
-use crate::live::files;
+use crate::live::{files, xds as xds_client};
 use crate::rules::compile;
+use crate::rules::domains::XdsOptions;
 use crate::store;
 use crate::store::memory;
 use crate::telemetry::Format;
@@ -56,7 +58,9 @@ pub struct Settings {
     pub http: server::TcpAddress,
     /// Where the limit files are, and how they are read.
     pub files: files::Options,
-    /// Whether to start although the limit files cannot be used.
+    /// The control plane, if limits come from one; then the files are not read.
+    pub xds: Option<xds_client::Options>,
+    /// Whether to start although the limit files cannot be used, or before the control plane sent limits.
     pub start_without_limits: bool,
     /// Whether the process is unhealthy while the rules have no domain.
     pub needs_a_domain: bool,
@@ -114,9 +118,11 @@ impl Settings {
     }
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
-        let mut warnings = reference::check(environment).map_err(SettingError)?;
+        let mut warnings = reference::check(environment);
         let backend = backend(&flags, &mut warnings)?;
         flags.counting.warn(&backend, &mut warnings);
+        let rules = XdsOptions { merge_domains: flags.files.read.merges_domains(), process: flags.counting.process() };
+        let xds = flags.xds.options(rules, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
             return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));
         }
@@ -144,6 +150,7 @@ impl Settings {
                 let options = files.read.options(flags.config.unwrap_or_else(|| files.folder()), false);
                 files::Options { compile: compile::Options { process: flags.counting.process(), ..options.compile }, ..options }
             },
+            xds,
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
             backend,

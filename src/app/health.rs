@@ -14,6 +14,8 @@ const TICK: Duration = Duration::from_millis(250);
 pub(super) struct Conditions {
     /// The rules in force.
     pub live: Arc<Live>,
+    /// Whether there must be rules. Those of files are there before the process serves.
+    pub needs_limits: bool,
     /// Whether the rules must have a domain.
     pub needs_a_domain: bool,
     /// The Redis deployments that must be usable. None for the memory store, or if health does not depend on Redis.
@@ -23,7 +25,7 @@ pub(super) struct Conditions {
 impl Conditions {
     /// Whether there is any condition.
     pub(super) fn may_change(&self) -> bool {
-        self.needs_a_domain || !self.deployments.is_empty()
+        self.needs_a_domain || (self.needs_limits && self.live.load().is_none()) || !self.deployments.is_empty()
     }
 
     /// Reports the conditions now and every 250 ms; never ends.
@@ -40,6 +42,7 @@ impl Conditions {
         let has_a_domain = || self.live.load().is_some_and(|snapshot| snapshot.rules.domains().next().is_some());
         let is_missing = |sought| self.deployments.iter().any(|(name, deployment)| *name == sought && !deployment.is_usable());
         let missing = Missing {
+            limits: self.needs_limits && self.live.load().is_none(),
             domain: self.needs_a_domain && !has_a_domain(),
             redis: is_missing(DeploymentName::Main),
             redis_per_second: is_missing(DeploymentName::PerSecond),
@@ -62,7 +65,8 @@ mod tests {
     #[test]
     fn a_domain_is_required_only_if_the_settings_say_so() {
         let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
-        let conditions = |needs_a_domain| Conditions { live: Arc::clone(&live), needs_a_domain, deployments: Vec::new() };
+        let conditions =
+            |needs_a_domain| Conditions { live: Arc::clone(&live), needs_limits: false, needs_a_domain, deployments: Vec::new() };
         assert_eq!(conditions(false).status(), Status::Ready);
         let not_ready = Status::NotReady(Missing { domain: true, ..Missing::default() });
         for (rules, status) in [(None, not_ready), (Some(Rules::default()), not_ready), (Some(rules("domain: d")), Status::Ready)] {
@@ -73,10 +77,22 @@ mod tests {
         assert_eq!(conditions(true).status(), Status::Ready, "a rejected configuration changes nothing");
     }
 
+    #[test]
+    fn the_first_limits_are_waited_for_unless_the_settings_allow_a_start_without() {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        let conditions =
+            |needs_limits| Conditions { live: Arc::clone(&live), needs_limits, needs_a_domain: false, deployments: Vec::new() };
+        assert_eq!((conditions(false).status(), conditions(false).may_change()), (Status::Ready, false));
+        let not_ready = Status::NotReady(Missing { limits: true, ..Missing::default() });
+        assert_eq!((conditions(true).status(), conditions(true).may_change()), (not_ready, true));
+        live.replace(Rules::default());
+        assert_eq!((conditions(true).status(), conditions(true).may_change()), (Status::Ready, false), "an empty list is a configuration");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn changes_are_reported_within_a_tick() {
         let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
-        let conditions = Conditions { live: Arc::clone(&live), needs_a_domain: true, deployments: Vec::new() };
+        let conditions = Conditions { live: Arc::clone(&live), needs_limits: false, needs_a_domain: true, deployments: Vec::new() };
         let health = Health::default();
         let check = async {
             for (rules, is_ready) in [(rules("domain: d"), true), (Rules::default(), false)] {

@@ -217,15 +217,20 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText], skipped: &
     let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
     let changed = count(|found| found.changed.len());
     tracing::info!(files, domains, limits, generation, added, removed, changed, "limits loaded");
-    if let Some(Difference { added, removed, changed }) = &difference {
-        log_limits("added", added);
-        log_limits("removed", removed);
-        log_limits("changed", changed);
+    if let Some(difference) = &difference {
+        log_difference(difference);
     }
     if !skipped.is_empty() {
         tracing::info!("files without limits are skipped (a README, backup files): {}", listed(skipped));
     }
     Ok(())
+}
+
+/// Logs what a reload did to limits.
+pub(super) fn log_difference(Difference { added, removed, changed }: &Difference) {
+    log_limits("added", added);
+    log_limits("removed", removed);
+    log_limits("changed", changed);
 }
 
 /// Logs the first of the limits that a reload added, removed or changed.

@@ -281,6 +281,29 @@ families! {
     /// Domains in force.
     CONFIG_DOMAINS = Gauge "weir_config_domains" [];
 
+    // The control plane (CONFIG_TYPE=GRPC_XDS_SOTW or GRPC_XDS_DELTA).
+
+    /// 1 while a stream to the control plane is open.
+    XDS_CONNECTED = Gauge "weir_xds_connected" [];
+    /// 1 for the state of the connection to the control plane: connecting, waiting (nothing was received yet), synced, or nacked (the last response was
+    /// refused, in whole or in part).
+    XDS_STATE = Gauge "weir_xds_state" ["state"];
+    /// Attempts to connect to the control plane, by result: opened or failed.
+    XDS_CONNECTS = Counter "weir_xds_connects_total" ["result"];
+    /// Responses of the control plane, by result: accepted, refused (in whole or in part), superseded (a newer one came before it was compiled), or
+    /// other_type (it holds no limits).
+    XDS_RESPONSES = Counter "weir_xds_responses_total" ["result"];
+    /// Always 1; the label is the version of the last response that was accepted as a whole, empty before the first.
+    XDS_ACCEPTED_INFO = Gauge "weir_xds_accepted_info" ["version"];
+    /// When a response was last accepted as a whole, in seconds since 1970; 0 for never.
+    XDS_ACCEPTED_TIMESTAMP = Gauge "weir_xds_accepted_timestamp_seconds" [];
+    /// When a response was last refused, in whole or in part, in seconds since 1970; 0 for never.
+    XDS_REFUSED_TIMESTAMP = Gauge "weir_xds_refused_timestamp_seconds" [];
+    /// Domains that were refused, by what is in force instead: kept (their last good limits) or absent (nothing, so that their requests pass).
+    XDS_REFUSED_DOMAINS = Gauge "weir_xds_refused_domains" ["limits"];
+    /// Attempts to write CONFIG_GRPC_XDS_CACHE_FILE, by result: written or failed.
+    XDS_CACHE_WRITES = Counter "weir_xds_cache_writes_total" ["result"];
+
     // The process.
 
     /// Always 1; the labels are the version of Weir and the commit that it was built from, which is empty if the build did not know it.

@@ -15,6 +15,7 @@ use super::otel::TracingFlags;
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
+use super::xds::XdsFlags;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::files;
 use crate::rls::DecisionFilter;
@@ -91,6 +92,8 @@ pub struct Flags {
     pub(super) outage: OutageFlags,
     #[command(flatten)]
     pub(super) files: FileFlags,
+    #[command(flatten)]
+    pub(super) xds: XdsFlags,
     #[command(flatten)]
     pub(super) answers: AnswerFlags,
     #[command(flatten)]
@@ -169,9 +172,10 @@ pub(super) struct FileFlags {
     pub(super) runtime_watch_root: bool,
     #[command(flatten)]
     pub(super) read: ReadFlags,
-    /// Start although the limit files cannot be used
+    /// Start although the limit files cannot be used, or before the control plane has sent limits
     ///
-    /// Every request is answered with UNAVAILABLE until the files can be used. Without this setting, Weir prints the problems and exits.
+    /// Every request is answered with UNAVAILABLE until there are limits. Without this setting, Weir prints the problems of the files and exits; with
+    /// a control plane it is unhealthy until the first limits.
     #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) force_start_without_initial_config: bool,
@@ -193,7 +197,7 @@ pub struct ReadFlags {
     runtime_ignoredotfiles: bool,
     /// Allow several files to declare the same domain; their limits are merged
     ///
-    /// Without it, that is an error.
+    /// Without it, that is an error. The same holds for resources of a control plane, of which the first by name applies without it.
     #[arg(long, alias = "merge_domain_configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_parser = parse::boolean)]
     #[arg(value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
@@ -201,6 +205,11 @@ pub struct ReadFlags {
 }
 
 impl ReadFlags {
+    /// Whether several files, or several resources of a control plane, may declare the same domain.
+    pub(super) const fn merges_domains(&self) -> bool {
+        self.merge_domain_config
+    }
+
     /// The options for reading `path`; `strict` makes errors of warnings.
     #[must_use]
     pub fn options(&self, path: PathBuf, strict: bool) -> files::Options {

@@ -112,6 +112,7 @@ mod tests {
                 None => argument.get_value_names().map_or_else(String::new, |names| match &*names[0] {
                     "COUNT" | "BYTES" | "SECONDS" | "PORT" => "7".to_owned(),
                     "DURATION" => "7s".to_owned(),
+                    "RATIO" => "0.7".to_owned(),
                     values if values.contains('|') => values.split('|').next().unwrap_or_default().to_owned(),
                     _ => "text".to_owned(),
                 }),

@@ -32,6 +32,7 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("DURATION", "duration", "numbers with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`), such as `250ms` or `1m30s`; or `0`"),
     ("ENDPOINT", "endpoint", "a URL that begins with `http://` or `https://`"),
     ("HEADER", "header name", "the name of an HTTP header"),
+    ("HOST:PORT", "host and port", "a host name or an IP address (IPv6 in brackets) and a port, such as `envoy-gateway:18001`"),
     ("LEVEL", "log level", "a level, or targets with levels, such as `info,weir=debug`"),
     ("MILLISECONDS", "milliseconds", "a whole number of milliseconds"),
     ("MODE", "permissions", "octal digits, `0` to `0777`"),
@@ -106,7 +107,7 @@ fn anchor(heading: &str) -> String {
     heading.to_lowercase().chars().filter_map(|c| if c == ' ' { Some('-') } else { Some(c).filter(|c| c.is_alphanumeric()) }).collect()
 }
 
-const REFERENCE_HEADINGS: [&str; 3] = ["Variables with another default", "Variables without effect", "Variables that stop the start"];
+const REFERENCE_HEADINGS: [&str; 2] = ["Variables with another default", "Variables without effect"];
 
 fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
@@ -138,10 +139,10 @@ fn page() -> String {
 }
 
 fn reference_tables(headings: &[(String, Vec<Arg>)], page: &mut String) {
-    let [other_default, no_effect, stops] = REFERENCE_HEADINGS;
+    let [other_default, no_effect] = REFERENCE_HEADINGS;
     page.push_str(
         "\n## Variables of envoyproxy/ratelimit\n\nA variable of envoyproxy/ratelimit that is above means the same here. \
-         Others have no effect, or stop the start.\n",
+         Others have no effect.\n",
     );
     let _ = write!(page, "\n### {other_default}\n\n| variable | default there | default here |\n|---|---|---|\n");
     let code = |text: &str| if text.is_empty() { "empty".to_owned() } else { format!("`{text}`") };
@@ -155,22 +156,14 @@ fn reference_tables(headings: &[(String, Vec<Arg>)], page: &mut String) {
             let _ = writeln!(page, "| `{name}` | {} | {ours} |", code(default));
         }
     }
-    for (heading, introduction, stopping) in [
-        (no_effect, "A variable with one of the values in brackets, or empty, is ignored. Another value is a warning in the log.", false),
-        (stops, "A variable with one of the values in brackets, or empty, is ignored. With another value Weir does not start.", true),
-    ] {
-        let _ = write!(page, "\n### {heading}\n\n{introduction}\n\n| variables | reason |\n|---|---|\n");
-        for (treatment, settings) in reference::NOT_ACTED_ON {
-            let (Treatment::Refuse(reason) | Treatment::Warn(reason)) = treatment;
-            if matches!(treatment, Treatment::Refuse(_)) != stopping {
-                continue;
-            }
-            let names = settings.iter().map(|(name, harmless)| match harmless {
-                [] => format!("`{name}`"),
-                harmless => format!("`{name}` (`{}`)", harmless.join("`, `")),
-            });
-            let _ = writeln!(page, "| {} | {reason} |", names.collect::<Vec<_>>().join(", "));
-        }
+    let introduction = "A variable with one of the values in brackets, or empty, is ignored. Another value is a warning in the log.";
+    let _ = write!(page, "\n### {no_effect}\n\n{introduction}\n\n| variables | reason |\n|---|---|\n");
+    for (Treatment::Warn(reason), settings) in reference::NOT_ACTED_ON {
+        let names = settings.iter().map(|(name, harmless)| match harmless {
+            [] => format!("`{name}`"),
+            harmless => format!("`{name}` (`{}`)", harmless.join("`, `")),
+        });
+        let _ = writeln!(page, "| {} | {reason} |", names.collect::<Vec<_>>().join(", "));
     }
 }
 

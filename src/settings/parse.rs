@@ -99,6 +99,22 @@ pub(super) fn age(text: &str) -> Result<Duration, String> {
     Ok(if age.is_zero() { NEVER } else { age })
 }
 
+/// `CONFIG_GRPC_XDS_PING_INTERVAL`: more PINGs than one a second are of no use.
+pub(super) fn ping(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_secs(1), HOUR, "write 1s to 1h")
+}
+
+/// Waits between connections: a shorter one would keep a server busy that refuses them.
+pub(super) fn reconnect(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(10), HOUR, "write 10ms to 1h")
+}
+
+/// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte is a mistake.
+pub(super) fn message_bytes(text: &str) -> Result<usize, String> {
+    const MAX: usize = 1 << 30;
+    text.parse().ok().filter(|bytes| *bytes <= MAX).ok_or_else(|| format!("write 0 for the default, or bytes up to {MAX}"))
+}
+
 fn within(text: &str, min: Duration, max: Duration, remedy: &str) -> Result<Duration, String> {
     duration(text).and_then(|duration| if (min..=max).contains(&duration) { Ok(duration) } else { Err(remedy.to_owned()) })
 }

@@ -1,55 +1,26 @@
 //! Settings of envoyproxy/ratelimit that Weir does not act on, and what they do.
 //!
-//! Users of envoyproxy/ratelimit can keep their settings. One that changes no decision is a warning in the log; one without which the service
-//! would be less safe, or decide otherwise, stops the start. A setting with its default value is ignored.
+//! Users of envoyproxy/ratelimit can keep their settings. Those here change no decision; each is a warning in the log. A setting with its default
+//! value is ignored.
 
 /// What a setting does that is not acted on; with the reason, and what to do.
 pub(super) enum Treatment {
-    /// It stops the start, because the service would not do what the setting asks for.
-    Refuse(&'static str),
     /// It is a warning in the log.
     Warn(&'static str),
 }
 
-use Treatment::{Refuse, Warn};
+use Treatment::Warn;
 
 /// A name (a `*` at its end matches any text) and the values beside the empty one that are ignored, in lower case.
 pub(super) type Setting = (&'static str, &'static [&'static str]);
 
 const OFF: &[&str] = &["0", "f", "false"];
-const ON: &[&str] = &["1", "t", "true"];
 const EMPTY: &[&str] = &[];
 const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
 
 /// What each of these settings does with any other value.
 pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
-    (
-        Refuse(
-            "Weir reads its limits from files; unset it and mount them (a client that needs xDS, such as Envoy Gateway, cannot use Weir)",
-        ),
-        &[("CONFIG_TYPE", &["file"])],
-    ),
     (Warn("there is no debug listener"), &[("DEBUG_HOST", &["0.0.0.0"]), ("DEBUG_PORT", &["6070"])]),
-    (
-        Warn("Weir reads its limits from files"),
-        &[
-            ("CONFIG_GRPC_XDS_NODE_ID", &["default"]),
-            ("CONFIG_GRPC_XDS_NODE_METADATA", EMPTY),
-            ("CONFIG_GRPC_XDS_SERVER_URL", &["localhost:18000"]),
-            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", &["3s"]),
-            ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", EMPTY),
-            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", OFF),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", EMPTY),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", EMPTY),
-            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", EMPTY),
-            ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", EMPTY),
-            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", &["10s"]),
-            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", &["60s", "1m"]),
-            ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", &["0.5"]),
-            ("XDS_CLIENT_BACKOFF_JITTER", ON),
-            ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", &["0"]),
-        ],
-    ),
     (
         Warn("metrics are at /metrics on the HTTP port; there is no statsd"),
         &[
@@ -131,18 +102,14 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
 ];
 
 /// The warnings about these settings in `environment`: one for each reason, which names its settings but not their values.
-///
-/// # Errors
-/// One line for each setting that stops the start.
-pub(super) fn check(environment: &[(String, String)]) -> Result<Vec<String>, String> {
-    let (mut refusals, mut warnings) = (Vec::new(), Vec::new());
+pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {
+    let mut warnings = Vec::new();
     for (treatment, settings) in NOT_ACTED_ON {
         let mut set: Vec<_> =
             environment.iter().filter(|(name, value)| settings.iter().any(|setting| is_reported(setting, name, value))).collect();
         set.sort();
         match (treatment, set.as_slice()) {
             (_, []) => {}
-            (Refuse(reason), set) => refusals.extend(set.iter().map(|(name, value)| format!("{name}={value}: {reason}"))),
             (Warn(reason), [(name, _)]) => warnings.push(format!("{name} has no effect: {reason}")),
             (Warn(reason), several) => {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
@@ -150,7 +117,7 @@ pub(super) fn check(environment: &[(String, String)]) -> Result<Vec<String>, Str
             }
         }
     }
-    if refusals.is_empty() { Ok(warnings) } else { Err(refusals.join("\n")) }
+    warnings
 }
 
 fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
@@ -192,12 +159,9 @@ mod tests {
         for (name, default) in variables() {
             let checked = |value: &str| check(&[(name.to_owned(), value.to_owned())]);
             if !default.is_empty() && !["USE_STATSD"].contains(&name) {
-                assert_eq!(checked(default), Ok(Vec::new()), "{name}={default} is what the reference does anyway");
+                assert_eq!(checked(default), Vec::<String>::new(), "{name}={default} is what the reference does anyway");
             }
-            let reported = match checked("7-of-9") {
-                Ok(warnings) => warnings.join("\n"),
-                Err(refusal) => refusal,
-            };
+            let reported = checked("7-of-9").join("\n");
             assert!(acted_on.contains(name) || reported.starts_with(name), "{name} is ignored without a report");
         }
     }
@@ -205,7 +169,7 @@ mod tests {
     #[test]
     fn one_line_names_all_settings_of_one_reason_and_none_of_their_values() {
         let set = [("MEMCACHE_SRV", "hunter2"), ("MEMCACHE_TLS", "true"), ("STATSD_HOST", "localhost"), ("HOME", "/")];
-        let warnings = check(&set.map(|(name, value)| (name.to_owned(), value.to_owned()))).expect("nothing that stops the start");
+        let warnings = check(&set.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(warnings, ["MEMCACHE_SRV, MEMCACHE_TLS have no effect: Weir has no memcache; it keeps counters in Redis or in memory"]);
     }
 }

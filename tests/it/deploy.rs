@@ -1,5 +1,6 @@
 //! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, and Envoy accepts the filters.
 
+mod gateways;
 mod image;
 mod istio;
 mod kubernetes;

@@ -35,3 +35,4 @@ mod support;
 mod tracing;
 mod variables;
 mod words;
+mod xds;

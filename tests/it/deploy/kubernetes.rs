@@ -34,7 +34,7 @@ fn container(deployment: &Value) -> &Value {
 }
 
 /// Validates a file against the schemas. Returns whether it is valid, and what the validator printed.
-fn validate(file: &Path) -> (bool, String) {
+pub(super) fn validate(file: &Path) -> (bool, String) {
     let output = Command::new(tools::kubernetes_validate()).arg("--strict").arg(file).output().expect("kubernetes-validate runs");
     let output_text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&output_text).into_owned())

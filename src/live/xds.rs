@@ -1,0 +1,271 @@
+//! Limits from a control plane: a client of xDS (state of the world over ADS, or delta).
+//!
+//! `protocol` says what to send and when, `connect` and `session` are the connection, and `applier` puts configurations in force with `configuration`,
+//! each on a thread of its own. A control plane that is away changes nothing: the last good configuration stays in force, and `cache` keeps it in
+//! a file for a process that starts meanwhile. `live` decides nothing differently for it: rules are rules.
+
+mod applier;
+mod backoff;
+mod cache;
+mod change;
+mod configuration;
+mod connect;
+mod goaway;
+mod inbox;
+mod protocol;
+mod report;
+mod resources;
+mod session;
+mod status;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::Live;
+use crate::background;
+use crate::metrics::Metrics;
+use crate::proto::xds::Node;
+use crate::rules::domains::XdsOptions;
+use applier::{Answer, Applier};
+use backoff::{Backoff, Ended};
+use cache::Cache;
+use configuration::{Configuration, Versioned};
+use inbox::Inbox;
+use protocol::RefusalPace;
+use session::{Context, End};
+use status::Count;
+
+pub use backoff::Options as BackoffOptions;
+pub use connect::Server;
+pub use protocol::Variant;
+pub use session::Header;
+pub use status::{State, Status};
+
+/// The largest response, unless the settings say otherwise: some 400,000 limits of Envoy Gateway. gRPC's own 4 MiB is too little for large
+/// installations, and without a bound a broken control plane could take all memory.
+pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// The shortest time from the end of one compilation to the next: a control plane that pushes without a pause costs little CPU, and its latest
+/// configuration is in force a second later.
+const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while it has no configuration for the node.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// The time between two PINGs for a server that finds the usual one too short: Go's gRPC servers close a connection with more than one in five minutes.
+const LONG_PING: Duration = Duration::from_secs(310);
+
+/// The same failure is logged again after this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Threads that resolve names. One may hang for longer than a connection waits for it.
+const MAX_RESOLVERS: usize = 4;
+
+/// Different failures that are logged in this time.
+const MAX_FAILURES: usize = 5;
+
+/// Answers on their way to the connection. There is one a second at most.
+const MAX_ANSWERS: usize = 64;
+
+/// How to get limits from a control plane.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it is.
+    pub server: Server,
+    /// How it sends its configuration.
+    pub variant: Variant,
+    /// Who Weir is. The control plane chooses the configuration by it.
+    pub node: Node,
+    /// Headers of each stream.
+    pub headers: Vec<Header>,
+    /// The largest response, and the most bytes of all resources together.
+    pub max_message_bytes: usize,
+    /// The waits between attempts to connect.
+    pub backoff: BackoffOptions,
+    /// The time between two PINGs of HTTP/2 on a connection.
+    pub ping: Duration,
+    /// Where the last good configuration is kept.
+    pub cache_file: Option<PathBuf>,
+    /// How the limits are compiled.
+    pub rules: XdsOptions,
+}
+
+/// The names and versions of the resources in force, for a new stream.
+#[derive(Debug, Default)]
+struct InForce(Mutex<BTreeMap<String, String>>);
+
+impl InForce {
+    fn set(&self, resources: &BTreeMap<String, Versioned>) {
+        let versions = resources.iter().map(|(name, resource)| (name.clone(), resource.version.clone())).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = versions;
+    }
+
+    fn versions(&self) -> BTreeMap<String, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A client that has not connected yet.
+pub struct Client {
+    options: Options,
+    metrics: Arc<Metrics>,
+    status: Status,
+    applier: Applier,
+}
+
+impl Client {
+    /// Puts the saved configuration in force, if there is one.
+    #[must_use]
+    pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> Self {
+        let status = Status::default();
+        let configuration = Configuration::new(options.rules.clone(), options.max_message_bytes);
+        let cache = options.cache_file.clone().map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
+        let mut applier = Applier::new(live, Arc::clone(&metrics), status.clone(), configuration, cache);
+        applier.restore();
+        let shown = status.clone();
+        metrics.register(Box::new(move || shown.samples()));
+        Self { options, metrics, status, applier }
+    }
+
+    /// Follows the control plane until the future is dropped.
+    pub async fn follow(self) {
+        let Self { options, metrics, status, applier } = self;
+        let inbox = Arc::new(Inbox::default());
+        let (answers, received) = mpsc::channel(MAX_ANSWERS);
+        let in_force = applier.in_force();
+        let (_alive, ended) = oneshot::channel::<()>();
+        let _ending = Ending(Arc::clone(&inbox));
+        let applied = {
+            let inbox = Arc::clone(&inbox);
+            spawn("weir-limits", move || applier.run(&inbox, &answers))
+        };
+        let connected = spawn("weir-xds", move || {
+            background::lower_priority();
+            // It has no work but the connection.
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MAX_RESOLVERS).build() {
+                Ok(runtime) => runtime,
+                Err(error) => return tracing::error!(%error, "the client of the control plane cannot start; restart weir"),
+            };
+            let connection = Connection { options, status, inbox, answers: received, in_force };
+            runtime.block_on(async {
+                tokio::select! {
+                    () = connection.run() => {}
+                    _ = ended => {}
+                }
+            });
+            // A name that is being resolved may take long.
+            runtime.shutdown_background();
+        });
+        if let Err(error) = applied.and(connected) {
+            metrics.panicked();
+            tracing::error!(%error, "the threads of the control plane's client cannot start; restart weir");
+        }
+        std::future::pending().await
+    }
+}
+
+/// Ends the thread that compiles when the client is dropped.
+struct Ending(Arc<Inbox>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
+}
+
+/// The connection to the control plane.
+struct Connection {
+    options: Options,
+    status: Status,
+    inbox: Arc<Inbox>,
+    answers: mpsc::Receiver<Answer>,
+    in_force: Arc<InForce>,
+}
+
+impl Connection {
+    /// Connects, follows the stream to its end, waits, and connects again.
+    async fn run(mut self) {
+        let (mut backoff, mut pace, mut failures) =
+            (Backoff::new(self.options.backoff.clone()), RefusalPace::default(), Failures::default());
+        let (mut ping, mut is_reported) = (self.options.ping, false);
+        for number in 0.. {
+            self.status.set(State::Connecting);
+            let End { ended, reason } = match connect::connect(&self.options.server, ping).await {
+                Ok((channel, fewer_pings)) => {
+                    self.status.count(Count::Connected);
+                    if !std::mem::replace(&mut is_reported, true) {
+                        let (server, node) = (&self.options.server, &self.options.node.id);
+                        tracing::info!(%server, node, "connected to the control plane");
+                    }
+                    let context = Context {
+                        options: &self.options,
+                        status: &self.status,
+                        inbox: &self.inbox,
+                        answers: &mut self.answers,
+                        in_force: &self.in_force,
+                        pace: &mut pace,
+                        number,
+                    };
+                    let end = session::follow(channel, context).await;
+                    if fewer_pings.are_wanted() {
+                        ping = ping.max(LONG_PING);
+                    }
+                    end
+                }
+                Err(error) => {
+                    self.status.count(Count::ConnectFailed);
+                    End { ended: Ended::NotConnected, reason: error.to_string() }
+                }
+            };
+            self.status.set(State::Connecting);
+            if failures.is_new(&reason, Instant::now()) {
+                is_reported = false;
+                let server = &self.options.server;
+                tracing::warn!(%server, "no connection to the control plane: {reason}; the limits in force stay, and Weir connects again");
+            }
+            tokio::time::sleep(backoff.next(ended, fastrand::f64())).await;
+        }
+    }
+}
+
+/// Failures that were logged lately.
+#[derive(Debug, Default)]
+struct Failures(Vec<(String, Instant)>);
+
+impl Failures {
+    /// Whether a failure deserves a line: the same one does once a minute, and so do only a few different ones.
+    fn is_new(&mut self, reason: &str, now: Instant) -> bool {
+        self.0.retain(|(_, at)| now < *at + LOG_INTERVAL);
+        let is_new = self.0.len() < MAX_FAILURES && self.0.iter().all(|(known, _)| known != reason);
+        if is_new {
+            self.0.push((reason.to_owned(), now));
+        }
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_logged_once_a_minute_and_few_different_ones_are() {
+        let (begin, mut failures) = (Instant::now(), Failures::default());
+        assert!(failures.is_new("refused", begin));
+        assert!(!failures.is_new("refused", begin + LOG_INTERVAL / 2));
+        assert!(failures.is_new("timeout", begin + LOG_INTERVAL / 2));
+        assert!(failures.is_new("refused", begin + LOG_INTERVAL));
+        let later = begin + LOG_INTERVAL * 10;
+        let logged = (0..1_000).filter(|number| failures.is_new(&number.to_string(), later)).count();
+        assert_eq!(logged, MAX_FAILURES);
+    }
+}

@@ -1,0 +1,346 @@
+//! The configuration that the control plane sends: what it wants, what of it is in force, and how a response changes both.
+//!
+//! A resource that cannot be used refuses itself alone: the limits that were in force under its name stay. This file knows neither a clock nor a
+//! connection.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use bytes::Bytes;
+
+use super::change::{Change, Edit};
+use super::protocol::Outcome;
+use super::resources::{self, Digest, Named, NotCounted, Unusable};
+use crate::rules::Rules;
+use crate::rules::compile::{Problem, Severity};
+use crate::rules::domains::{Domains, XdsOptions};
+use crate::rules::resource::Resource;
+
+/// Resources at most. A gateway has one for each listener and each shared policy.
+const MAX_RESOURCES: usize = 100_000;
+
+/// Descriptors of all resources at most, ten times as many as in the largest installation that was measured: two bytes of a message can become some
+/// hundred bytes of memory.
+const MAX_DESCRIPTORS: usize = 1_000_000;
+
+/// A resource and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Versioned {
+    pub(super) version: String,
+    /// The encoded `RateLimitConfig`.
+    pub(super) config: Bytes,
+}
+
+/// What the control plane wants under a name: a resource, or why it cannot be unpacked.
+type Wanted = Result<Versioned, String>;
+
+/// The configuration.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    domains: Domains,
+    options: XdsOptions,
+    max_bytes: usize,
+    wanted: BTreeMap<String, Wanted>,
+    /// What is wrong with resources of which not even the name is known.
+    unnamed: Vec<String>,
+    in_force: BTreeMap<String, Versioned>,
+    /// Whether `in_force` has changed since [`Configuration::take_changed`].
+    has_changed: bool,
+    /// The names of wanted resources that are not in force.
+    refused: BTreeSet<String>,
+    /// The last result, while neither the resources nor the options change.
+    last: Option<(Digest, Outcome)>,
+}
+
+/// What came of a change.
+#[derive(Debug)]
+pub(super) struct Applied {
+    /// New rules, unless those in force stay.
+    pub(super) rules: Option<Rules>,
+    /// For the control plane.
+    pub(super) outcome: Outcome,
+    /// Whether the configuration is the one of the last change, so that nothing was compiled.
+    pub(super) is_known: bool,
+    /// Why resources were refused.
+    pub(super) problems: Vec<Problem>,
+    /// What is odd about resources that were not refused.
+    pub(super) warnings: Vec<Problem>,
+    /// Refused resources or domains of which an earlier version is in force.
+    pub(super) kept: usize,
+    /// Refused resources or domains that have no limits in force.
+    pub(super) absent: usize,
+}
+
+impl Configuration {
+    /// Without resources. `max_bytes` bounds their messages together.
+    pub(super) fn new(options: XdsOptions, max_bytes: usize) -> Self {
+        Self {
+            domains: Domains::default(),
+            options,
+            max_bytes,
+            wanted: BTreeMap::new(),
+            unnamed: Vec::new(),
+            in_force: BTreeMap::new(),
+            has_changed: false,
+            refused: BTreeSet::new(),
+            last: None,
+        }
+    }
+
+    /// The resources in force, by name.
+    pub(super) fn in_force(&self) -> &BTreeMap<String, Versioned> {
+        &self.in_force
+    }
+
+    /// Whether the resources in force have changed since the last call.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// Applies resources that were in force when they were saved.
+    pub(super) fn restore(&mut self, resources: BTreeMap<String, Versioned>) -> Applied {
+        self.wanted = resources.into_iter().map(|(name, resource)| (name, Ok(resource))).collect();
+        let applied = self.apply_wanted(None);
+        self.has_changed = false;
+        applied
+    }
+
+    /// Applies what responses say.
+    pub(super) fn apply(&mut self, change: Change) -> Applied {
+        match change {
+            Change::All(packed) => {
+                self.take_all(&packed);
+                self.apply_wanted(None)
+            }
+            Change::Edits(edits) => {
+                let named = self.take_edits(&edits);
+                self.apply_wanted(Some(&named))
+            }
+        }
+    }
+
+    fn take_all(&mut self, packed: &[Bytes]) {
+        self.unnamed.clear();
+        if packed.len() > MAX_RESOURCES {
+            return self.unnamed.push(format!("it has {} resources; at most {MAX_RESOURCES} are possible", packed.len()));
+        }
+        let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
+        let (mut prolonged, mut has_content) = (false, packed.is_empty());
+        for packed in packed {
+            match resources::unpack(packed) {
+                Ok(Named { name, config: None, .. }) => {
+                    prolonged = true;
+                    if let Some(known) = self.wanted.get(&name) {
+                        wanted.insert(name, known.clone());
+                    }
+                    continue;
+                }
+                Ok(Named { name, version, config: Some(config) }) => insert(&mut wanted, name, Ok(Versioned { version, config })),
+                Err(Unusable { name: Some(name), what }) => insert(&mut wanted, name, Err(what)),
+                Err(Unusable { name: None, what }) => self.unnamed.push(what),
+            }
+            has_content = true;
+        }
+        // A response that only prolongs times to live need not name all resources.
+        if prolonged && !has_content {
+            return;
+        }
+        // The order of resources in a response is random, and that of messages about them must not be.
+        self.unnamed.sort_unstable();
+        if !self.unnamed.is_empty() {
+            // A resource that is missing may be one of those whose name is not known.
+            for (name, resource) in &self.in_force {
+                wanted.entry(name.clone()).or_insert_with(|| Ok(resource.clone()));
+            }
+        }
+        self.wanted = wanted;
+    }
+
+    /// Returns the names of what changed.
+    fn take_edits(&mut self, edits: &[Edit]) -> BTreeSet<String> {
+        self.unnamed.clear();
+        let mut names = BTreeSet::new();
+        for edit in edits {
+            let (name, wanted) = match edit {
+                Edit::Remove(name) => {
+                    self.wanted.remove(&*String::from_utf8_lossy(name));
+                    continue;
+                }
+                Edit::Set(packed) => match resources::unpack_wrapper(packed) {
+                    Ok(Named { config: None, .. }) => continue,
+                    Ok(Named { name, version, config: Some(config) }) => (name, Ok(Versioned { version, config })),
+                    Err(Unusable { name: Some(name), what }) => (name, Err(what)),
+                    Err(Unusable { name: None, what }) => {
+                        self.unnamed.push(what);
+                        continue;
+                    }
+                },
+            };
+            if self.wanted.len() >= MAX_RESOURCES && !self.wanted.contains_key(&name) {
+                self.unnamed.push(format!("there are {MAX_RESOURCES} resources already, and no more are possible"));
+                continue;
+            }
+            names.insert(name.clone());
+            self.wanted.insert(name, wanted);
+        }
+        names
+    }
+
+    /// Compiles what is wanted. `named` are the resources of the change, if it is not all of them: only they, and others that were not refused before,
+    /// make it a refusal.
+    fn apply_wanted(&mut self, named: Option<&BTreeSet<String>>) -> Applied {
+        let content = self.digest();
+        if let Some((last, outcome)) = &self.last
+            && *last == content
+            && named.is_none()
+        {
+            return Applied::known(outcome.clone());
+        }
+        let Decoded { resources, mut problems, mut refused, kept, absent } = self.decode();
+        let broken: HashSet<String> = refused.iter().cloned().collect();
+        let applied = self.domains.apply(resources, &self.options);
+        let mut counts = (kept, absent);
+        let mut kept_domains = HashSet::new();
+        for refusal in applied.refused {
+            problems.extend(refusal.problems);
+            refused.insert(refusal.resource);
+            if refusal.keeps_old {
+                counts.0 += 1;
+                kept_domains.insert(refusal.domain);
+            } else {
+                counts.1 += 1;
+            }
+        }
+        self.put_in_force(&broken, &kept_domains);
+        problems.extend(self.unnamed.iter().map(|what| problem("without a name", what.clone())));
+        let is_refusal = match named {
+            None => !problems.is_empty(),
+            Some(named) => !self.unnamed.is_empty() || refused.iter().any(|name| named.contains(name) || !self.refused.contains(name)),
+        };
+        let outcome = if is_refusal {
+            let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            Outcome::Refused { content: named.map_or(content, |named| self.digest_of(named)), message }
+        } else {
+            Outcome::Accepted
+        };
+        self.refused = refused;
+        self.last = Some((content, outcome.clone()));
+        let (kept, absent) = counts;
+        Applied { rules: applied.rules, outcome, is_known: false, problems, warnings: applied.warnings, kept, absent }
+    }
+
+    /// Decodes what is wanted. In the place of a resource that cannot be decoded stands the one in force.
+    fn decode(&self) -> Decoded {
+        let mut decoded = Decoded::default();
+        let (mut bytes, mut descriptors) = (0, 0);
+        for (name, wanted) in &self.wanted {
+            let usable = wanted.as_ref().map_err(Clone::clone).and_then(|wanted| {
+                bytes += wanted.config.len();
+                if bytes > self.max_bytes {
+                    let what = format!("the resources have more than {} bytes together", self.max_bytes);
+                    return Err(format!("{what}, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default"));
+                }
+                match resources::count_descriptors(&wanted.config, MAX_DESCRIPTORS - descriptors) {
+                    Ok(count) => descriptors += count,
+                    Err(NotCounted::TooMany) => return Err(format!("the resources have more than {MAX_DESCRIPTORS} descriptors together")),
+                    // The decoder explains it.
+                    Err(NotCounted::Invalid) => {}
+                }
+                resources::decode(name, &wanted.config)
+            });
+            match usable {
+                Ok(resource) => decoded.resources.push(resource),
+                Err(what) => {
+                    decoded.problems.push(problem(name, what));
+                    decoded.refused.insert(name.clone());
+                    match self.in_force.get(name).and_then(|old| resources::decode(name, &old.config).ok()) {
+                        Some(old) => {
+                            decoded.kept += 1;
+                            decoded.resources.push(old);
+                        }
+                        None => decoded.absent += 1,
+                    }
+                }
+            }
+        }
+        decoded
+    }
+
+    /// Notes what is in force after `broken` resources could not be decoded, and these domains kept their last good version.
+    fn put_in_force(&mut self, broken: &HashSet<String>, kept: &HashSet<String>) {
+        let mut next = BTreeMap::new();
+        for Resource { name, domain, .. } in self.domains.in_force() {
+            let resource = if broken.contains(name) || kept.contains(domain) {
+                // A copy, because a part of an earlier response keeps all of it in memory.
+                let copy = |old: &Versioned| Versioned { version: old.version.clone(), config: Bytes::copy_from_slice(&old.config) };
+                self.in_force.get(name).map(copy)
+            } else {
+                self.wanted.get(name).and_then(|wanted| wanted.as_ref().ok()).cloned()
+            };
+            next.extend(resource.map(|resource| (name.clone(), resource)));
+        }
+        self.has_changed |= self.in_force != next;
+        self.in_force = next;
+    }
+
+    fn digest(&self) -> Digest {
+        let named = self.wanted.iter().flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
+        Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
+    }
+
+    fn digest_of(&self, names: &BTreeSet<String>) -> Digest {
+        let wanted = names.iter().filter_map(|name| Some((name, self.wanted.get(name)?)));
+        let named = wanted.flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
+        Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
+    }
+}
+
+impl Applied {
+    fn known(outcome: Outcome) -> Self {
+        Self { rules: None, outcome, is_known: true, problems: Vec::new(), warnings: Vec::new(), kept: 0, absent: 0 }
+    }
+}
+
+/// What is wanted, decoded.
+#[derive(Default)]
+struct Decoded {
+    resources: Vec<Resource>,
+    problems: Vec<Problem>,
+    /// The names of resources that cannot be decoded.
+    refused: BTreeSet<String>,
+    kept: usize,
+    absent: usize,
+}
+
+fn content(wanted: &Wanted) -> &[u8] {
+    match wanted {
+        Ok(resource) => &resource.config,
+        Err(what) => what.as_bytes(),
+    }
+}
+
+/// Two different resources of one name: neither the order nor the chance may decide which one holds.
+fn insert(wanted: &mut BTreeMap<String, Wanted>, name: String, resource: Wanted) {
+    match wanted.get_mut(&name) {
+        None => {
+            wanted.insert(name, resource);
+        }
+        Some(known) if content(known) == content(&resource) => {}
+        Some(known) => *known = Err("the response has two different resources of this name".to_owned()),
+    }
+}
+
+fn problem(resource: &str, what: String) -> Problem {
+    let remedy = "mend it in the control plane; until then its last good version stays in force, if there is one";
+    Problem {
+        severity: Severity::Error,
+        file: format!("resource {resource}"),
+        path: String::new(),
+        line: 0,
+        column: 0,
+        what,
+        remedy: remedy.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

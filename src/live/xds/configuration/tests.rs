@@ -1,0 +1,178 @@
+//! Tests of the configuration: what each response leaves in force.
+
+use prost::Message;
+
+use super::*;
+use crate::ask::Entry;
+use crate::proto::xds;
+use crate::rules::Lookup;
+
+fn users(domain: &str, amount: u32) -> xds::RateLimitConfig {
+    let rate_limit = xds::RateLimitPolicy { unit: 4, requests_per_unit: amount, ..Default::default() };
+    let user = xds::RateLimitDescriptor { key: "user".to_owned(), rate_limit: Some(rate_limit), ..Default::default() };
+    xds::RateLimitConfig { name: format!("r-{domain}"), domain: domain.to_owned(), descriptors: vec![user] }
+}
+
+/// A limit without a unit.
+fn wrong(domain: &str) -> xds::RateLimitConfig {
+    let mut config = users(domain, 1);
+    config.descriptors[0].rate_limit.as_mut().expect("a limit").unit = 0;
+    config
+}
+
+fn any(config: &xds::RateLimitConfig) -> Bytes {
+    resources::pack(&config.encode_to_vec().into()).encode_to_vec().into()
+}
+
+fn all(configs: &[xds::RateLimitConfig]) -> Change {
+    Change::All(configs.iter().map(any).collect())
+}
+
+fn set(config: &xds::RateLimitConfig) -> Edit {
+    let name = config.name.clone().into();
+    Edit::Set(xds::Resource { name, resource: any(config), version: "v".into(), ..Default::default() }.encode_to_vec().into())
+}
+
+fn remove(domain: &str) -> Edit {
+    Edit::Remove(format!("r-{domain}").into())
+}
+
+/// A configuration with the rules that it gave last.
+struct Tested(Configuration, Rules);
+
+impl Tested {
+    fn new() -> Self {
+        Self(Configuration::new(XdsOptions::default(), 1 << 20), Rules::default())
+    }
+
+    fn apply(&mut self, change: Change) -> Applied {
+        let mut applied = self.0.apply(change);
+        if let Some(rules) = applied.rules.take() {
+            self.1 = rules;
+        }
+        applied
+    }
+
+    /// The amount for a user of the domain; 0 without a limit.
+    fn amount(&self, domain: &str) -> u32 {
+        let entry = Entry { key: b"user", value: b"u" };
+        match self.1.find(domain.as_bytes(), &[entry]) {
+            Lookup::Limit(limit) => limit.amount.as_ref().map_or(0, |amount| amount.rate.requests_per_unit),
+            _ => 0,
+        }
+    }
+
+    fn in_force(&self) -> Vec<&str> {
+        self.0.in_force().keys().map(String::as_str).collect()
+    }
+}
+
+fn is_refused(applied: &Applied) -> bool {
+    matches!(applied.outcome, Outcome::Refused { .. })
+}
+
+#[test]
+fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
+    let mut tested = Tested::new();
+    assert!(!is_refused(&tested.apply(all(&[users("a", 1), users("b", 1)]))));
+    assert!(tested.0.take_changed() && !tested.0.take_changed());
+    let applied = tested.apply(all(&[users("a", 2), wrong("b"), wrong("c")]));
+    assert!(is_refused(&applied));
+    assert_eq!((applied.kept, applied.absent), (1, 1));
+    assert_eq!([tested.amount("a"), tested.amount("b"), tested.amount("c")], [2, 1, 0]);
+    assert_eq!(tested.in_force(), ["r-a", "r-b"]);
+
+    let saved = tested.0.in_force().clone();
+    let mut restarted = Configuration::new(XdsOptions::default(), 1 << 20);
+    let applied = restarted.restore(saved);
+    assert_eq!(applied.outcome, Outcome::Accepted);
+    assert_eq!(applied.rules.expect("rules").domains().count(), 2);
+    assert!(!restarted.take_changed(), "it is what the file has");
+    assert!(restarted.apply(all(&[users("b", 1), users("a", 2)])).is_known, "the control plane sends the same in another order");
+}
+
+#[test]
+fn a_domain_that_moves_to_another_resource_while_it_is_wrong_keeps_its_limits() {
+    let mut tested = Tested::new();
+    tested.apply(all(&[users("a", 1)]));
+    let moved = xds::RateLimitConfig { name: "moved".to_owned(), ..wrong("a") };
+    assert!(is_refused(&tested.apply(all(&[moved]))));
+    assert_eq!((tested.amount("a"), tested.in_force()), (1, vec!["r-a"]));
+}
+
+#[test]
+fn the_same_refused_content_is_not_compiled_again_and_has_the_same_outcome() {
+    let mut tested = Tested::new();
+    let first = tested.apply(all(&[users("a", 1), wrong("b")]));
+    let second = tested.apply(all(&[wrong("b"), users("a", 1)]));
+    assert!(!first.is_known && second.is_known);
+    assert_eq!(first.outcome, second.outcome);
+}
+
+#[test]
+fn two_different_resources_of_one_name_refuse_it_whatever_their_order() {
+    for order in [[1, 2], [2, 1]] {
+        let mut tested = Tested::new();
+        tested.apply(all(&[users("a", 9)]));
+        let applied = tested.apply(all(&order.map(|amount| users("a", amount))));
+        assert!(is_refused(&applied) && tested.amount("a") == 9, "{order:?}");
+    }
+    let mut tested = Tested::new();
+    assert!(!is_refused(&tested.apply(all(&[users("a", 1), users("a", 1)]))), "the same one twice");
+}
+
+#[test]
+fn longer_times_to_live_change_nothing() {
+    let mut tested = Tested::new();
+    tested.apply(all(&[users("a", 1), users("b", 2)]));
+    let wrapper = xds::Resource { name: "r-a".into(), ..Default::default() }.encode_to_vec();
+    let type_url = "type.googleapis.com/envoy.service.discovery.v3.Resource".into();
+    let prolonged: Bytes = resources::Any { type_url, value: wrapper.into() }.encode_to_vec().into();
+    let applied = tested.apply(Change::All(vec![prolonged.clone()]));
+    assert_eq!((applied.outcome, tested.amount("b")), (Outcome::Accepted, 2), "it need not name all resources");
+    tested.apply(Change::All(vec![prolonged, any(&users("c", 3))]));
+    assert_eq!([tested.amount("a"), tested.amount("b"), tested.amount("c")], [1, 0, 3]);
+}
+
+#[test]
+fn edits_apply_in_order_and_only_what_they_name_is_refused() {
+    let mut tested = Tested::new();
+    let edits = |edits: &[Edit]| Change::Edits(edits.to_vec());
+    tested.apply(edits(&[set(&users("a", 1)), set(&users("b", 1))]));
+    tested.apply(edits(&[remove("a"), set(&users("a", 2)), set(&users("c", 1)), remove("c")]));
+    assert_eq!([tested.amount("a"), tested.amount("b"), tested.amount("c")], [2, 1, 0]);
+    assert!(is_refused(&tested.apply(edits(&[set(&wrong("b"))]))));
+    let applied = tested.apply(edits(&[set(&users("a", 3))]));
+    assert_eq!((applied.outcome, applied.kept), (Outcome::Accepted, 1), "b is wrong as before, and not part of it");
+    assert_eq!([tested.amount("a"), tested.amount("b")], [3, 1]);
+    assert_eq!(tested.0.in_force()["r-a"].version, "v");
+    let applied = tested.apply(edits(&[remove("b"), remove("unknown")]));
+    assert_eq!((applied.outcome, applied.kept, tested.amount("b")), (Outcome::Accepted, 0, 0));
+    assert!(is_refused(&tested.apply(edits(&[Edit::Set(Bytes::from_static(b"\xff"))]))));
+}
+
+#[test]
+fn more_bytes_or_descriptors_than_the_bounds_refuse_what_exceeds_them() {
+    let mut tested = Tested(Configuration::new(XdsOptions::default(), 300), Rules::default());
+    let mut large = users("z", 1);
+    large.descriptors[0].key = "k".repeat(300);
+    let applied = tested.apply(all(&[users("a", 1), large]));
+    assert!(applied.problems.iter().any(|problem| problem.to_string().contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")), "{applied:?}");
+    assert_eq!(tested.amount("a"), 1);
+
+    // Empty descriptors: two bytes each.
+    let mut tested = Tested(Configuration::new(XdsOptions::default(), 1 << 30), Rules::default());
+    let many = [&users("z", 1).encode_to_vec()[..], &[0x1a, 0].repeat(MAX_DESCRIPTORS + 1)].concat();
+    let many: Bytes = resources::pack(&many.into()).encode_to_vec().into();
+    let applied = tested.apply(Change::All(vec![any(&users("a", 1)), many]));
+    assert!(applied.problems.iter().any(|problem| problem.to_string().contains("descriptors")), "{:?}", applied.problems);
+    assert_eq!(tested.amount("a"), 1);
+}
+
+#[test]
+fn more_resources_than_the_bound_refuse_the_response() {
+    let mut tested = Tested::new();
+    tested.apply(all(&[users("a", 1)]));
+    let applied = tested.apply(Change::All(vec![any(&users("b", 1)); MAX_RESOURCES + 1]));
+    assert!(is_refused(&applied) && tested.amount("a") == 1 && tested.amount("b") == 0);
+}

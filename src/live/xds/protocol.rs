@@ -1,0 +1,188 @@
+//! The protocol of xDS without its connection: the requests of one stream, and when to send them.
+//!
+//! A pure state machine: it gets responses, outcomes and the time, and gives requests. Sources: the xDS protocol's documentation (versions, nonces,
+//! ACK and NACK, delta), and the behaviour of go-control-plane's snapshot cache, which Envoy Gateway and Envoy AI Gateway serve: it answers a
+//! refusal at once with the same configuration, ignores a request whose nonce is not the last one, and its versions begin anew with the process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::resources::Digest;
+use crate::proto::xds::{DeltaDiscoveryRequest, DiscoveryRequest, Node, Status};
+
+/// The type of the resources.
+pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+/// INVALID_ARGUMENT. Source: gRPC, "Status codes and their use in gRPC".
+const INVALID_ARGUMENT: i32 = 3;
+
+/// The longest text of a refusal. A control plane logs it; all problems are in Weir's own log.
+const MAX_REFUSAL_BYTES: usize = 8 * 1_024;
+
+/// The wait before the second refusal of the same content, which doubles up to the longest.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Refusals that may wait at once: delta answers each response. A server that sends more without an answer gets the latest ones.
+const MAX_HELD: usize = 64;
+
+/// How the control plane sends its configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// State of the world: each response holds all resources.
+    StateOfTheWorld,
+    /// Each response holds the changes.
+    Delta,
+}
+
+/// A request of one variant.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Request {
+    StateOfTheWorld(DiscoveryRequest),
+    Delta(DeltaDiscoveryRequest),
+}
+
+/// What came of applying responses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All of it is in force.
+    Accepted,
+    /// Some or all of it is not in force.
+    Refused {
+        /// What was refused.
+        content: Digest,
+        /// Why, for the control plane.
+        message: String,
+    },
+}
+
+/// The requests of one stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    variant: Variant,
+    node: Node,
+    /// The version of the last response that was accepted on this stream. Those of earlier streams mean nothing, because the server may be another one.
+    accepted: Bytes,
+    /// Refusals that wait, each with its time, in the order of their responses.
+    held: VecDeque<(Instant, Request)>,
+}
+
+impl Stream {
+    pub(super) fn new(variant: Variant, node: Node) -> Self {
+        Self { variant, node, accepted: Bytes::new(), held: VecDeque::new() }
+    }
+
+    /// The first request. It has no version and no nonce, so that the server sends its configuration whatever it takes this client for. `in_force` are
+    /// the names and versions of the resources in force, which only delta sends.
+    pub(super) fn first(&self, in_force: BTreeMap<String, String>) -> Request {
+        match self.variant {
+            Variant::StateOfTheWorld => self.request(Bytes::new(), None),
+            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
+                node: Some(self.node.clone()),
+                type_url: TYPE_URL.to_owned(),
+                resource_names_subscribe: vec!["*".to_owned()],
+                initial_resource_versions: in_force.into_iter().collect(),
+                ..Default::default()
+            }),
+        }
+    }
+
+    /// Answers responses of this stream: their version and their nonces, in order. Returns the requests to send now; others become [`Stream::due`].
+    pub(super) fn answer(
+        &mut self,
+        version: Bytes,
+        nonces: Vec<Bytes>,
+        outcome: Outcome,
+        pace: &mut RefusalPace,
+        now: Instant,
+    ) -> Vec<Request> {
+        if self.variant == Variant::StateOfTheWorld {
+            // The server ignores an answer to an earlier response.
+            self.held.clear();
+        }
+        match outcome {
+            Outcome::Accepted => {
+                pace.accepted();
+                self.accepted = version;
+                nonces.into_iter().map(|nonce| self.request(nonce, None)).collect()
+            }
+            Outcome::Refused { content, message } => {
+                let at = pace.next(content, now);
+                let error = Status { code: INVALID_ARGUMENT, message: cut(message) };
+                self.held.extend(nonces.into_iter().map(|nonce| (at, self.request(nonce, Some(error.clone())))).collect::<Vec<_>>());
+                self.held.drain(..self.held.len().saturating_sub(MAX_HELD));
+                self.due(pace, now)
+            }
+        }
+    }
+
+    /// Takes the refusals whose time has come.
+    pub(super) fn due(&mut self, pace: &mut RefusalPace, now: Instant) -> Vec<Request> {
+        let count = self.held.iter().take_while(|(at, _)| *at <= now).count();
+        if count > 0 {
+            pace.sent(now);
+        }
+        self.held.drain(..count).map(|(_, request)| request).collect()
+    }
+
+    /// When the next refusal is due.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.held.front().map(|(at, _)| *at)
+    }
+
+    fn request(&self, response_nonce: Bytes, error_detail: Option<Status>) -> Request {
+        let (node, type_url) = (Some(self.node.clone()), TYPE_URL.to_owned());
+        match self.variant {
+            Variant::StateOfTheWorld => Request::StateOfTheWorld(DiscoveryRequest {
+                version_info: self.accepted.clone(),
+                node,
+                resource_names: Vec::new(),
+                type_url,
+                response_nonce,
+                error_detail,
+            }),
+            Variant::Delta => Request::Delta(DeltaDiscoveryRequest { node, type_url, response_nonce, error_detail, ..Default::default() }),
+        }
+    }
+}
+
+/// The pace of refusals, of all streams: a server that answers each one at once must not keep both sides busy.
+#[derive(Debug, Default)]
+pub(super) struct RefusalPace {
+    content: Option<Digest>,
+    /// The last refusal of this content, and the wait that follows it.
+    last: Option<(Instant, Duration)>,
+}
+
+impl RefusalPace {
+    /// When a refusal of this content may be sent: the first one now, others a growing wait after the one before.
+    fn next(&mut self, content: Digest, now: Instant) -> Instant {
+        if self.content != Some(content) {
+            (self.content, self.last) = (Some(content), None);
+        }
+        self.last.map_or(now, |(sent, wait)| (sent + wait).max(now))
+    }
+
+    fn sent(&mut self, now: Instant) {
+        let wait = self.last.map_or(FIRST_WAIT, |(_, wait)| (wait * 2).min(LONGEST_WAIT));
+        self.last = Some((now, wait));
+    }
+
+    fn accepted(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_REFUSAL_BYTES {
+        let end = (0..=MAX_REFUSAL_BYTES).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(" ...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

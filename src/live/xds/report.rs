@@ -1,0 +1,91 @@
+//! The log lines about limits of the control plane. It may change them several times a second, and the log must stay readable.
+
+use std::time::{Duration, Instant};
+
+use crate::live::{Snapshot, files};
+use crate::rules::compile::Problem;
+use crate::rules::diff::Difference;
+
+/// At most one line about loaded limits in this time; it says how often they were loaded.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Configurations with more limits are not compared with the one before.
+const MAX_COMPARED_LIMITS: usize = 5_000;
+
+/// Problems of a configuration, and warnings about it, that are logged.
+const MAX_LOGGED: usize = 50;
+
+/// What was logged.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    last: Option<Instant>,
+    /// Loads since the last line, and the line about the last of them.
+    unreported: Option<(u32, String)>,
+    refused: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Report {
+    /// Reports that limits are in force.
+    pub(super) fn loaded(&mut self, old: Option<&Snapshot>, new: &Snapshot, version: &[u8], now: Instant) {
+        let version: String = String::from_utf8_lossy(version).chars().take(100).collect();
+        let (domains, limits, generation) = (new.rules.domains().count(), new.rules.limit_count(), new.generation);
+        if domains == 0 && old.is_none_or(|old| old.rules.domains().next().is_some()) {
+            tracing::warn!(version, "the control plane sent no limits: all requests pass. This is right if the last policy was deleted");
+        }
+        if self.last.is_some_and(|last| now < last + INTERVAL) {
+            let count = self.unreported.as_ref().map_or(0, |(count, _)| *count) + 1;
+            self.unreported = Some((count, version));
+            return;
+        }
+        self.last = Some(now);
+        let difference = old.filter(|old| limits.max(old.rules.limit_count()) <= MAX_COMPARED_LIMITS);
+        let difference = difference.map(|old| Difference::new(&old.rules, &new.rules));
+        let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
+        let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
+        let changed = count(|found| found.changed.len());
+        tracing::info!(version, domains, limits, generation, added, removed, changed, "limits loaded from the control plane");
+        if let Some(difference) = &difference {
+            files::log_difference(difference);
+        }
+    }
+
+    /// Reports loads that had no line of their own, once it is time.
+    pub(super) fn idle(&mut self, now: Instant) {
+        if self.last.is_none_or(|last| now >= last + INTERVAL)
+            && let Some((loads, version)) = self.unreported.take()
+        {
+            self.last = Some(now);
+            tracing::info!(version, loads, "limits loaded from the control plane again");
+        }
+    }
+
+    /// Reports warnings about limits that are in force, except those of the last configuration.
+    pub(super) fn warnings(&mut self, warnings: Vec<Problem>) {
+        for warning in warnings.iter().filter(|warning| !self.warnings.contains(warning)).take(MAX_LOGGED) {
+            tracing::warn!("{warning}");
+        }
+        self.warnings = warnings;
+        self.warnings.truncate(MAX_LOGGED);
+    }
+
+    /// Reports what was refused, unless it is the same as last time.
+    pub(super) fn refused(&mut self, problems: Vec<Problem>, (kept, absent): (usize, usize), has_none: bool) {
+        if self.refused == problems {
+            return;
+        }
+        if problems.is_empty() {
+            tracing::info!("all limits of the control plane are in force again");
+        } else {
+            let none = if has_none { "; there are no limits yet, and every request is answered with UNAVAILABLE" } else { "" };
+            tracing::error!(problems = problems.len(), kept, absent, "limits of the control plane refused{none}");
+            for problem in problems.iter().take(MAX_LOGGED) {
+                tracing::error!("{problem}");
+            }
+            if let Some(more @ 1..) = problems.len().checked_sub(MAX_LOGGED) {
+                tracing::error!("and {more} more");
+            }
+        }
+        self.refused = problems;
+    }
+}

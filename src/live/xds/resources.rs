@@ -1,0 +1,414 @@
+//! Resources as they arrive: unpacking, comparing and decoding them, each by itself, so that one that is not valid refuses nothing but itself.
+
+use bytes::Bytes;
+use prost::{Message, encoding};
+use prost_types::value::Kind;
+use sha2::{Digest as _, Sha256};
+
+use super::protocol::TYPE_URL;
+use crate::proto::xds;
+use crate::rules::limit::Metadata;
+use crate::rules::resource::{Descriptor, Policy, Resource};
+
+/// The type of the wrapper that carries the time to live of a resource.
+const WRAPPER_TYPE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+
+/// The longest name of a resource, and the longest version, in bytes. Both gateways use the domain as the name.
+const MAX_NAME_BYTES: usize = 4_096;
+
+/// A digest of content. Two contents of one digest are equal: it is cryptographic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these parts in order. ("a", "b") and ("ab", "") differ.
+    pub(super) fn of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+/// A `google.protobuf.Any` whose type may be any bytes.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Any {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) type_url: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) value: Bytes,
+}
+
+/// The fields of `RateLimitConfig` that tell whose limits it holds. It can be decoded where the whole cannot.
+#[derive(Clone, PartialEq, Message)]
+struct Head {
+    #[prost(bytes = "bytes", tag = "1")]
+    name: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    domain: Bytes,
+}
+
+/// A resource with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: String,
+    /// The version of this resource; only delta has one.
+    pub(super) version: String,
+    /// The encoded `RateLimitConfig`; `None` if the server only prolongs its time to live, so that its content is the one that it had.
+    pub(super) config: Option<Bytes>,
+}
+
+/// A resource that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unusable {
+    /// `None` if it is not even known which one it is.
+    pub(super) name: Option<String>,
+    /// What is wrong with it.
+    pub(super) what: String,
+}
+
+/// Unpacks an element of a state of the world: an `Any` that is a resource, or a wrapper around one.
+pub(super) fn unpack(packed: &Bytes) -> Result<Named, Unusable> {
+    let any = decode_any(packed.clone()).map_err(unnamed)?;
+    if any.type_url == WRAPPER_TYPE.as_bytes() { unpack_wrapper(&any.value) } else { unpack_plain(any) }
+}
+
+/// Unpacks a wrapper: an element of a delta response, or of a state of the world with times to live. A wrapper inside a wrapper is not valid.
+pub(super) fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
+    let wrapper = xds::Resource::decode(packed.clone()).map_err(|error| unnamed(invalid(&error)))?;
+    let has_content = !wrapper.resource.is_empty();
+    if wrapper.name.is_empty() && has_content {
+        let named = unpack_plain(decode_any(wrapper.resource).map_err(unnamed)?)?;
+        return Ok(Named { version: version(&wrapper.version), ..named });
+    }
+    let name = text(&wrapper.name).map_err(unnamed)?;
+    let config = if has_content {
+        let config = decode_any(wrapper.resource).and_then(config);
+        Some(config.map_err(|what| Unusable { name: Some(name.clone()), what })?)
+    } else {
+        None
+    };
+    Ok(Named { name, version: version(&wrapper.version), config })
+}
+
+fn unpack_plain(any: Any) -> Result<Named, Unusable> {
+    let config = config(any).map_err(unnamed)?;
+    let head = Head::decode(config.clone()).map_err(|error| unnamed(invalid(&error)))?;
+    let name = if head.name.is_empty() { head.domain } else { head.name };
+    Ok(Named { name: text(&name).map_err(unnamed)?, version: String::new(), config: Some(config) })
+}
+
+fn unnamed(what: String) -> Unusable {
+    Unusable { name: None, what }
+}
+
+/// Why descriptors were not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotCounted {
+    /// The message is not valid.
+    Invalid,
+    /// There are more than `max`.
+    TooMany,
+}
+
+/// The descriptors of a resource, of all levels, at most `max`. It allocates nothing, so that a message which is small, but has many descriptors, is
+/// found before it is decoded.
+pub(super) fn count_descriptors(config: &[u8], max: usize) -> Result<usize, NotCounted> {
+    let mut left = max;
+    count_below(config, CONFIG_DESCRIPTORS, &mut left, MAX_DEPTH)?;
+    Ok(max - left)
+}
+
+/// The field numbers of `descriptors` in `RateLimitConfig` and in `RateLimitDescriptor`.
+const CONFIG_DESCRIPTORS: u32 = 3;
+const DESCRIPTOR_DESCRIPTORS: u32 = 4;
+
+/// As deep as prost decodes.
+const MAX_DEPTH: usize = 100;
+
+fn count_below(mut message: &[u8], field: u32, left: &mut usize, depth: usize) -> Result<(), NotCounted> {
+    let invalid = |_| NotCounted::Invalid;
+    while !message.is_empty() {
+        let (tag, wire_type) = encoding::decode_key(&mut message).map_err(invalid)?;
+        if tag != field || wire_type != encoding::WireType::LengthDelimited {
+            encoding::skip_field(wire_type, tag, &mut message, encoding::DecodeContext::default()).map_err(invalid)?;
+            continue;
+        }
+        let length = encoding::decode_varint(&mut message).map_err(invalid)?;
+        let split = usize::try_from(length).ok().and_then(|length| message.split_at_checked(length));
+        let (nested, rest) = split.ok_or(NotCounted::Invalid)?;
+        message = rest;
+        *left = left.checked_sub(1).ok_or(NotCounted::TooMany)?;
+        count_below(nested, DESCRIPTOR_DESCRIPTORS, left, depth.checked_sub(1).ok_or(NotCounted::Invalid)?)?;
+    }
+    Ok(())
+}
+
+/// The limits of a resource.
+///
+/// # Errors
+/// What is wrong with the message.
+pub(super) fn decode(name: &str, config: &Bytes) -> Result<Resource, String> {
+    let config = xds::RateLimitConfig::decode(config.clone()).map_err(|error| invalid(&error))?;
+    let descriptors = config.descriptors.into_iter().map(descriptor).collect();
+    Ok(Resource { name: name.to_owned(), domain: config.domain, descriptors })
+}
+
+/// Packs a resource as a server does.
+#[cfg(test)]
+pub(super) fn pack(config: &Bytes) -> Any {
+    Any { type_url: Bytes::from_static(TYPE_URL.as_bytes()), value: config.clone() }
+}
+
+fn decode_any(packed: Bytes) -> Result<Any, String> {
+    Any::decode(packed).map_err(|error| invalid(&error))
+}
+
+fn config(any: Any) -> Result<Bytes, String> {
+    if any.type_url == TYPE_URL.as_bytes() {
+        return Ok(any.value);
+    }
+    let shown: String = String::from_utf8_lossy(&any.type_url).chars().take(200).collect();
+    Err(format!("it is of the type {shown:?}, not {TYPE_URL}"))
+}
+
+/// prost bounds the depth of messages, so that a deep one is an error.
+fn invalid(error: &prost::DecodeError) -> String {
+    format!("the message is not valid: {error}")
+}
+
+fn text(bytes: &Bytes) -> Result<String, String> {
+    if bytes.len() > MAX_NAME_BYTES {
+        return Err(format!("its name is longer than {MAX_NAME_BYTES} bytes"));
+    }
+    String::from_utf8(bytes.to_vec()).map_err(|_| "its name is not valid UTF-8".to_owned())
+}
+
+/// A version that cannot be repeated counts as none: then the server sends the resource again.
+fn version(bytes: &Bytes) -> String {
+    text(bytes).unwrap_or_default()
+}
+
+fn descriptor(from: xds::RateLimitDescriptor) -> Descriptor {
+    Descriptor {
+        key: from.key,
+        value: from.value,
+        rate_limit: from.rate_limit.map(policy),
+        descriptors: from.descriptors.into_iter().map(descriptor).collect(),
+        shadow_mode: from.shadow_mode,
+        detailed_metric: from.detailed_metric,
+        quota_mode: from.quota_mode,
+        metadata: from.metadata.map(json),
+    }
+}
+
+/// prost bounds the depth.
+fn json(from: prost_types::Struct) -> Metadata {
+    from.fields.into_iter().map(|(name, value)| (name, json_value(value))).collect()
+}
+
+fn json_value(from: prost_types::Value) -> serde_json::Value {
+    use serde_json::Value as Json;
+    match from.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        Some(Kind::NumberValue(number)) => json_number(number),
+        Some(Kind::StringValue(text)) => Json::String(text),
+        Some(Kind::BoolValue(flag)) => Json::Bool(flag),
+        Some(Kind::StructValue(fields)) => Json::Object(json(fields)),
+        Some(Kind::ListValue(list)) => list.values.into_iter().map(json_value).collect(),
+    }
+}
+
+/// A whole number stays one, as a file has it: the message knows no others than doubles. JSON has no infinity.
+fn json_number(number: f64) -> serde_json::Value {
+    const EXACT: f64 = (1_i64 << 53) as f64;
+    if number.fract() == 0.0 && number.abs() <= EXACT { (number as i64).into() } else { number.into() }
+}
+
+fn policy(from: xds::RateLimitPolicy) -> Policy {
+    Policy {
+        unit: from.unit,
+        requests_per_unit: from.requests_per_unit,
+        unlimited: from.unlimited,
+        name: from.name,
+        replaces: from.replaces.into_iter().map(|replaced| replaced.name).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> xds::RateLimitConfig {
+        let rate_limit = xds::RateLimitPolicy {
+            unit: 2,
+            requests_per_unit: 7,
+            name: "n".to_owned(),
+            replaces: vec![xds::RateLimitReplace { name: "r".to_owned() }],
+            ..Default::default()
+        };
+        let leaf = xds::RateLimitDescriptor { key: "k".to_owned(), rate_limit: Some(rate_limit), shadow_mode: true, ..Default::default() };
+        let top = xds::RateLimitDescriptor { key: "t".to_owned(), value: "v".to_owned(), descriptors: vec![leaf], ..Default::default() };
+        xds::RateLimitConfig { name: "res".to_owned(), domain: "dom".to_owned(), descriptors: vec![top] }
+    }
+
+    fn encoded(config: &xds::RateLimitConfig) -> Bytes {
+        config.encode_to_vec().into()
+    }
+
+    fn any(type_url: &str, value: Bytes) -> Bytes {
+        Any { type_url: type_url.to_owned().into(), value }.encode_to_vec().into()
+    }
+
+    #[test]
+    fn resources_are_unpacked_with_and_without_a_wrapper() {
+        let config = encoded(&config());
+        let plain: Bytes = pack(&config).encode_to_vec().into();
+        assert_eq!(unpack(&plain), Ok(Named { name: "res".to_owned(), version: String::new(), config: Some(config.clone()) }));
+        let wrapper = |name: &'static str, resource: &Bytes| {
+            let version = Bytes::from_static(b"3");
+            xds::Resource { name: name.into(), version, resource: resource.clone(), ..Default::default() }.encode_to_vec()
+        };
+        let named =
+            |name: &str, config: Option<&Bytes>| Ok(Named { name: name.to_owned(), version: "3".to_owned(), config: config.cloned() });
+        assert_eq!(unpack(&any(WRAPPER_TYPE, wrapper("outer", &plain).into())), named("outer", Some(&config)));
+        assert_eq!(unpack_wrapper(&wrapper("", &plain).into()), named("res", Some(&config)), "the wrapper may have no name");
+        assert_eq!(unpack_wrapper(&wrapper("outer", &Bytes::new()).into()), named("outer", None), "only a longer time to live");
+    }
+
+    #[test]
+    fn a_resource_without_a_name_has_its_domain_as_its_name() {
+        let config = encoded(&xds::RateLimitConfig { name: String::new(), ..config() });
+        assert_eq!(unpack(&pack(&config).encode_to_vec().into()).expect("valid").name, "dom");
+    }
+
+    #[test]
+    fn limits_are_decoded_to_the_types_of_the_rules() {
+        let resource = decode("res", &encoded(&config())).expect("valid");
+        assert_eq!((resource.name.as_str(), resource.domain.as_str()), ("res", "dom"));
+        let (top, leaf) = (&resource.descriptors[0], &resource.descriptors[0].descriptors[0]);
+        assert_eq!((top.key.as_str(), top.value.as_str(), top.shadow_mode), ("t", "v", false));
+        assert_eq!((leaf.key.as_str(), leaf.value.as_str(), leaf.shadow_mode), ("k", "", true));
+        let policy = leaf.rate_limit.as_ref().expect("a limit");
+        assert_eq!((policy.unit, policy.requests_per_unit, policy.unlimited, policy.name.as_str()), (2, 7, false, "n"));
+        assert_eq!(policy.replaces, ["r"]);
+    }
+
+    #[test]
+    fn metadata_becomes_json_with_whole_numbers() {
+        let value = |kind| prost_types::Value { kind: Some(kind) };
+        let list =
+            prost_types::ListValue { values: vec![value(Kind::BoolValue(true)), value(Kind::NullValue(0)), prost_types::Value::default()] };
+        let inner = [
+            ("burst".to_owned(), value(Kind::NumberValue(20.0))),
+            ("share".to_owned(), value(Kind::NumberValue(0.5))),
+            ("none".to_owned(), value(Kind::NumberValue(f64::INFINITY))),
+            ("list".to_owned(), value(Kind::ListValue(list))),
+        ];
+        let weir = prost_types::Struct { fields: inner.into() };
+        let fields = [("weir".to_owned(), value(Kind::StructValue(weir))), ("team".to_owned(), value(Kind::StringValue("a".to_owned())))];
+        let found = serde_json::Value::Object(json(prost_types::Struct { fields: fields.into() }));
+        let expected = r#"{"weir": {"burst": 20, "share": 0.5, "none": null, "list": [true, null, null]}, "team": "a"}"#;
+        assert_eq!(found, serde_json::from_str::<serde_json::Value>(expected).expect("JSON"));
+    }
+
+    #[test]
+    fn what_is_not_valid_names_itself_as_far_as_it_can() {
+        let mut broken = encoded(&config()).to_vec();
+        let at = broken.iter().position(|byte| *byte == b'k').expect("the key");
+        broken[at] = 0xff;
+        let broken = Bytes::from(broken);
+        let named = unpack(&pack(&broken).encode_to_vec().into()).expect("the name is valid");
+        assert_eq!(named.name, "res");
+        let error = decode("res", &broken).expect_err("a key that is not UTF-8");
+        assert!(error.contains("key") && error.contains("UTF-8"), "{error}");
+
+        for (packed, what) in [
+            (any("type.googleapis.com/other.Type", Bytes::new()), "other.Type"),
+            (Bytes::from_static(b"\xff\xff"), "not valid"),
+            (any(TYPE_URL, Bytes::from_static(b"\x0a\x01\xff")), "UTF-8"),
+            (any(TYPE_URL, Bytes::from_static(b"\x0a\x7f")), "not valid"),
+        ] {
+            let unusable = unpack(&packed).expect_err(what);
+            assert!(unusable.what.contains(what) && unusable.name.is_none(), "{unusable:?}");
+        }
+        let wrapped = xds::Resource { name: "outer".into(), resource: any("x", Bytes::new()), ..Default::default() };
+        assert_eq!(unpack_wrapper(&wrapped.encode_to_vec().into()).expect_err("its type").name.as_deref(), Some("outer"));
+    }
+
+    #[test]
+    fn a_deep_tree_is_an_error() {
+        let mut tree = xds::RateLimitDescriptor::default();
+        for _ in 0..200 {
+            tree = xds::RateLimitDescriptor { descriptors: vec![tree], ..Default::default() };
+        }
+        let config = encoded(&xds::RateLimitConfig { descriptors: vec![tree], ..config() });
+        assert!(decode("res", &config).is_err());
+    }
+
+    #[test]
+    fn descriptors_are_counted_without_decoding_them() {
+        let config = encoded(&config());
+        assert_eq!(count_descriptors(&config, 10), Ok(2));
+        assert_eq!(count_descriptors(&config, 2), Ok(2));
+        assert_eq!(count_descriptors(&config, 1), Err(NotCounted::TooMany));
+        assert_eq!(count_descriptors(&config[..config.len() - 1], 10), Err(NotCounted::Invalid));
+        // Two bytes each on the wire, and a hundred times as much when decoded.
+        assert_eq!(count_descriptors(&[0x1a, 0].repeat(1_000), 1_000), Ok(1_000));
+        let deep = (0..10_000).fold(Vec::new(), |inner: Vec<u8>, _| {
+            let mut outer = vec![0x22];
+            encoding::encode_varint(inner.len() as u64, &mut outer);
+            outer.extend(inner);
+            outer
+        });
+        let mut config = vec![0x1a];
+        encoding::encode_varint(deep.len() as u64, &mut config);
+        config.extend(deep);
+        assert_eq!(count_descriptors(&config, 100_000), Err(NotCounted::Invalid), "it is deeper than any decoder goes");
+    }
+
+    /// What prost decodes has the number of descriptors that was counted before.
+    #[test]
+    fn the_count_of_mutated_messages_is_that_of_the_decoder() {
+        fn all(of: &[xds::RateLimitDescriptor]) -> usize {
+            of.iter().map(|descriptor| 1 + all(&descriptor.descriptors)).sum()
+        }
+        let mut random = fastrand::Rng::with_seed(15);
+        let (seed, mut decoded) = (encoded(&config()).repeat(3), 0);
+        for _ in 0..50_000 {
+            let mut message = seed.clone();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..message.len());
+                match random.u8(..3) {
+                    0 => message[at] = random.u8(..),
+                    1 => message[at] ^= 1 << random.u8(..8),
+                    _ => message.truncate(at.max(1)),
+                }
+            }
+            let (counted, read) = (count_descriptors(&message, 1_000), xds::RateLimitConfig::decode(&message[..]));
+            if let Ok(read) = read {
+                assert_eq!(counted, Ok(all(&read.descriptors)), "{}", message.escape_ascii());
+                decoded += 1;
+            }
+            let _ = unpack(&any(TYPE_URL, message.into()));
+        }
+        assert!(decoded > 5_000, "{decoded} were valid");
+    }
+
+    #[test]
+    fn wrappers_inside_of_wrappers_are_not_followed() {
+        let mut packed: Bytes = pack(&encoded(&config())).encode_to_vec().into();
+        for _ in 0..1_000 {
+            packed = any(WRAPPER_TYPE, xds::Resource { resource: packed, ..Default::default() }.encode_to_vec().into());
+        }
+        assert!(unpack(&packed).expect_err("a wrapper").what.contains("discovery.v3.Resource"));
+    }
+
+    #[test]
+    fn digests_tell_parts_apart() {
+        assert_ne!(Digest::of([&b"a"[..], b"b"]), Digest::of([&b"ab"[..], b""]));
+        assert_eq!(Digest::of([&b"a"[..], b"b"]), Digest::of([&b"a"[..], b"b"]));
+    }
+}

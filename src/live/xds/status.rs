@@ -1,0 +1,181 @@
+//! How the connection to the control plane stands, for metrics and operators.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::metrics::families::{self, Sample};
+
+/// The longest version that is shown, in bytes.
+const MAX_SHOWN_BYTES: usize = 128;
+
+/// The state of the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// There is no stream.
+    #[default]
+    Connecting,
+    /// A stream is open, and nothing was received on it yet.
+    Waiting,
+    /// The last response was accepted.
+    Synced,
+    /// The last response was refused, in whole or in part.
+    Nacked,
+}
+
+impl State {
+    const ALL: [Self; 4] = [Self::Connecting, Self::Waiting, Self::Synced, Self::Nacked];
+
+    /// The name in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Waiting => "waiting",
+            Self::Synced => "synced",
+            Self::Nacked => "nacked",
+        }
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Count {
+    Accepted,
+    Refused,
+    /// A newer response came before it was compiled.
+    Superseded,
+    OtherType,
+    Connected,
+    ConnectFailed,
+    Saved,
+    SaveFailed,
+}
+
+const COUNTS: usize = Count::SaveFailed as usize + 1;
+
+/// The family and the label of each [`Count`], in its order.
+static SERIES: [(&families::Family, &str); COUNTS] = [
+    (&families::XDS_RESPONSES, "accepted"),
+    (&families::XDS_RESPONSES, "refused"),
+    (&families::XDS_RESPONSES, "superseded"),
+    (&families::XDS_RESPONSES, "other_type"),
+    (&families::XDS_CONNECTS, "opened"),
+    (&families::XDS_CONNECTS, "failed"),
+    (&families::XDS_CACHE_WRITES, "written"),
+    (&families::XDS_CACHE_WRITES, "failed"),
+];
+
+/// The status; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Status(Arc<Mutex<Figures>>);
+
+#[derive(Debug, Default)]
+struct Figures {
+    state: State,
+    counts: [u64; COUNTS],
+    version: String,
+    accepted_at: Option<SystemTime>,
+    refused_at: Option<SystemTime>,
+    kept: usize,
+    absent: usize,
+}
+
+impl Status {
+    /// The state of the connection.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.figures().state
+    }
+
+    pub(super) fn set(&self, state: State) {
+        self.figures().state = state;
+    }
+
+    pub(super) fn count(&self, count: Count) {
+        self.figures().counts[count as usize] += 1;
+    }
+
+    /// Notes that a response of this version was accepted as a whole.
+    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
+    pub(super) fn accepted(&self, version: &[u8]) {
+        let mut figures = self.figures();
+        figures.counts[Count::Accepted as usize] += 1;
+        figures.version = String::from_utf8_lossy(&version[..version.len().min(MAX_SHOWN_BYTES)]).into_owned();
+        figures.accepted_at = Some(SystemTime::now());
+    }
+
+    /// Notes that a response was refused, in whole or in part.
+    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
+    pub(super) fn refused(&self) {
+        let mut figures = self.figures();
+        figures.counts[Count::Refused as usize] += 1;
+        figures.refused_at = Some(SystemTime::now());
+    }
+
+    /// Notes how many refused domains have their last good limits, and how many have none.
+    pub(super) fn set_refused(&self, kept: usize, absent: usize) {
+        let mut figures = self.figures();
+        (figures.kept, figures.absent) = (kept, absent);
+    }
+
+    /// The samples of a scrape.
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        let figures = self.figures();
+        let secs = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut samples = vec![
+            families::XDS_CONNECTED.count(&[], u64::from(figures.state != State::Connecting)),
+            families::XDS_REFUSED_DOMAINS.count(&["kept"], figures.kept as u64),
+            families::XDS_REFUSED_DOMAINS.count(&["absent"], figures.absent as u64),
+            families::XDS_ACCEPTED_TIMESTAMP.count(&[], figures.accepted_at.map_or(0, secs)),
+            families::XDS_REFUSED_TIMESTAMP.count(&[], figures.refused_at.map_or(0, secs)),
+            families::XDS_ACCEPTED_INFO.count(&[&figures.version], 1),
+        ];
+        samples.extend(State::ALL.map(|state| families::XDS_STATE.count(&[state.name()], u64::from(state == figures.state))));
+        samples.extend(SERIES.iter().zip(figures.counts).map(|(&(family, label), count)| family.count(&[label], count)));
+        samples
+    }
+
+    fn figures(&self) -> MutexGuard<'_, Figures> {
+        // Whole values are written, so that a panic leaves none half written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_state_at_a_time_is_shown() {
+        let status = Status::default();
+        for state in State::ALL {
+            status.set(state);
+            let connected = families::XDS_CONNECTED.count(&[], u64::from(state != State::Connecting));
+            let samples = status.samples();
+            assert!(samples.contains(&connected), "{state:?}");
+            for other in State::ALL {
+                assert!(samples.contains(&families::XDS_STATE.count(&[other.name()], u64::from(other == state))), "{state:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn counts_have_their_own_series() {
+        let status = Status::default();
+        status.accepted(b"v1");
+        status.count(Count::SaveFailed);
+        status.set_refused(2, 1);
+        let samples = status.samples();
+        for sample in [
+            families::XDS_RESPONSES.count(&["accepted"], 1),
+            families::XDS_RESPONSES.count(&["refused"], 0),
+            families::XDS_CACHE_WRITES.count(&["failed"], 1),
+            families::XDS_CACHE_WRITES.count(&["written"], 0),
+            families::XDS_REFUSED_DOMAINS.count(&["kept"], 2),
+            families::XDS_REFUSED_DOMAINS.count(&["absent"], 1),
+            families::XDS_ACCEPTED_INFO.count(&["v1"], 1),
+        ] {
+            assert!(samples.contains(&sample), "{sample:?} in {samples:?}");
+        }
+    }
+}
