@@ -31,7 +31,7 @@ use crate::rls::respond::Framed;
 use crate::rls::{DecisionFilter, Rls};
 use crate::rules::compile::Problem;
 use crate::server::{self, Budget, Entrance, GrpcHealth, Handshakes, Listener, Services, Workers};
-use crate::settings::Settings;
+use crate::settings::{PrometheusPort, Settings};
 use crate::telemetry;
 use health::Conditions;
 use stores::Stores;
@@ -131,8 +131,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
     let workers = Arc::new(Workers::start(settings.workers, settings.server, services)?);
 
     // A process whose debug port is in use serves all the same, as envoyproxy/ratelimit does.
-    let debug =
-        settings.debug.and_then(|address| open("debug", address).inspect_err(|error| tracing::error!("{error}, or set DEBUG_PORT")).ok());
+    let debug = settings.debug.and_then(|at| {
+        opened("debug", &at, server::listen(at), address).inspect_err(|error| tracing::error!("{error}, or set DEBUG_PORT")).ok()
+    });
 
     let (stop, stopping) = watch::channel(false);
     let rls = Arc::new(new_rls(control));

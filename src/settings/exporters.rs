@@ -232,6 +232,20 @@ fn listen_address(text: &str) -> Result<TcpAddress, SettingError> {
     address("PROMETHEUS_ADDR", Some(host).filter(|host| !host.is_empty()), port)
 }
 
+/// What a mapper asks for that Weir does not do; `None` if nothing.
+fn difference(path: &PathBuf) -> Option<String> {
+    use std::io::Read;
+
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(mapper::MAX_BYTES).read_to_string(&mut text));
+    match read {
+        // Optional in Envoy Gateway's deployment.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => Some(format!("it cannot be read ({error})")),
+        Ok(_) => mapper::difference(&text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{Args, Command, FromArgMatches};
