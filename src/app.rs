@@ -3,6 +3,7 @@
 //! One control thread accepts connections, serves HTTP, sweeps the stores and receives signals. Limit files are read on a thread of their own, and
 //! long work (a scrape, a large JSON body) runs on blocking threads. The workers answer gRPC requests.
 
+mod exporters;
 mod health;
 mod limits;
 mod redis;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
 use crate::background;
+use crate::debug;
 use crate::health::{Health, Status};
 use crate::http::{self, Pages};
 use crate::limiter::outages;
@@ -30,7 +32,7 @@ use crate::rls::respond::Framed;
 use crate::rls::{self, DecisionFilter, Rls};
 use crate::rules::compile::Problem;
 use crate::server::{self, Budget, Entrance, GrpcHealth, Handshakes, Listener, Services, Workers};
-use crate::settings::Settings;
+use crate::settings::{PrometheusPort, Settings};
 use crate::telemetry;
 use crate::traces::{self, TraceSpan, Traces};
 use health::Conditions;
@@ -45,7 +47,7 @@ pub enum StartError {
     /// A listener cannot be opened.
     #[error("cannot listen on {address} for {listener}: {error}; {remedy}")]
     Listen {
-        /// The name of the listener: grpc or http.
+        /// The name of the listener: grpc, http, prometheus or debug.
         listener: &'static str,
         /// Its address.
         address: String,
@@ -120,6 +122,10 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let grpc = opened("grpc", &settings.grpc, Listener::open(&settings.grpc), ToString::to_string)?;
     let address = |listener: &TcpListener| listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
     let http = opened("http", &settings.http, server::listen(settings.http), address)?;
+    let prometheus = match settings.prometheus.clone() {
+        Some(PrometheusPort { address: at, options }) => Some((opened("prometheus", &at, server::listen(at), address)?, options)),
+        None => None,
+    };
     let grpc_health = GrpcHealth::new();
     let new_rls = {
         let (live, metrics, stores) = (Arc::clone(&live), Arc::clone(&metrics), stores.clone());
@@ -131,6 +137,11 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         move |worker| Services::new(new_rls(Core(worker)), grpc_health.clone(), budget.clone(), Arc::clone(&metrics))
     };
     let workers = Arc::new(Workers::start(settings.workers, settings.server, services)?);
+
+    // A process whose debug port is in use serves all the same, as envoyproxy/ratelimit does.
+    let debug = settings.debug.and_then(|at| {
+        opened("debug", &at, server::listen(at), address).inspect_err(|error| tracing::error!("{error}, or set DEBUG_PORT")).ok()
+    });
 
     let (stop, stopping) = watch::channel(false);
     let rls = Arc::new(new_rls(control));
@@ -150,6 +161,14 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(server::log_resets(Arc::clone(&metrics)));
     tokio::spawn(limits.follow(Arc::clone(&live), Arc::clone(&metrics)));
+    let statsd = settings.statsd.clone().map(|options| exporters::start_statsd(options, Arc::clone(&metrics))).transpose()?;
+    if let Some((listener, options)) = prometheus {
+        tokio::spawn(exporters::serve_prometheus(listener, options, Arc::clone(&metrics), stopping.clone()));
+    }
+    if let Some(listener) = debug {
+        let pages = debug::Pages::new(Arc::clone(&live), Arc::clone(&metrics));
+        tokio::spawn(http::serve(listener, pages, stopping.clone()));
+    }
     let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
         let metrics = Arc::clone(&metrics);
@@ -172,6 +191,8 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         end_health_watches(grpc_health).await;
         let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
         let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
+        // The requests in flight are counted too.
+        exporters::stop_statsd(statsd).await;
     };
     tokio::select! {
         () = drained => tracing::info!("weir stopped"),

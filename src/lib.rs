@@ -50,6 +50,8 @@
 //! * [`live`]: the rules in force, and their reload when files change.
 //! * [`rls`]: the request path.
 //! * [`http`], [`server`]: the HTTP listener (health, metrics, JSON) and the gRPC listener with its workers.
+//! * [`exporters`]: the metrics under the names of envoyproxy/ratelimit, for its Prometheus port and for StatsD servers.
+//! * [`debug`]: the debug listener: the limits in force and where each is written, and the counters.
 //! * [`settings`], [`app`], [`cli`]: flags and variables, the process from start-up to exit, and the commands.
 //! * `fuzzing`: properties of everything that reads bytes from outside; compiled for tests and for the fuzz targets in `fuzz/` only.
 
@@ -77,6 +79,8 @@ pub mod live;
 pub mod rls;
 pub mod http;
 pub mod server;
+pub mod exporters;
+pub mod debug;
 pub mod settings;
 pub mod app;
 pub mod cli;

@@ -6,12 +6,13 @@
 mod cells;
 mod counts;
 mod dynamic;
-mod exposition;
+pub mod exposition;
 pub mod families;
 mod http2;
 mod partition;
 mod proc;
 mod process;
+pub mod reading;
 mod tallies;
 
 use std::collections::BTreeMap;
@@ -203,28 +204,36 @@ impl Metrics {
     #[must_use]
     pub fn encode(&self) -> String {
         let mut exposition = Exposition::default();
-        self.process.gather(&mut exposition);
-        proc::gather(&mut exposition);
-        self.gather_limits(&mut exposition);
-        self.gather_free(&mut exposition);
-        self.gather_rest(&mut exposition);
-        self.http2.gather(&mut exposition);
-        for (domain, &count) in &*self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner) {
-            exposition.add(families::DOMAIN_NOT_FOUND.count(&[domain], count));
+        for sample in self.samples() {
+            exposition.add(sample);
         }
-        // So that the family is there before the first such request; samples with equal labels are added up.
-        exposition.add(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
-        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
-            for sample in source() {
-                exposition.add(sample);
-            }
-        }
+        self.gather_limits(&mut exposition, reading::gather);
         exposition.text()
     }
 
-    fn gather_rest(&self, exposition: &mut Exposition) {
+    /// The samples of everything but limits: of the process, its domains, and all sources. Samples with equal labels are to be added up.
+    #[must_use]
+    pub fn samples(&self) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        self.process.gather(&mut samples);
+        proc::gather(&mut samples);
+        self.gather_free(&mut samples);
+        self.gather_rest(&mut samples);
+        self.http2.gather(&mut samples);
+        for (domain, &count) in &*self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner) {
+            samples.push(families::DOMAIN_NOT_FOUND.count(&[domain], count));
+        }
+        // So that the family is there before the first such request.
+        samples.push(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
+        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
+            samples.extend(source());
+        }
+        samples
+    }
+
+    fn gather_rest(&self, samples: &mut Vec<Sample>) {
         let Config { loaded, refused, last_refused, loaded_at_secs, generation, limits, domains } = &self.config;
-        exposition.add(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
+        samples.push(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
         for (family, cell) in [
             (&families::CONFIG_LOAD_SUCCESS, loaded),
             (&families::CONFIG_LOAD_ERROR, refused),
@@ -236,9 +245,9 @@ impl Metrics {
             (&families::CONNECTIONS_REFUSED, &self.connections_refused),
             (&families::CALLS_REFUSED, &self.calls_refused),
         ] {
-            exposition.add(family.count(&[], cell.load(Ordering::Relaxed)));
+            samples.push(family.count(&[], cell.load(Ordering::Relaxed)));
         }
-        exposition.add(families::CONFIG_LAST_LOAD_SUCCESSFUL.count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)));
+        samples.push(families::CONFIG_LAST_LOAD_SUCCESSFUL.count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)));
     }
 
     fn domain_not_found(&self, domain: &[u8]) {

@@ -4,6 +4,8 @@
 //! in. No message here shows a secret.
 
 mod counting;
+mod debug;
+mod exporters;
 mod flags;
 mod given;
 mod listeners;
@@ -18,6 +20,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::exporters::statsd;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::{files, xds as xds_client};
 use crate::rules::compile;
@@ -28,6 +31,7 @@ use crate::telemetry::Format;
 use crate::traces;
 use crate::{limiter, metrics, plan, rls, server};
 
+pub use exporters::PrometheusPort;
 pub use flags::{Flags, ReadFlags};
 pub use given::{Given, name_variables, without_empty_variables};
 pub use listeners::{ListenerFlags, LocalAddress, LocalGrpc};
@@ -84,6 +88,12 @@ pub struct Settings {
     pub traces: Option<traces::Options>,
     /// How limits are shown in metrics.
     pub metrics: metrics::Options,
+    /// Prometheus's port of envoyproxy/ratelimit, if it is on.
+    pub prometheus: Option<PrometheusPort>,
+    /// The StatsD server that gets the metrics, if there is one.
+    pub statsd: Option<statsd::Options>,
+    /// Address of the debug listener, if it is on.
+    pub debug: Option<server::TcpAddress>,
     /// The least severe log lines that are written.
     pub log_level: String,
     /// The format of log lines.
@@ -131,12 +141,18 @@ impl Settings {
             return Err(SettingError(format!("WORKERS: {workers} is out of range; write 1 to 1024")));
         }
         let (files, answers) = (flags.files, flags.answers);
-        if !(0.0..=1.0).contains(&answers.near_limit_ratio) {
+        if !(0.0..=f32::MAX).contains(&answers.near_limit_ratio) {
             return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
         }
         if !["", "text", "json"].iter().any(|known| flags.log_format.eq_ignore_ascii_case(known)) {
             warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
         }
+        if answers.near_limit_ratio > 1.0 {
+            warnings
+                .push(format!("NEAR_LIMIT_RATIO={}: no hits count as near their limit in metrics; write 0 to 1", answers.near_limit_ratio));
+        }
+        let prometheus = flags.exporters.prometheus(&mut warnings)?;
+        let statsd = flags.exporters.statsd(environment, &mut warnings)?;
         let respond = flags.responses.options(answers.shadow_mode, &mut warnings)?;
         let certificates = match flags.listeners.tls(&mut warnings)? {
             None => None,
@@ -182,6 +198,9 @@ impl Settings {
                 omits_unused_limits: answers.metrics_omit_unused_limits,
             },
             log_format: log_format(&flags.log_format),
+            prometheus,
+            statsd,
+            debug: flags.debug.address()?,
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
             warnings,

@@ -86,7 +86,7 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
     ];
     samples.extend(values.into_iter().filter_map(|(family, value)| Some(family.sample(&[redis, address], value?))));
     let RoundTripCounts { buckets, sum } = &server.round_trips;
-    let observations = Observations { bounds: &ROUND_TRIP_BOUNDS, counts: buckets.to_vec(), sum_seconds: sum.as_secs_f64() };
+    let observations = Observations { bounds: ROUND_TRIP_BOUNDS.as_slice().into(), counts: buckets.to_vec(), sum: sum.as_secs_f64() };
     samples.push(families::REDIS_BATCH_DURATION.histogram(&[redis, address], observations));
     let transitions = server.transitions;
     for (to, reason, count) in [

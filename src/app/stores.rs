@@ -140,5 +140,10 @@ fn local_samples(size: memory::Size) -> Vec<Sample> {
 }
 
 fn denial_samples(denials: &DenialCache) -> Vec<Sample> {
-    vec![families::DENIAL_CACHE_ENTRIES.count(&[], denials.entries(Instant::now()) as u64)]
+    let (entries, lookups) = denials.usage(Instant::now());
+    vec![
+        families::DENIAL_CACHE_ENTRIES.count(&[], entries as u64),
+        families::DENIAL_CACHE_LOOKUPS.count(&["hit"], lookups.hits),
+        families::DENIAL_CACHE_LOOKUPS.count(&["miss"], lookups.misses),
+    ]
 }

@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use super::serving::{ANSWER_DEADLINE, GRACE};
 use super::*;
 use crate::health::Status as HealthStatus;
 use crate::metrics::families;

@@ -39,7 +39,7 @@ pub struct Options {
 pub const MAX_BYTES: usize = 256 << 20;
 
 impl Default for Options {
-    /// 8 MiB, for about 160,000 keys that are over their limits within one second.
+    /// 8 MiB, for about 155,000 keys that are over their limits within one second.
     fn default() -> Self {
         Self { bytes: 8 << 20 }
     }
@@ -63,7 +63,21 @@ struct Inner {
     epoch: Instant,
 }
 
-type Set = [Entry; WAYS];
+/// Entries that share a lock.
+#[derive(Default)]
+struct Set {
+    entries: [Entry; WAYS],
+    lookups: Lookups,
+}
+
+/// How many checks were looked up since the start, by what was found. Those that bypass the cache are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// The check was refused.
+    pub hits: u64,
+    /// The store was asked.
+    pub misses: u64,
+}
 
 /// A keyed hash of a counter key and of every number of its algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,17 +139,24 @@ impl DenialCache {
         // answer, because it may have counted.
         for check in picked.iter().map(|&index| &checks[index]).filter(|check| check.hits < 0) {
             let key = self.fingerprint(checks.key(check), &check.algorithm);
-            for entry in self.set(key).iter_mut().filter(|entry| entry.key == key) {
+            for entry in self.set(key).entries.iter_mut().filter(|entry| entry.key == key) {
                 *entry = Entry::default();
             }
         }
     }
 
-    /// The number of entries that are valid at `now`. Locks each set in turn.
+    /// The number of entries that are valid at `now`, and the look-ups so far. Locks each set in turn.
     #[must_use]
-    pub fn entries(&self, now: Instant) -> usize {
+    pub fn usage(&self, now: Instant) -> (usize, Lookups) {
         let now = self.micros(now);
-        self.0.sets.iter().map(|set| lock(set).iter().filter(|entry| entry.until > now).count()).sum()
+        let (mut valid, mut lookups) = (0, Lookups::default());
+        for set in &self.0.sets {
+            let set = lock(set);
+            valid += set.entries.iter().filter(|entry| entry.until > now).count();
+            lookups.hits += set.lookups.hits;
+            lookups.misses += set.lookups.misses;
+        }
+        (valid, lookups)
     }
 
     fn find(&self, key: &[u8], check: &Check, now: Instant) -> Option<Verdict> {
@@ -145,7 +166,15 @@ impl DenialCache {
             return None;
         }
         let (key, now) = (self.fingerprint(key, &check.algorithm), self.micros(now));
-        let entry = *self.set(key).iter().find(|entry| entry.key == key && now < entry.until)?;
+        let mut set = self.set(key);
+        let found = set.entries.iter().find(|entry| entry.key == key && now < entry.until).copied();
+        // Under the lock that is held anyway.
+        let Some(entry) = found else {
+            set.lookups.misses += 1;
+            return None;
+        };
+        set.lookups.hits += 1;
+        drop(set);
         let left = |at: u64| Span::from_micros(at.saturating_sub(now));
         Some(Verdict {
             allowed: false,
@@ -173,11 +202,11 @@ impl DenialCache {
             used: verdict.used,
         };
         let mut set = self.set(new.key);
-        if let Some(known) = set.iter_mut().find(|entry| entry.key == new.key) {
+        if let Some(known) = set.entries.iter_mut().find(|entry| entry.key == new.key) {
             if new.until > known.until {
                 *known = new;
             }
-        } else if let Some(soonest) = set.iter_mut().min_by_key(|entry| entry.until) {
+        } else if let Some(soonest) = set.entries.iter_mut().min_by_key(|entry| entry.until) {
             *soonest = new;
         }
     }

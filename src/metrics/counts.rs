@@ -9,14 +9,14 @@ pub(super) const OVER_LIMIT: usize = 3;
 pub(super) const SHADOW_MODE: usize = 4;
 pub(super) const OVER_LIMIT_WITH_LOCAL_CACHE: usize = 5;
 
-/// The families of envoyproxy/ratelimit, in the order of their counters.
+/// The families of hits, in the order of their counters: five of envoyproxy/ratelimit, and what the denial cache refused.
 pub(super) static HITS: [&Family; 6] = [
     &families::TOTAL_HITS,
     &families::WITHIN_LIMIT,
     &families::NEAR_LIMIT,
     &families::OVER_LIMIT,
     &families::SHADOW_MODE,
-    &families::OVER_LIMIT_WITH_LOCAL_CACHE,
+    &families::DENIAL_CACHE_REFUSED_HITS,
 ];
 
 pub(super) const NEGATIVE_HITS: usize = HITS.len();

@@ -28,18 +28,19 @@ pub(super) struct Labels {
     pub key1: String,
     /// The levels from the second on, joined by dots; empty when there is only one.
     pub key2: String,
+    /// How many bytes of it are the second level.
+    second_bytes: usize,
 }
 
 impl Labels {
     pub(super) fn new(domain: String, levels: &[String]) -> Self {
         let (key1, others) = levels.split_first().map_or((String::new(), &[][..]), |(first, others)| (first.clone(), others));
-        Self { domain, key1, key2: others.join(".") }
+        Self { domain, key1, key2: others.join("."), second_bytes: others.first().map_or(0, String::len) }
     }
 
-    /// Names and values; without `key2` when it is empty.
-    pub(super) fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let key2 = Some(("key2", self.key2.as_str())).filter(|(_, key2)| !key2.is_empty());
-        [("domain", self.domain.as_str()), ("key1", &self.key1)].into_iter().chain(key2)
+    /// The second level alone, which may hold dots itself; empty when there is only one.
+    pub(super) fn second_level(&self) -> &str {
+        self.key2.get(..self.second_bytes).unwrap_or(&self.key2)
     }
 }
 
@@ -76,8 +77,10 @@ impl Dynamic {
     /// Adds to the series of these levels.
     pub(super) fn add(&self, domain: &[u8], levels: &[String], counts: &Counts) {
         let domain = cut(String::from_utf8_lossy(domain).into_owned());
-        let Labels { domain, key1, key2 } = Labels::new(domain, levels);
-        let labels = Labels { domain, key1: cut(key1), key2: cut(key2) };
+        let Labels { domain, key1, key2, second_bytes } = Labels::new(domain, levels);
+        let (key1, key2) = (cut(key1), cut(key2));
+        // Texts that are cut alike are one series.
+        let labels = Labels { second_bytes: second_bytes.min(key2.len()), domain, key1, key2 };
         let mut shard = self.shard(&labels);
         if let Some(known) = shard.get_mut(&labels) {
             return add_up(known, counts);
@@ -88,7 +91,7 @@ impl Dynamic {
         }
         drop(shard);
         self.len.fetch_sub(1, Ordering::Relaxed);
-        let other = Labels { domain: labels.domain, key1: OTHER.to_owned(), key2: String::new() };
+        let other = Labels::new(labels.domain, &[OTHER.to_owned()]);
         add_up(self.shard(&other).entry(other).or_default(), counts);
     }
 
@@ -176,6 +179,10 @@ mod tests {
         let (labels, _) = dynamic.series().remove(0);
         assert_eq!(labels.domain, "\u{fffd}");
         assert!(labels.key1.len() <= LONGEST_LABEL_BYTES && labels.key1.ends_with("ü…"), "{}", labels.key1);
-        assert_eq!(labels.key2, "b.c");
+        assert_eq!((labels.key2.as_str(), labels.second_level()), ("b.c", "b"));
+        dynamic.add(b"d", &["a".to_owned(), "ü".repeat(500_000), "c".to_owned()], &one());
+        let series = dynamic.series();
+        let (labels, _) = series.iter().find(|(labels, _)| labels.domain == "d").unwrap();
+        assert_eq!(labels.second_level(), labels.key2, "the whole of what a cut has left");
     }
 }

@@ -14,9 +14,11 @@ use super::families::{Family, Observations, Sample, Value};
 
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
-pub(super) struct Exposition {
+pub struct Exposition {
     values: BTreeMap<&'static str, Values>,
     histograms: BTreeMap<&'static str, MetricFamily>,
+    /// Further labels of every series of the families of envoyproxy/ratelimit.
+    extra: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ struct Series {
 }
 
 /// Labels as the text format writes them between the braces, for [`Exposition::count`].
-pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'static str, &'a str)>) -> Rc<str> {
+pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Rc<str> {
     let mut text = String::new();
     for (name, value) in pairs {
         if !text.is_empty() {
@@ -58,19 +60,36 @@ pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'static str, &'a str)
 }
 
 impl Exposition {
+    /// Empty. Every series of a family of envoyproxy/ratelimit also gets the labels of `extra`, whose names must be valid.
+    #[must_use]
+    pub fn with_extra_labels(extra: Vec<(String, String)>) -> Self {
+        Self { extra, ..Self::default() }
+    }
+
+    /// The text of these labels of `family`, for [`Exposition::count`].
+    #[must_use]
+    pub fn labels<'a>(&'a self, family: &Family, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Rc<str> {
+        labels(pairs.into_iter().chain(self.extra_of(family)))
+    }
+
+    fn extra_of(&self, family: &Family) -> impl Iterator<Item = (&str, &str)> {
+        let extra = if family.is_of_the_reference() { self.extra.as_slice() } else { &[] };
+        extra.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Adds one sample.
-    pub(super) fn add(&mut self, sample: Sample) {
+    pub fn add(&mut self, sample: Sample) {
         let Sample { family, labels: values, value } = sample;
         let value = match value {
             Value::Number(value) => value,
             Value::Observations(observations) => return self.observe(family, &values, &observations),
         };
-        let labels = labels(family.labels.iter().copied().zip(values.iter().map(String::as_str)));
+        let labels = self.labels(family, family.labels.iter().copied().zip(values.iter().map(String::as_str)));
         self.series(family).push(Series { labels, last: None, value });
     }
 
     /// Adds one counter. Series that share `labels` share its text; `last` is the value of the family's last label, where they differ.
-    pub(super) fn count(&mut self, family: &'static Family, labels: &Rc<str>, last: Option<&'static str>, count: u64) {
+    pub fn count(&mut self, family: &'static Family, labels: &Rc<str>, last: Option<&'static str>, count: u64) {
         self.series(family).push(Series { labels: Rc::clone(labels), last, value: count as f64 });
     }
 
@@ -90,16 +109,17 @@ impl Exposition {
         }
         let mut histogram = Histogram::default();
         histogram.set_sample_count(observations.counts.iter().sum());
-        histogram.set_sample_sum(observations.sum_seconds);
+        histogram.set_sample_sum(observations.sum);
         histogram.set_bucket(buckets);
-        let mut metric = Metric::from_label(pairs(family, labels));
+        let named = family.labels.iter().copied().zip(labels.iter().map(String::as_str));
+        let mut metric = Metric::from_label(named.chain(self.extra_of(family)).map(pair).collect());
         metric.set_histogram(histogram);
         self.histograms.entry(family.name).or_insert_with(|| histogram_family(family)).mut_metric().push(metric);
     }
 
     /// Prometheus's text format, version 0.0.4; families in the order of their names.
     #[must_use]
-    pub(super) fn text(self) -> String {
+    pub fn text(self) -> String {
         let mut histograms = self.histograms.into_iter().peekable();
         let mut text = String::new();
         // An error means a family without samples or without a name; there is none.
@@ -169,14 +189,11 @@ fn histogram_family(declared: &Family) -> MetricFamily {
     family
 }
 
-fn pairs(family: &Family, values: &[String]) -> Vec<LabelPair> {
-    let pair = |(name, value): (&&str, &String)| {
-        let mut pair = LabelPair::default();
-        pair.set_name((*name).to_owned());
-        pair.set_value(value.clone());
-        pair
-    };
-    family.labels.iter().zip(values).map(pair).collect()
+fn pair((name, value): (&str, &str)) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
 }
 
 #[cfg(test)]
@@ -205,9 +222,25 @@ mod tests {
     }
 
     #[test]
+    fn extra_labels_are_those_of_the_reference_only() {
+        let mut exposition = Exposition::with_extra_labels(vec![("az".to_owned(), "a\"1".to_owned())]);
+        exposition.add(B.sample(&["x", "y"], 1.0));
+        exposition.add(families::CONFIG_LOAD_SUCCESS.count(&[], 2));
+        exposition.add(families::RESPONSE_TIME.histogram(&["m"], Observations { bounds: vec![0.5].into(), counts: vec![1, 0], sum: 0.25 }));
+        let text = exposition.text();
+        for line in [
+            "weir_b{k=\"x\",z=\"y\"} 1",
+            "ratelimit_service_config_load_success{az=\"a\\\"1\"} 2",
+            "ratelimit_service_response_time_seconds_bucket{grpc_method=\"m\",az=\"a\\\"1\",le=\"0.5\"} 1",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
     fn buckets_are_cumulative() {
         let mut exposition = Exposition::default();
-        exposition.add(T.histogram(&["x"], Observations { bounds: &[0.5, 1.0], counts: vec![1, 2, 4], sum_seconds: 9.5 }));
+        exposition.add(T.histogram(&["x"], Observations { bounds: vec![0.5, 1.0].into(), counts: vec![1, 2, 4], sum: 9.5 }));
         let text = exposition.text();
         for line in ["_bucket{m=\"x\",le=\"0.5\"} 1", "_bucket{m=\"x\",le=\"1\"} 3", "_bucket{m=\"x\",le=\"+Inf\"} 7"] {
             assert!(text.contains(line), "{line} in {text}");

@@ -3,6 +3,7 @@
 //! The doc comment of a family is its help text on `/metrics`. Names and labels of envoyproxy/ratelimit are kept where it has the metric,
 //! because dashboards and alerts depend on them; Weir's own begin with `weir_`. A family without a sample is not shown.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// The type of a family, in Prometheus's words. Source: Prometheus, "Metric types".
@@ -53,23 +54,58 @@ pub struct Sample {
 
 /// What a sample says.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub enum Value {
+    /// Of a counter or a gauge.
     Number(f64),
+    /// Of a histogram.
     Observations(Observations),
 }
 
 /// The observations of one histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observations {
-    /// Upper bounds of the buckets, in seconds.
-    pub bounds: &'static [f64],
+    /// Upper bounds of the buckets, in seconds unless the family says otherwise.
+    pub bounds: Cow<'static, [f64]>,
     /// Observations in each bucket (not cumulative), and last those above all bounds.
     pub counts: Vec<u64>,
-    /// All of them together, in seconds.
-    pub sum_seconds: f64,
+    /// All of them together, in the unit of the bounds.
+    pub sum: f64,
+}
+
+impl Sample {
+    /// The family that it belongs to.
+    pub const fn family(&self) -> &'static Family {
+        self.family
+    }
+
+    /// The values of the family's labels, in their order.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// What it says.
+    pub const fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The same labels with another value, of the family's type.
+    #[must_use]
+    pub fn with_value(self, value: Value) -> Self {
+        Self { value, ..self }
+    }
 }
 
 impl Family {
+    /// The declaration of a family that only one exporter shows. All others are in [`ALL`].
+    pub const fn new(name: &'static str, metric_type: MetricType, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, metric_type, labels, help }
+    }
+
+    /// Whether envoyproxy/ratelimit has a metric of this name.
+    pub fn is_of_the_reference(&self) -> bool {
+        self.name.starts_with("ratelimit_")
+    }
+
     /// The name on `/metrics`.
     pub const fn name(&self) -> &'static str {
         self.name
@@ -190,7 +226,7 @@ families! {
     /// Hits beyond a limit in shadow mode; they were allowed.
     SHADOW_MODE = Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"];
     /// Hits beyond the limit that the denial cache refused.
-    OVER_LIMIT_WITH_LOCAL_CACHE = Counter "ratelimit_service_rate_limit_over_limit_with_local_cache" ["domain", "key1", "key2"];
+    DENIAL_CACHE_REFUSED_HITS = Counter "weir_denial_cache_refused_hits_total" ["domain", "key1", "key2"];
     /// Descriptors that matched a limit, by outcome.
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
@@ -204,6 +240,8 @@ families! {
     OUTAGE_ANSWERS = Counter "weir_outage_answers_total" ["policy"];
     /// Checks that the denial cache refused; the store was not asked.
     DENIAL_CACHE_ANSWERS = Counter "weir_denial_cache_answers_total" [];
+    /// Checks that were looked up in the denial cache, by result: hit or miss.
+    DENIAL_CACHE_LOOKUPS = Counter "weir_denial_cache_lookups_total" ["result"];
     /// Keys in the denial cache that are over their limit now.
     DENIAL_CACHE_ENTRIES = Gauge "weir_denial_cache_entries" [];
 

@@ -4,8 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::exposition::Exposition;
-use super::families;
+use super::families::{self, Sample};
 
 /// The names of HTTP/2's error codes, by number; the last one stands for all unknown ones. Source: RFC 9113, section 7.
 const CODES: [&str; 15] = [
@@ -95,14 +94,14 @@ impl Http2 {
         ended(&self.connections)
     }
 
-    pub(super) fn gather(&self, exposition: &mut Exposition) {
+    pub(super) fn gather(&self, samples: &mut Vec<Sample>) {
         for Ended { reason, count } in shown(self.streams(), USUAL_OF_STREAMS) {
-            exposition.add(families::HTTP2_STREAM_RESETS.count(&[reason], count));
+            samples.push(families::HTTP2_STREAM_RESETS.count(&[reason], count));
         }
         for Ended { reason, count } in shown(self.connections(), USUAL_OF_CONNECTIONS) {
-            exposition.add(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
+            samples.push(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
         }
-        exposition.add(families::CONNECTIONS_REWRITTEN.count(&[], self.rewritten.load(Ordering::Relaxed)));
+        samples.push(families::CONNECTIONS_REWRITTEN.count(&[], self.rewritten.load(Ordering::Relaxed)));
     }
 }
 

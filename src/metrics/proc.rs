@@ -5,8 +5,7 @@
 
 use std::fs;
 
-use super::exposition::Exposition;
-use super::families;
+use super::families::{self, Sample};
 
 /// Ticks per second of the times in `/proc`: USER_HZ, which is 100 on every architecture that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -24,11 +23,11 @@ struct Stat {
 }
 
 /// Adds the samples of the process and of its worker threads.
-pub(super) fn gather(exposition: &mut Exposition) {
+pub(super) fn gather(samples: &mut Vec<Sample>) {
     if let Some(stat) = read("/proc/self/stat").and_then(|text| stat_of(&text)) {
-        exposition.add(families::PROCESS_CPU_SECONDS.sample(&[], stat.cpu_ticks as f64 / TICKS_PER_SECOND));
+        samples.push(families::PROCESS_CPU_SECONDS.sample(&[], stat.cpu_ticks as f64 / TICKS_PER_SECOND));
         if let Some(booted) = read("/proc/stat").and_then(|text| value_of(&text, "btime")) {
-            exposition.add(families::PROCESS_START_TIME.sample(&[], booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND));
+            samples.push(families::PROCESS_START_TIME.sample(&[], booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND));
         }
     }
     if let Some(status) = read("/proc/self/status") {
@@ -39,19 +38,19 @@ pub(super) fn gather(exposition: &mut Exposition) {
         ] {
             if let Some(value) = value_of(&status, name) {
                 let unit = if name == "Threads:" { 1 } else { 1_024 };
-                exposition.add(family.count(&[], value * unit));
+                samples.push(family.count(&[], value * unit));
             }
         }
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
         // Without the one that reads the folder.
-        exposition.add(families::PROCESS_OPEN_FDS.count(&[], (files.count() as u64).saturating_sub(1)));
+        samples.push(families::PROCESS_OPEN_FDS.count(&[], (files.count() as u64).saturating_sub(1)));
     }
     if let Some(most) = read("/proc/self/limits").and_then(|text| value_of(&text, "Max open files")) {
-        exposition.add(families::PROCESS_MAX_FDS.count(&[], most));
+        samples.push(families::PROCESS_MAX_FDS.count(&[], most));
     }
     for (worker, busy_seconds) in busy_workers() {
-        exposition.add(families::WORKER_BUSY_SECONDS.sample(&[&worker], busy_seconds));
+        samples.push(families::WORKER_BUSY_SECONDS.sample(&[&worker], busy_seconds));
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use tonic::Code;
 
 use super::cells::{Cells, Core};
-use super::exposition::Exposition;
-use super::families::{self, Family, Observations};
+use super::families::{self, Family, Observations, Sample};
 
 /// The label `grpc_method`: the only method that is counted.
 const METHOD: &str = "ShouldRateLimit";
@@ -32,8 +31,10 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Upper bounds of the response-time buckets, in seconds. 0.02 is Envoy's default timeout.
-const BOUNDS: [f64; 14] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0];
+/// Upper bounds of the response-time buckets, in seconds: those of envoyproxy/ratelimit, which are Prometheus's default (0.005 to 10), and shorter ones;
+/// 0.02 is Envoy's default timeout.
+static BOUNDS: [f64; 18] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const BUCKETS: usize = BOUNDS.len() + 1;
 /// The buckets, and last the sum in nanoseconds.
 const TIMES: usize = BUCKETS + 1;
@@ -131,18 +132,18 @@ impl Process {
         self.times.add(core, BUCKETS, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn gather(&self, exposition: &mut Exposition) {
+    pub(super) fn gather(&self, samples: &mut Vec<Sample>) {
         for (&(family, label), count) in COUNT_SERIES.iter().zip(self.counts.sums()) {
-            exposition.add(family.count(label.as_slice(), count));
+            samples.push(family.count(label.as_slice(), count));
         }
         let codes = self.codes.sums();
-        exposition.add(families::TOTAL_REQUESTS.count(&[METHOD], codes.iter().sum()));
+        samples.push(families::TOTAL_REQUESTS.count(&[METHOD], codes.iter().sum()));
         for (&code, &count) in CODES.iter().zip(&codes).filter(|&(&code, &count)| code == CODES[0] || count > 0) {
-            exposition.add(families::REQUESTS.count(&[code], count));
+            samples.push(families::REQUESTS.count(&[code], count));
         }
         let times = self.times.sums();
-        let sum_seconds = Duration::from_nanos(times[BUCKETS]).as_secs_f64();
-        let observations = Observations { bounds: &BOUNDS, counts: times[..BUCKETS].to_vec(), sum_seconds };
-        exposition.add(families::RESPONSE_TIME.histogram(&[METHOD], observations));
+        let sum = Duration::from_nanos(times[BUCKETS]).as_secs_f64();
+        let observations = Observations { bounds: BOUNDS.as_slice().into(), counts: times[..BUCKETS].to_vec(), sum };
+        samples.push(families::RESPONSE_TIME.histogram(&[METHOD], observations));
     }
 }

@@ -15,7 +15,8 @@ use super::counts::{
 use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
 use super::partition::{Parts, partition};
-use super::{Metrics, families, process};
+use super::reading::LimitReading;
+use super::{Metrics, Sample, families, process};
 use crate::plan::{Check, Modes, Plan, Slot};
 use crate::rules::limit::{Level, LimitId};
 use crate::rules::{Domain, Rules};
@@ -65,7 +66,7 @@ pub(super) struct LimitSeries {
 ///
 /// A reload removes the series of limits that it removes, so that the configuration bounds their number. A limit that comes back starts at
 /// zero, which Prometheus takes as a reset of the counter.
-pub(super) type Register = HashMap<Box<str>, DomainSeries>;
+pub(super) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
 
 /// The series of a domain. A domain that the next rules share keeps them as they are: of 100,000 limits, a reload touches those that change.
 #[derive(Debug)]
@@ -106,7 +107,7 @@ impl Metrics {
         for domain in rules.by_number() {
             let next = match known.remove(domain.name()) {
                 Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
-                before => DomainSeries::new(domain, before.as_ref(), self.cores),
+                before => Arc::new(DomainSeries::new(domain, before.as_deref(), self.cores)),
             };
             series.push(Arc::clone(&next.by_limit));
             register.insert(domain.name().into(), next);
@@ -123,38 +124,59 @@ impl Metrics {
     }
 
     /// Adds the descriptors that no limit applied to.
-    pub(super) fn gather_free(&self, exposition: &mut Exposition) {
+    pub(super) fn gather_free(&self, samples: &mut Vec<Sample>) {
         let by_domain = Arc::clone(&self.free());
         for (domain, cells) in &*by_domain {
-            exposition.add(families::FREE_DESCRIPTORS.count(&[&String::from_utf8_lossy(domain)], cells.sums()[0]));
+            samples.push(families::FREE_DESCRIPTORS.count(&[&String::from_utf8_lossy(domain)], cells.sums()[0]));
         }
     }
 
-    /// Adds the counters of all limits.
-    pub(super) fn gather_limits(&self, exposition: &mut Exposition) {
-        {
-            let register = self.series();
-            let mut all: Vec<(&SeriesId, &LimitSeries)> = register.values().flat_map(|domain| &domain.by_id).collect();
-            all.sort_unstable_by_key(|(id, _)| *id);
-            for (id, limit) in all {
-                let counts = limit.series.sums();
-                if !self.omits_unused_limits || counts != Counts::default() {
-                    limit.gather(id, &counts, exposition);
-                }
+    /// Adds the counters of all limits; `add_hits` adds those that envoyproxy/ratelimit has too.
+    pub fn gather_limits(&self, exposition: &mut Exposition, add_hits: impl Fn(&mut Exposition, &LimitReading<'_>)) {
+        let domains = self.series_by_domain();
+        let mut all: Vec<(&SeriesId, &LimitSeries)> = domains.iter().flat_map(|domain| &domain.by_id).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        for (id, limit) in all {
+            let counts = limit.series.sums();
+            if !self.omits_unused_limits || counts != Counts::default() {
+                add_hits(exposition, &limit.reading(id, &counts));
+                limit.gather(id, &counts, exposition);
             }
         }
         for (of_hits, counts) in self.dynamic.series() {
-            add_hits(exposition, &of_hits, &counts, true);
+            add_hits(exposition, &LimitReading::new(&of_hits, &counts, true));
             let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
             add_decisions(exposition, &of_limit, &counts, |_| false);
             add_negative_hits(exposition, &of_limit, &counts, false);
         }
     }
+
+    /// Neither a reload nor a request waits for who reads these.
+    fn series_by_domain(&self) -> Vec<Arc<DomainSeries>> {
+        self.series().values().cloned().collect()
+    }
+
+    /// Shows `visit` the counters of all limits that have counted hits, in no particular order.
+    pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
+        let domains = self.series_by_domain();
+        for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
+            let counts = limit.series.sums();
+            if counts[..HITS.len()].iter().any(|&count| count > 0) {
+                visit(&limit.reading(id, &counts));
+            }
+        }
+        for (labels, counts) in self.dynamic.series() {
+            visit(&LimitReading::new(&labels, &counts, true));
+        }
+    }
 }
 
 impl LimitSeries {
+    fn reading<'a>(&self, id: &'a SeriesId, counts: &Counts) -> LimitReading<'a> {
+        LimitReading::new(&id.labels, counts, !self.dynamic && !self.unlimited)
+    }
+
     fn gather(&self, id: &SeriesId, counts: &Counts, exposition: &mut Exposition) {
-        add_hits(exposition, &id.labels, counts, !self.dynamic && !self.unlimited);
         let named = id.name.as_deref().map(|name| ("name", name));
         let of_limit = labels([("domain", &*id.labels.domain), ("limit", &self.path)].into_iter().chain(named));
         add_decisions(exposition, &of_limit, counts, |outcome| self.unlimited == (outcome == Outcome::Unlimited as usize));
@@ -280,17 +302,7 @@ impl Checked<'_> {
     }
 }
 
-/// Adds the families of envoyproxy/ratelimit. A series that is not `expected` is shown once it has counted something.
-fn add_hits(exposition: &mut Exposition, of_hits: &Labels, counts: &Counts, expected: bool) {
-    let shared = labels(of_hits.pairs());
-    for (family, &count) in HITS.into_iter().zip(counts) {
-        if expected || count > 0 {
-            exposition.count(family, &shared, None, count);
-        }
-    }
-}
-
-/// Adds the outcomes; `expected` as in [`add_hits`].
+/// Adds the outcomes. A series that is not `expected` is shown once it has counted something.
 fn add_decisions(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts, expected: impl Fn(usize) -> bool) {
     for (index, (outcome, &count)) in OUTCOMES.into_iter().zip(&counts[DECISIONS..]).enumerate() {
         if expected(index) || count > 0 {
@@ -299,7 +311,7 @@ fn add_decisions(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Count
     }
 }
 
-/// Adds the give-backs; `expected` as in [`add_hits`].
+/// Adds the give-backs; `expected` as in [`add_decisions`].
 fn add_negative_hits(exposition: &mut Exposition, of_limit: &Rc<str>, counts: &Counts, expected: bool) {
     let count = counts[NEGATIVE_HITS];
     if expected || count > 0 {

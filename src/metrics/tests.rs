@@ -5,7 +5,7 @@ use super::*;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::ask::Ask;
 use crate::plan::{self, Check, CheckIndex, Checks, Modes, Plan, Slot};
-use crate::rules::limit::{Amount, Level, Limit, LimitId};
+use crate::rules::limit::{Amount, Level, Limit, LimitId, Origin};
 use crate::time::{Period, Rate, Span, Unit};
 use crate::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 
@@ -30,6 +30,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         detailed_metric: false,
         replaces: [].into(),
         metadata: None,
+        origin: Origin::default(),
     }
 }
 
@@ -83,7 +84,7 @@ fn every_limit_has_its_series_from_the_start() {
     let _tallies =
         tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN)), limit(1, &three, Some(TEN)), limit(2, &[("vip", None)], None)]);
     let text = metrics.encode();
-    for stat in ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "over_limit_with_local_cache"] {
+    for stat in ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"] {
         for labels in [ONE_LEVEL, TWO_LEVELS] {
             assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{labels}")), Some(0.0), "{stat} {text}");
         }
@@ -152,16 +153,10 @@ fn decisions_without_the_store_are_counted_by_their_source() {
         observe_decision(&tallies, checked(Some(0), None), hits, modes, decision);
     }
     let text = metrics.encode();
-    for (stat, hits) in [
-        ("total_hits", 737.0),
-        ("within_limit", 10.0),
-        ("near_limit", 0.0),
-        ("over_limit", 27.0),
-        ("over_limit_with_local_cache", 7.0),
-        ("shadow_mode", 4.0),
-    ] {
+    for (stat, hits) in [("total_hits", 737.0), ("within_limit", 10.0), ("near_limit", 0.0), ("over_limit", 27.0), ("shadow_mode", 4.0)] {
         assert_eq!(value(&text, &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}")), Some(hits), "{stat}");
     }
+    assert_eq!(value(&text, &format!("weir_denial_cache_refused_hits_total{ONE_LEVEL}")), Some(7.0));
     for (outcome, count) in
         [("ok", 1.0), ("over_limit", 2.0), ("shadow_over_limit", 1.0), ("error", 1.0), ("outage_allowed", 1.0), ("outage_denied", 1.0)]
     {

@@ -141,7 +141,8 @@ fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedFi
 }
 
 /// Everything that a limit says, with the names of files. A field that the limit does not have is missing.
-fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
+#[must_use]
+pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
     let keys = |is: fn(&Level) -> bool| {
         let keys: Vec<_> = limit.levels.iter().filter(|level| is(level)).map(|level| &*level.key).collect();
         Some(keys.join(", ")).filter(|keys| !keys.is_empty())

@@ -1,5 +1,8 @@
 //! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::algorithm::Algorithm;
 use crate::time::Rate;
 
@@ -50,6 +53,26 @@ pub struct Limit {
     pub replaces: Box<[Box<str>]>,
     /// Returned in `dynamic_metadata` if the setting asks for it.
     pub metadata: Option<Metadata>,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// Where a limit is written, for operators. Limits of one document share its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The name of the document: the path of a file below the folder of limits, or the resource of a control plane.
+    pub document: Arc<str>,
+    /// The line of the limit's descriptor, from 1 on; 0 where documents have no lines.
+    pub line: u32,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => out.write_str(&self.document),
+            line => write!(out, "{}:{line}", self.document),
+        }
+    }
 }
 
 /// `on_store_failure`: the failure policy, which decides a check that the store did not decide in time.

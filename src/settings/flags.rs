@@ -10,6 +10,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args, value_parser};
 
 use super::counting::CountingFlags;
+use super::debug::DebugFlags;
+use super::exporters::ExporterFlags;
 use super::listeners::ListenerFlags;
 use super::otel::TracingFlags;
 use super::parse;
@@ -100,6 +102,10 @@ pub struct Flags {
     pub(super) responses: ResponseFlags,
     #[command(flatten)]
     pub(super) tracing: TracingFlags,
+    #[command(flatten)]
+    pub(super) exporters: ExporterFlags,
+    #[command(flatten)]
+    pub(super) debug: DebugFlags,
 }
 
 /// Failure policies, and the denial cache in front of Redis.
@@ -253,7 +259,7 @@ pub(super) struct AnswerFlags {
     #[arg(long, env = "QUOTA_MODE", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) quota_mode: bool,
-    /// Share of a limit above which hits count as near it in metrics; 0 to 1
+    /// Share of a limit above which hits count as near it in metrics; above 1, none do
     #[arg(long, env = "NEAR_LIMIT_RATIO", default_value_t = 0.8, value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
     /// Leave limits that have not been asked yet out of metrics

@@ -110,6 +110,8 @@ mod tests {
             let value = match argument.get_default_values().first().map(|value| value.to_string_lossy().into_owned()) {
                 Some(default) => default,
                 None => argument.get_value_names().map_or_else(String::new, |names| match &*names[0] {
+                    "BOOL" => "true".to_owned(),
+                    several if several.contains('|') => several.split('|').next().unwrap_or_default().to_owned(),
                     "COUNT" | "BYTES" | "SECONDS" | "PORT" => "7".to_owned(),
                     "DURATION" => "7s".to_owned(),
                     "RATIO" => "0.7".to_owned(),

@@ -211,7 +211,7 @@ fn on_this_machine(port: &str, address: TcpAddress) -> Result<SocketAddr, Settin
 }
 
 /// The address of a listener; without a host all of this machine.
-fn address(name: &str, host: Option<&str>, port: u16) -> Result<TcpAddress, SettingError> {
+pub(super) fn address(name: &str, host: Option<&str>, port: u16) -> Result<TcpAddress, SettingError> {
     let Some(host) = host else { return Ok(TcpAddress::All(port)) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());

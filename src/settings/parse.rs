@@ -83,6 +83,11 @@ pub(super) fn jitter_secs(text: &str) -> Result<u32, String> {
     Ok(u32::try_from(integer(text)?.max(0)).unwrap_or(u32::MAX))
 }
 
+/// `STATS_FLUSH_INTERVAL`.
+pub(super) fn flush_interval(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(100), HOUR, "write 100ms to 1h")
+}
+
 /// `DRAIN_DELAY`.
 pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, HOUR, "write 0 to 1h")

@@ -45,7 +45,7 @@ fn the_backend_follows_the_url() {
     assert!(read(&["--backend-type", "memcache"], &[]).is_err());
     assert!(read(&["--redis-type", ""], &[]).is_ok());
     assert!(read(&["--redis-health-check-active-connection"], &[]).expect("settings").redis_health);
-    let warned = read(&["--redis-url", "r:6379", "--redis-tls-cacert", "/ca"], &[("USE_STATSD", "true")]).expect("settings").warnings;
+    let warned = read(&["--redis-url", "r:6379", "--redis-tls-cacert", "/ca"], &[("TRACING_ENABLED", "true")]).expect("settings").warnings;
     assert_eq!(warned.len(), 2, "{warned:?}");
 }
 
@@ -71,7 +71,7 @@ fn a_setting_of_redis_without_its_url_is_refused() {
 
 #[test]
 fn settings_without_effect_are_warnings() {
-    assert_eq!(read(&[], &[("USE_STATSD", "true")]).expect("settings").warnings.len(), 1);
+    assert_eq!(read(&[], &[("MEMCACHE_SRV", "x")]).expect("settings").warnings.len(), 1);
     assert!(read(&[], &[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")]).expect("settings").warnings.is_empty());
 }
 
@@ -124,7 +124,7 @@ fn invalid_values_are_refused_with_a_remedy() {
     for (arguments, hint) in [
         (["--cache-key-prefix", "{x}"], "leave them out"),
         (["--workers", "0"], "1 to 1024"),
-        (["--near-limit-ratio", "2"], "0 to 1"),
+        (["--near-limit-ratio", "NaN"], "0 to 1"),
         (["--redis-type", "cluster"], "REDIS_URL=host:6379"),
         (["--host", "no such host"], "0.0.0.0"),
         (["--grpc-client-tls-cacert", "/ca"], "GRPC_SERVER_USE_TLS=true"),

@@ -65,10 +65,14 @@ async fn a_refused_key_costs_redis_one_decision_a_second() {
         assert!(cost <= secs, "{key}: {cost} decisions for {refused} refusals in {secs} s");
     }
     let label = "{domain=\"denied\",key1=\"fixed\"}";
-    let counted = weir.metric(&format!("ratelimit_service_rate_limit_over_limit_with_local_cache{label}")).expect("the series");
+    let counted = weir.metric(&format!("weir_denial_cache_refused_hits_total{label}")).expect("the series");
     let over = weir.metric(&format!("ratelimit_service_rate_limit_over_limit{label}")).expect("the series");
     assert!(counted >= 1_900.0 && over > counted, "{counted} of {over}");
     assert!(weir.metric("weir_denial_cache_answers_total") >= Some(3_800.0));
+    // Scripts that look for the lines of one metric must not find those of another.
+    let page = weir.get("/metrics").1;
+    let found = page.lines().filter(|line| line.contains("ratelimit_service_rate_limit_over_limit") && line.contains("key1=\"fixed\""));
+    assert_eq!(found.count(), 1);
     assert!(weir.metric("weir_denial_cache_entries").is_some());
 }
 

@@ -52,6 +52,10 @@ impl DenialCache {
         self.refused(checks, now).iter().map(Option::is_some).collect()
     }
 
+    fn entries_at(&self, now: Instant) -> usize {
+        self.usage(now).0
+    }
+
     /// Learns the answers to all checks in a decision without length.
     fn record_all(&self, checks: &Checks, answers: &[Verdict], at: Instant) {
         let answers: Vec<_> = answers.iter().copied().map(Ok).collect();
@@ -64,13 +68,35 @@ fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() 
     let (cache, began) = (cache(), Instant::now());
     let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
     cache.record(&one, &[CheckIndex(0)], &[Ok(refused_for(100))], began, began + ms(30));
-    assert_eq!(cache.entries(began + ms(99)), 1);
+    assert_eq!(cache.entries_at(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
     assert_eq!((verdict.retry_after, verdict.reset_after), (Wait::For(Span::from_micros(31_000)), Span::from_micros(131_000)));
     assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
     assert_eq!(cache.knows(&one, began + ms(100)), [false]);
-    assert_eq!(cache.entries(began + ms(100)), 0);
+    assert_eq!(cache.entries_at(began + ms(100)), 0);
+}
+
+#[test]
+fn look_ups_are_counted_by_what_was_found() {
+    let (cache, now) = (cache(), Instant::now());
+    let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
+    let lookups = || cache.usage(now).1;
+    assert_eq!(lookups(), Lookups::default());
+    assert_eq!(cache.knows(&one, now), [false]);
+    cache.record_all(&one, &[refused_for(100)], now);
+    assert_eq!([cache.knows(&one, now), cache.knows(&one, now)], [[true], [true]]);
+    assert_eq!(cache.knows(&one, now + ms(100)), [false], "it has ended");
+    assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
+    // A look, a give-back and a charge are no business of the cache.
+    for (algorithm, hits) in [(one_of(10), 0), (one_of(10), -1), (made(AlgorithmKind::TokenBucket, 10, true), 1)] {
+        assert_eq!(cache.knows(&checks(algorithm, &[("a", hits)]), now), [false]);
+    }
+    assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
+}
+
+fn one_of(limit: u32) -> Algorithm {
+    made(AlgorithmKind::TokenBucket, limit, false)
 }
 
 #[test]
@@ -218,7 +244,7 @@ fn its_size_is_bounded_and_the_smallest_works() {
         }
         let last = checks(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
         assert_eq!(cache.knows(&last, now), [true], "the newest entry is kept");
-        let entries = cache.entries(now);
+        let entries = cache.entries_at(now);
         assert!(entries <= most && entries > most / 2, "{bytes} bytes: {entries} of {most}");
     }
 }

@@ -203,6 +203,7 @@ fn add_limit(
         PendingAmount { rate, fields, at: problems.here(at), keys, layers }
     });
     let (domain_name, levels, name) = (domain.name.clone(), path.into(), name.map(Into::into));
+    let origin = compiler.problems.origin(fields.node().at);
     domain.pending.push(PendingLimit {
         amount,
         make: Box::new(move |amount, on_store_failure| Limit {
@@ -217,6 +218,7 @@ fn add_limit(
             detailed_metric,
             replaces,
             metadata,
+            origin,
         }),
     });
     Some(id)

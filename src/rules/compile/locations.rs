@@ -1,6 +1,7 @@
 //! Locations in the resources of a control plane, which have no lines: the path of keys from the root to a descriptor.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::rules::source::{Node, Position, shown};
 
@@ -13,6 +14,8 @@ const IN_METADATA: u32 = 1;
 /// The descriptors of a domain, each with its resource, for messages about them.
 pub(super) struct Resources {
     names: Vec<String>,
+    /// The names as the origins of limits, by the same index.
+    documents: Vec<Arc<str>>,
     /// By their numbers less 1, parents before their children.
     descriptors: Vec<Descriptor>,
 }
@@ -28,7 +31,15 @@ struct Descriptor {
 impl Resources {
     /// Resources without descriptors so far.
     pub(super) fn new(names: impl Iterator<Item = String>) -> Self {
-        Self { names: names.collect(), descriptors: Vec::new() }
+        let names: Vec<_> = names.collect();
+        let documents = names.iter().map(|name| format!("resource {}", cut(name)).into()).collect();
+        Self { names, documents, descriptors: Vec::new() }
+    }
+
+    /// The resource of the descriptor at a position.
+    pub(super) fn document(&self, at: Position) -> Arc<str> {
+        let resource = self.descriptor(at.line).map_or(0, |own| own.resource);
+        self.documents.get(resource).map(Arc::clone).unwrap_or_default()
     }
 
     /// The position of the descriptor that is added next.

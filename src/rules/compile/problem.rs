@@ -1,10 +1,12 @@
 //! Problems: what is wrong, where, and how to correct it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use hashbrown::HashSet;
 
 use super::locations::Resources;
+use crate::rules::limit::Origin;
 use crate::rules::source::{Node, Position};
 pub(super) use crate::rules::source::{quoted, shown};
 
@@ -112,7 +114,7 @@ pub(super) struct Problems {
 }
 
 struct File {
-    name: Box<str>,
+    name: Arc<str>,
     found: usize,
     unshown: usize,
     /// The resources, if it is a domain of a control plane and no file.
@@ -143,6 +145,15 @@ impl Problems {
     /// The resources of the current domain.
     pub(super) fn resources(&mut self) -> Option<&mut Resources> {
         self.files.last_mut().and_then(|file| file.resources.as_mut())
+    }
+
+    /// Where a limit at a position in the current file, or domain of a control plane, is written.
+    pub(super) fn origin(&self, at: Position) -> Origin {
+        match self.files.last() {
+            Some(File { resources: Some(resources), .. }) => Origin { document: resources.document(at), line: 0 },
+            Some(file) => Origin { document: Arc::clone(&file.name), line: at.line },
+            None => Origin::default(),
+        }
     }
 
     /// The location of a position in the current file.

@@ -13,7 +13,8 @@ use super::log::Log;
 use super::wait::{eventually, eventually_async};
 
 /// The arguments of every process: any free ports of the loopback interface.
-const ARGUMENTS: [&str; 9] = ["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"];
+const ARGUMENTS: [&str; 11] =
+    ["serve", "--host", "127.0.0.1", "--port", "0", "--debug-port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"];
 
 /// A running service.
 pub struct Weir {
@@ -74,6 +75,16 @@ impl Weir {
     /// The address of the HTTP listener.
     pub fn http_addr(&self) -> SocketAddr {
         self.http
+    }
+
+    /// The address of another listener, by its name in the log.
+    pub fn listener(&self, name: &str) -> SocketAddr {
+        eventually(|| self.find_listener(name)).unwrap_or_else(|| panic!("no listener {name}:\n{}", self.log.text()))
+    }
+
+    /// The same, if it is open.
+    pub fn find_listener(&self, name: &str) -> Option<SocketAddr> {
+        listening(&self.log, name)
     }
 
     /// The folder of limits.

@@ -1,0 +1,179 @@
+//! The way of lines to a server: packets of UDP, or one connection of TCP.
+//!
+//! Lines are gathered in one small buffer. Every wait has a bound, because the server may hang; a name is looked up again for each flush, or each
+//! connection, because a server in Kubernetes moves.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cadence::MetricSink;
+
+use super::Protocol;
+
+/// The largest packet that every network carries in one piece: an Ethernet frame, less the headers of IPv6 and UDP and some for tunnels.
+const PACKET_BYTES: usize = 1_432;
+
+/// Bytes of one write to a connection.
+const WRITE_BYTES: usize = 16 << 10;
+
+/// Time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time for the server to take one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Clones share the socket and the buffer.
+#[derive(Clone, Debug)]
+pub(super) struct Wire(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    host: String,
+    port: u16,
+    protocol: Protocol,
+    socket: Option<Socket>,
+    buffer: Vec<u8>,
+    writes: u64,
+    error: Option<io::Error>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl Wire {
+    pub(super) fn new(host: String, port: u16, protocol: Protocol) -> Self {
+        Self(Arc::new(Mutex::new(Inner { host, port, protocol, socket: None, buffer: Vec::new(), writes: 0, error: None })))
+    }
+
+    /// Opens the socket for a flush, unless a connection is open.
+    pub(super) fn open(&self) -> io::Result<()> {
+        self.inner().open()
+    }
+
+    /// Sends what is in the buffer.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        self.inner().write()
+    }
+
+    /// Drops what is in the buffer, and the connection.
+    pub(super) fn close(&self) {
+        let mut inner = self.inner();
+        inner.buffer.clear();
+        inner.socket = None;
+    }
+
+    /// How often the buffer has been sent.
+    pub(super) fn writes(&self) -> u64 {
+        self.inner().writes
+    }
+
+    /// The last error, once.
+    pub(super) fn error(&self) -> Option<io::Error> {
+        self.inner().error.take()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MetricSink for Wire {
+    fn emit(&self, metric: &str) -> io::Result<usize> {
+        let mut inner = self.inner();
+        let emitted = inner.add(metric);
+        if let Err(error) = &emitted {
+            inner.error = Some(io::Error::new(error.kind(), error.to_string()));
+        }
+        emitted.map(|()| metric.len())
+    }
+}
+
+impl Inner {
+    fn open(&mut self) -> io::Result<()> {
+        if let Some(Socket::Tcp(stream)) = &mut self.socket
+            && is_open(stream)
+        {
+            return Ok(());
+        }
+        self.socket = None;
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name of the server has no address");
+        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+            match Socket::open(self.protocol, address) {
+                Ok(socket) => {
+                    self.socket = Some(socket);
+                    return Ok(());
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    fn add(&mut self, line: &str) -> io::Result<()> {
+        let capacity = match self.protocol {
+            Protocol::Tcp => WRITE_BYTES,
+            Protocol::Udp => PACKET_BYTES,
+        };
+        if !self.buffer.is_empty() && self.buffer.len() + line.len() + 1 > capacity {
+            self.write()?;
+        }
+        self.buffer.extend_from_slice(line.as_bytes());
+        self.buffer.push(b'\n');
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        match &mut self.socket {
+            Some(Socket::Tcp(stream)) => stream.write_all(&self.buffer)?,
+            Some(Socket::Udp(socket)) => {
+                socket.send(self.buffer.trim_ascii_end())?;
+            }
+            None => return Err(io::ErrorKind::NotConnected.into()),
+        }
+        self.buffer.clear();
+        self.writes += 1;
+        Ok(())
+    }
+}
+
+impl Socket {
+    fn open(protocol: Protocol, address: SocketAddr) -> io::Result<Self> {
+        match protocol {
+            Protocol::Tcp => {
+                let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+                stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+                Ok(Self::Tcp(stream))
+            }
+            Protocol::Udp => {
+                let any = if address.is_ipv4() { SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)) } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(address)?;
+                socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+                Ok(Self::Udp(socket))
+            }
+        }
+    }
+}
+
+/// Whether the server has not closed the connection. A write to a closed one would succeed once, and be lost.
+fn is_open(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; 256];
+    if stream.set_nonblocking(true).is_err() {
+        return false;
+    }
+    let read = stream.read(&mut answer);
+    let is_open = match read {
+        // A server of StatsD sends nothing; what it sends is dropped.
+        Ok(bytes) => bytes > 0,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    };
+    is_open && stream.set_nonblocking(false).is_ok()
+}
