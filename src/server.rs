@@ -12,6 +12,7 @@ mod complaints;
 mod connection;
 mod dispatch;
 mod frames;
+mod gzip;
 pub(crate) mod header_blocks;
 mod listen;
 mod overload;

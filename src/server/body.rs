@@ -25,7 +25,7 @@ pub(super) const MAX_BYTES: usize = 4 << 20;
 pub(super) const MAX_SIDE_BYTES: usize = 4 << 10;
 
 /// Messages up to this size are charged as they arrive. Envoy's are smaller.
-const SMALL_BYTES: usize = 64 << 10;
+pub(super) const SMALL_BYTES: usize = 64 << 10;
 
 /// The memory of everything in the process that waits for a client, in bytes: parts of messages, answers that are not taken, open streams of health
 /// and reflection. When it is used up, the oldest ends.
@@ -86,6 +86,16 @@ impl Budget {
         let memory = Arc::clone(&self.large).acquire_many_owned(bytes).await;
         memory.map_err(|_| Status::unavailable("the service is shutting down"))
     }
+
+    /// The memory of a large message, for one that has some already: were it to wait, such messages could wait for each other.
+    ///
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED`: too little is left.
+    pub(super) fn large_now(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let bytes = u32::try_from(bytes).map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
+        let memory = Arc::clone(&self.large).try_acquire_many_owned(bytes);
+        memory.map_err(|_| Status::resource_exhausted("large messages take all memory that they may"))
+    }
 }
 
 /// The part of a message that has arrived, and its permits of the memory budget.
@@ -109,6 +119,11 @@ impl Message {
 
     pub(super) fn len(&self) -> usize {
         self.first.len() + self.rest.len()
+    }
+
+    /// Puts another message in the place of this one.
+    pub(super) fn replace(&mut self, bytes: Bytes, memory: Option<OwnedSemaphorePermit>) {
+        *self = Self { first: bytes, rest: BytesMut::new(), memory };
     }
 
     fn push(&mut self, data: Bytes) {

@@ -23,6 +23,7 @@ use tonic::Status;
 
 use super::body::{self, Message};
 use super::dispatch::Services;
+use super::gzip::GRPC_ENCODING;
 use super::overload::{Lateness, Turn};
 use super::reply;
 use super::spawn;
@@ -32,8 +33,6 @@ use crate::rls::ShouldRateLimit;
 use crate::rls::respond::Framed;
 use crate::rls::timeout::grpc_timeout;
 use crate::traces::TraceSpan;
-
-const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// A call that waits gives its flow-control window back when its message is longer than this. Shorter ones of all streams of a connection together
 /// leave most of its window, and give theirs back at their end.

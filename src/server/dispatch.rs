@@ -15,6 +15,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::body::{self, Budget, Message, Streamed};
+use super::gzip;
 use super::wait_permits::WaitPermits;
 use crate::metrics::Metrics;
 use crate::proto::{self, RateLimitServiceServer};
@@ -97,10 +98,14 @@ impl<T: ShouldRateLimit> Services<T> {
         answer
     }
 
-    /// The request with its whole message.
+    /// The request with its whole message, decompressed.
     async fn whole(&self, request: Request<RecvStream>, message: &mut Message, max_bytes: usize) -> Result<Request<Full<Bytes>>, Status> {
-        let (head, mut stream) = request.into_parts();
-        let read = body::read(&mut stream, message, &self.budget, max_bytes).await;
+        let (mut head, mut stream) = request.into_parts();
+        let read = async {
+            body::read(&mut stream, message, &self.budget, max_bytes).await?;
+            gzip::decompress(&mut head.headers, message, &self.budget, max_bytes).await
+        };
+        let read = read.await;
         if read.as_ref().is_err_and(|status| status.code() == Code::ResourceExhausted) {
             self.metrics.calls_refused(1);
         }

@@ -133,6 +133,11 @@ impl Lateness {
         Arc::new(Self { worker, opened: Instant::now(), arrived, is_behind, is_drained, left, waker: Mutex::new(None) })
     }
 
+    /// Whether it matters how long bytes waited: load shedding is on.
+    pub(super) fn is_measured(&self) -> bool {
+        self.worker.is_some()
+    }
+
     /// A turn of the connection begins.
     pub(super) fn begin(&self) {
         if !self.is_behind.load(Ordering::Relaxed) {

@@ -49,7 +49,7 @@ impl Socket {
 
     /// Notes how many bytes have arrived by now.
     fn note(&mut self) {
-        if self.arrived.back().is_some_and(|last| last.by.elapsed() < NOTE_INTERVAL) {
+        if !self.lateness.is_measured() || self.arrived.back().is_some_and(|last| last.by.elapsed() < NOTE_INTERVAL) {
             return;
         }
         if self.arrived.len() == MAX_NOTES {
@@ -115,5 +115,30 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::super::stream::Detached;
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_noted_only_for_load_shedding() {
+        for (worker, notes) in [(Some(Arc::default()), 1), (None, 0)] {
+            let (mut client, server) = UnixStream::pair().expect("two sockets");
+            client.write_all(&[7; 100]).expect("a buffer");
+            server.set_nonblocking(true).expect("a socket");
+            let lateness = Lateness::new(worker);
+            lateness.begin();
+            let mut socket = Socket::new(Stream::attach(Detached::Unix(server)).expect("a runtime"), lateness);
+            socket.read_exact(&mut [0; 10]).await.expect("what was sent");
+            assert_eq!(socket.arrived.len(), notes);
+        }
     }
 }

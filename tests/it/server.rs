@@ -3,6 +3,7 @@
 
 mod authority;
 mod frames;
+mod gzip;
 mod header_blocks;
 mod overload;
 mod raw;
