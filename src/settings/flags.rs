@@ -247,7 +247,6 @@ impl FileFlags {
 /// What requests are decided to, what metrics show, and the age of connections.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Responses and connections")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct AnswerFlags {
     /// Refuse nothing
     ///
