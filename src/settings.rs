@@ -131,7 +131,8 @@ impl Settings {
         let mut warnings = reference::check(environment);
         let backend = backend(&flags, &mut warnings)?;
         flags.counting.warn(&backend, &mut warnings);
-        let rules = XdsOptions { merge_domains: flags.files.read.merges_domains(), process: flags.counting.process() };
+        let rules =
+            XdsOptions { merge_domains: flags.files.read.merges_domains(), process: flags.counting.process(), ..XdsOptions::default() };
         let xds = flags.xds.options(rules, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
             return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));

@@ -24,7 +24,13 @@ impl Source {
     /// [`StartError::Limits`].
     pub(super) fn load(settings: &Settings, live: &Arc<Live>, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
         if let Some(options) = &settings.xds {
-            let client = xds::Client::new(Arc::clone(live), options.clone(), Arc::clone(metrics));
+            let (client, problems) = xds::Client::new(Arc::clone(live), options.clone(), Arc::clone(metrics));
+            if !problems.is_empty() && !settings.start_without_limits {
+                return Err(StartError::Limits(problems));
+            }
+            for problem in problems.iter().take(MAX_LOGGED) {
+                tracing::error!("CONFIG_GRPC_XDS_OVERLAY_FILE is not used: {problem}");
+            }
             return Ok(Self::ControlPlane(Box::new(client)));
         }
         let watched = match files::load_once(live, &settings.files) {

@@ -5,6 +5,7 @@
 //! configuration stalls a request or the control thread.
 
 mod debounce;
+mod one;
 mod scan;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::rules::compile::{self, Problem, SourceText, compile};
 use crate::rules::diff::Difference;
 use debounce::Debounce;
+pub use one::OneFile;
 use scan::{Fingerprint, LimitFile, scan};
 
 /// The most attempts to read files that change while they are read, and the pause between two of them.

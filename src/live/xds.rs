@@ -12,6 +12,7 @@ mod configuration;
 mod connect;
 mod goaway;
 mod inbox;
+mod overlay;
 mod protocol;
 mod report;
 mod resources;
@@ -30,12 +31,14 @@ use super::Live;
 use crate::background;
 use crate::metrics::Metrics;
 use crate::proto::xds::Node;
+use crate::rules::compile::Problem;
 use crate::rules::domains::XdsOptions;
 use applier::{Answer, Applier};
 use backoff::{Backoff, Ended};
 use cache::Cache;
 use configuration::{Configuration, Versioned};
 use inbox::Inbox;
+use overlay::OverlayFile;
 use protocol::RefusalPace;
 use session::{Context, End};
 use status::Count;
@@ -91,8 +94,10 @@ pub struct Options {
     pub ping: Duration,
     /// Where the last good configuration is kept.
     pub cache_file: Option<PathBuf>,
-    /// How the limits are compiled.
+    /// How the limits are compiled, without the overlay.
     pub rules: XdsOptions,
+    /// The file with what the messages have no field for.
+    pub overlay_file: Option<PathBuf>,
 }
 
 /// The names and versions of the resources in force, for a new stream.
@@ -119,17 +124,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Puts the saved configuration in force, if there is one.
+    /// Reads the overlay file, and puts the saved configuration in force, if there is one. Returns the problems of the overlay file too; without the
+    /// client being dropped, it goes on without an overlay until the file can be used.
     #[must_use]
-    pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> Self {
+    pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> (Self, Vec<Problem>) {
         let status = Status::default();
-        let configuration = Configuration::new(options.rules.clone(), options.max_message_bytes);
+        let (overlay, problems) = OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
+        let configuration = Configuration::new(overlay.options().clone(), options.max_message_bytes);
         let cache = options.cache_file.clone().map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
-        let mut applier = Applier::new(live, Arc::clone(&metrics), status.clone(), configuration, cache);
+        let mut applier = Applier::new(live, Arc::clone(&metrics), status.clone(), (configuration, overlay), cache);
         applier.restore();
         let shown = status.clone();
         metrics.register(Box::new(move || shown.samples()));
-        Self { options, metrics, status, applier }
+        (Self { options, metrics, status, applier }, problems)
     }
 
     /// Follows the control plane until the future is dropped.

@@ -10,7 +10,7 @@ use prost_types::{Struct, Value};
 use super::{SettingError, parse};
 use crate::live::xds::{BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server, Variant};
 use crate::proto::xds::{Node, node};
-use crate::rules::domains::XdsOptions;
+use crate::rules::domains::{XdsDefaults, XdsOptions};
 use crate::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The address that envoyproxy/ratelimit connects to by default.
@@ -68,6 +68,16 @@ pub(super) struct XdsFlags {
     /// control plane. The folder has to be writable.
     #[arg(long, env = "CONFIG_GRPC_XDS_CACHE_FILE", value_name = "PATH")]
     config_grpc_xds_cache_file: Option<PathBuf>,
+    /// Overlay file: what the messages of a control plane have no field for, such as algorithms
+    ///
+    /// It names domains and descriptors, and what to add to their limits. Weir notices its changes.
+    #[arg(long, env = "CONFIG_GRPC_XDS_OVERLAY_FILE", value_name = "PATH")]
+    config_grpc_xds_overlay_file: Option<PathBuf>,
+    /// Options of limits of a control plane that have none of their own, such as `algorithm: token_bucket, burst: 20`
+    ///
+    /// As in `defaults` of a file of limits, on one line.
+    #[arg(long, env = "CONFIG_GRPC_XDS_DEFAULTS", default_value = "", value_name = "TEXT")]
+    config_grpc_xds_defaults: String,
     /// Time between two HTTP/2 PINGs on the connection to the control plane; 1s to 1h
     ///
     /// A connection without an answer for 10 s is replaced. If the control plane closes a connection because of too many PINGs, Weir sends one in
@@ -126,7 +136,8 @@ impl XdsFlags {
             backoff: self.backoff()?,
             ping: self.config_grpc_xds_ping_interval,
             cache_file: self.config_grpc_xds_cache_file.clone().filter(|path| !path.as_os_str().is_empty()),
-            rules,
+            rules: XdsOptions { defaults: self.defaults()?, ..rules },
+            overlay_file: self.config_grpc_xds_overlay_file.clone().filter(|path| !path.as_os_str().is_empty()),
         }))
     }
 
@@ -156,6 +167,10 @@ impl XdsFlags {
         };
         let authorities = authorities.map(|path| PemFile { setting, path });
         Ok(Server { host, port, tls: Some(ClientOptions { authorities, identity, name_check }) })
+    }
+
+    fn defaults(&self) -> Result<XdsDefaults, SettingError> {
+        self.config_grpc_xds_defaults.parse().map_err(|error| SettingError(format!("CONFIG_GRPC_XDS_DEFAULTS: {error}")))
     }
 
     fn node(&self) -> Result<Node, SettingError> {
@@ -205,6 +220,8 @@ impl XdsFlags {
             ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", has(&self.config_grpc_xds_client_tls_cert)),
             ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", has(&self.config_grpc_xds_client_tls_key)),
             ("CONFIG_GRPC_XDS_CACHE_FILE", has(&self.config_grpc_xds_cache_file)),
+            ("CONFIG_GRPC_XDS_OVERLAY_FILE", has(&self.config_grpc_xds_overlay_file)),
+            ("CONFIG_GRPC_XDS_DEFAULTS", !self.config_grpc_xds_defaults.is_empty()),
             ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", self.xds_client_backoff_initial_interval.is_some()),
             ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", self.xds_client_backoff_max_interval.is_some()),
             ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", self.xds_client_backoff_random_factor.is_some()),

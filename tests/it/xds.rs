@@ -5,6 +5,7 @@ mod connection;
 mod delta;
 mod gateways;
 mod load;
+mod overlay;
 mod refusals;
 
 use std::collections::BTreeMap;

@@ -14,6 +14,7 @@ use super::cache::Cache;
 use super::change::Update;
 use super::configuration::{Applied, Configuration};
 use super::inbox::{Inbox, Wake};
+use super::overlay::OverlayFile;
 use super::protocol::Outcome;
 use super::report::Report;
 use super::resources::Digest;
@@ -24,7 +25,7 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
 
-/// How often the thread frees old rules and writes what the log still lacks.
+/// How often the thread looks at the overlay file, frees old rules, and writes what the log still lacks.
 const IDLE: Duration = Duration::from_millis(250);
 
 /// The result of an update, for the connection.
@@ -43,6 +44,7 @@ pub(super) struct Applier {
     metrics: Arc<Metrics>,
     status: Status,
     configuration: Configuration,
+    overlay: OverlayFile,
     cache: Option<Cache>,
     /// What the connection tells the control plane about the resources in force.
     in_force: Arc<InForce>,
@@ -52,9 +54,15 @@ pub(super) struct Applier {
 }
 
 impl Applier {
-    pub(super) fn new(live: Arc<Live>, metrics: Arc<Metrics>, status: Status, configuration: Configuration, cache: Option<Cache>) -> Self {
+    pub(super) fn new(
+        live: Arc<Live>,
+        metrics: Arc<Metrics>,
+        status: Status,
+        (configuration, overlay): (Configuration, OverlayFile),
+        cache: Option<Cache>,
+    ) -> Self {
         let (in_force, report) = (Arc::default(), Report::default());
-        Self { live, metrics, status, configuration, cache, in_force, report, save_failed: false }
+        Self { live, metrics, status, configuration, overlay, cache, in_force, report, save_failed: false }
     }
 
     pub(super) fn in_force(&self) -> Arc<InForce> {
@@ -99,7 +107,14 @@ impl Applier {
 
     fn idle(&mut self) {
         self.live.free_old();
-        self.report.idle(Instant::now());
+        let now = Instant::now();
+        if let Some(options) = self.overlay.poll().cloned()
+            && let Some(applied) = self.guarded(|configuration| configuration.apply_options(options))
+        {
+            self.settle(applied, &[], now);
+            self.save();
+        }
+        self.report.idle(now);
     }
 
     fn apply(&mut self, update: Update) -> Answer {

@@ -96,6 +96,12 @@ impl Configuration {
         std::mem::take(&mut self.has_changed)
     }
 
+    /// Applies what the control plane wants once more, with other options.
+    pub(super) fn apply_options(&mut self, options: XdsOptions) -> Applied {
+        (self.options, self.last) = (options, None);
+        self.apply_wanted(None)
+    }
+
     /// Applies resources that were in force when they were saved.
     pub(super) fn restore(&mut self, resources: BTreeMap<String, Versioned>) -> Applied {
         self.wanted = resources.into_iter().map(|(name, resource)| (name, Ok(resource))).collect();

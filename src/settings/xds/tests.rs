@@ -104,6 +104,15 @@ fn tls_has_names_and_files_that_belong_together() {
 }
 
 #[test]
+fn defaults_are_those_of_a_file_on_one_line() {
+    let set = options(&["--config-grpc-xds-defaults=algorithm: token_bucket, burst: 20", "--config-grpc-xds-overlay-file=/o"]);
+    assert_ne!(set.rules.defaults, XdsDefaults::default());
+    assert_eq!(set.overlay_file, Some(PathBuf::from("/o")));
+    assert_eq!(options(&[]).rules.defaults, XdsDefaults::default());
+    assert!(error(&["--config-grpc-xds-defaults=algorithm: none"]).starts_with("CONFIG_GRPC_XDS_DEFAULTS: "));
+}
+
+#[test]
 fn waits_and_sizes_have_bounds_and_defaults() {
     let default = options(&[]);
     assert_eq!(default.backoff, BackoffOptions::default());
