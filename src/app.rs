@@ -136,7 +136,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs) -> Result<(), StartErro
         Some(certificates) => {
             certificates.register(&metrics);
             tokio::spawn(Arc::clone(certificates).watch());
-            Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), Arc::clone(&metrics))?)
+            Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), &metrics)?)
         }
     };
     let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));

@@ -48,6 +48,7 @@ pub struct ListenerFlags {
 /// TLS on the gRPC port.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "TLS of the gRPC port")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct TlsFlags {
     /// Speak TLS 1.2 and 1.3 on the gRPC port, and nothing without it
     ///

@@ -61,7 +61,7 @@ pub enum TlsError {
         /// The path of the file.
         path: PathBuf,
         /// The reason.
-        error: Error,
+        error: Box<Error>,
         /// The remedy.
         remedy: String,
     },
@@ -111,8 +111,9 @@ impl PemFile {
         TlsError::NotPem { setting: self.setting, path: self.path.clone(), what, remedy }
     }
 
-    pub(super) fn unusable(&self, error: Error, remedy: String) -> TlsError {
-        TlsError::Unusable { setting: self.setting, path: self.path.clone(), error, remedy }
+    /// The error of a file whose content TLS cannot use.
+    pub(crate) fn unusable(&self, error: Error, remedy: String) -> TlsError {
+        TlsError::Unusable { setting: self.setting, path: self.path.clone(), error: Box::new(error), remedy }
     }
 }
 

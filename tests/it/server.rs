@@ -113,7 +113,7 @@ impl Server {
                 let identity = Identity::try_new(("CERT", Some(&certificate)), ("KEY", Some(&key))).expect("a pair").expect("set");
                 let options = TlsOptions { identity, client_authorities: None, client_name: None };
                 let certificates = Certificates::read(options).expect("usable files");
-                Entrance::Tls(Handshakes::start(certificates, Arc::clone(&workers), Arc::clone(&metrics)).expect("threads"))
+                Entrance::Tls(Handshakes::start(certificates, Arc::clone(&workers), &metrics).expect("threads"))
             }
         };
         tokio::spawn(server::accept(listener, entrance, options, Arc::clone(&metrics), stopping));

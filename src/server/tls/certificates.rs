@@ -170,10 +170,8 @@ impl Current {
         let builder = match &options.client_authorities {
             None => builder.with_no_client_auth(),
             Some(file) => {
-                let unusable = |error| {
-                    let remedy = "write the certificates of the authorities that signed those of the clients".to_owned();
-                    TlsError::Unusable { setting: file.setting, path: file.path.clone(), error, remedy }
-                };
+                let unusable =
+                    |error| file.unusable(error, "write the certificates of the authorities that signed those of the clients".to_owned());
                 let verifier = ClientVerifier::try_new(tls::authorities(Some(file))?, options.client_name.clone(), provider);
                 builder.with_client_cert_verifier(Arc::new(verifier.map_err(|error| unusable(Error::General(error.to_string())))?))
             }

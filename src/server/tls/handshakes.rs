@@ -82,11 +82,11 @@ impl Handshakes {
     ///
     /// # Errors
     /// The operating system's, when it gives no thread or no event queue.
-    pub fn start(certificates: Arc<Certificates>, workers: Arc<Workers>, metrics: Arc<Metrics>) -> io::Result<Self> {
+    pub fn start(certificates: Arc<Certificates>, workers: Arc<Workers>, metrics: &Arc<Metrics>) -> io::Result<Self> {
         let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);
         let (unfinished, outcomes) = (Unfinished::new(MAX_HANDSHAKES_BYTES), Outcomes::default());
         let shared =
-            Shared { certificates, workers, unfinished, outcomes, complaints: Complaints::default(), metrics: Arc::clone(&metrics) };
+            Shared { certificates, workers, unfinished, outcomes, complaints: Complaints::default(), metrics: Arc::clone(metrics) };
         let shared = Arc::new(shared);
         let shown = Arc::downgrade(&shared);
         metrics.register(Box::new(move || shown.upgrade().map_or_else(Vec::new, |shared| shared.outcomes.samples())));
