@@ -169,12 +169,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         let pages = debug::Pages::new(Arc::clone(&live), Arc::clone(&metrics));
         tokio::spawn(http::serve(listener, pages, stopping.clone()));
     }
-    let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
-    if !deployments.is_empty() {
-        let metrics = Arc::clone(&metrics);
-        let log = |line: outages::Line| line.log();
-        tokio::spawn(outages::watch(deployments, move || metrics.policy_answers(), outages::Options::default(), log));
-    }
+    tokio::spawn(log_outages(stores.clone(), Arc::clone(&metrics)));
     if conditions.may_change() {
         tokio::spawn(conditions.report(health.clone()));
     }
@@ -199,6 +194,14 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
     }
     Ok(())
+}
+
+/// Logs the failures of Redis, if there is one; never ends then.
+async fn log_outages(stores: Stores, metrics: Arc<Metrics>) {
+    let deployments: Vec<_> = stores.deployments().into_iter().map(|(_, deployment)| deployment).collect();
+    if !deployments.is_empty() {
+        outages::watch(deployments, || metrics.policy_answers(), outages::Options::default(), |line| line.log()).await;
+    }
 }
 
 /// A listener that was opened, and logged.

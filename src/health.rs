@@ -20,6 +20,7 @@ pub enum Status {
 
 /// What requests need and the process does not have. Nothing: the process is starting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each may be missing whatever the others are")]
 pub struct Missing {
     /// Any rules: the control plane has not sent limits yet.
     pub limits: bool,

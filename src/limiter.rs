@@ -139,6 +139,7 @@ impl Limiter {
 
 /// Ends a trip that was to answer the checks at `picked`.
 #[inline]
+#[expect(clippy::needless_pass_by_value, reason = "the trip ends with its span")]
 fn end_trip(trip: TraceSpan, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>]) {
     if trip.is_recorded()
         && let Some(error) = picked.iter().find_map(|&CheckIndex(index)| answers[index].as_ref().err())

@@ -10,9 +10,9 @@ use crate::metrics::Metrics;
 
 /// The text of the page, cut after `max_bytes`.
 pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
-    let mut stats = Text { format: view.format, text: String::new(), max_bytes };
+    let mut stats = Text { format: view.format, written: String::new(), max_bytes };
     if view.format == Format::Json {
-        stats.text.push('{');
+        stats.written.push('{');
     }
     let samples = metrics.samples();
     let mut process = reference_names::stats(&samples);
@@ -41,29 +41,29 @@ pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
 
 struct Text {
     format: Format,
-    text: String,
+    written: String,
     max_bytes: usize,
 }
 
 impl Text {
     fn add(&mut self, name: &str, value: u64) {
-        if self.text.len() >= self.max_bytes {
+        if self.written.len() >= self.max_bytes {
             return;
         }
         // Writing to a string does not fail.
         let _ = match self.format {
-            Format::Text => writeln!(self.text, "{name}: {value}"),
-            Format::Json => write!(self.text, "{}{}:{value}", if self.text.len() > 1 { ",\n" } else { "" }, Value::from(name)),
+            Format::Text => writeln!(self.written, "{name}: {value}"),
+            Format::Json => write!(self.written, "{}{}:{value}", if self.written.len() > 1 { ",\n" } else { "" }, Value::from(name)),
         };
     }
 
     fn end(mut self) -> String {
-        let is_cut = self.text.len() >= self.max_bytes;
+        let is_cut = self.written.len() >= self.max_bytes;
         match self.format {
-            Format::Text if is_cut => self.text.push_str("# cut; ?domain=NAME shows one domain\n"),
+            Format::Text if is_cut => self.written.push_str("# cut; ?domain=NAME shows one domain\n"),
             Format::Text => {}
-            Format::Json => self.text.push_str("}\n"),
+            Format::Json => self.written.push_str("}\n"),
         }
-        self.text
+        self.written
     }
 }

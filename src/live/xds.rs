@@ -172,7 +172,7 @@ impl Client {
             metrics.panicked();
             tracing::error!(%error, "the threads of the control plane's client cannot start; restart weir");
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -99,7 +99,7 @@ fn no_entry_costs_an_allocation() {
         let descriptor = RateLimitDescriptor { entries: (0..16).map(entry).collect(), ..Default::default() };
         let request = RateLimitRequest { domain: "shop".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }.encode_to_vec();
         let decide = || {
-            drop(service.answer(&request, None, &TraceSpan::default()).now_or_never().expect("memory does not wait").expect("an answer"))
+            drop(service.answer(&request, None, &TraceSpan::default()).now_or_never().expect("memory does not wait").expect("an answer"));
         };
         decide();
         allocations.push(measure(decide).count_total);

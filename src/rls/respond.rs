@@ -29,6 +29,7 @@ use extras::extras;
 
 /// What responses carry besides the statuses. The names are those of the settings.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "settings that do not depend on each other")]
 pub struct Options {
     /// `SHADOW_MODE`: the overall code is always OK. The statuses stay as they are.
     pub shadow_mode: bool,

@@ -101,7 +101,9 @@ impl Authorities {
             [one] => self.names.follow(&mut bytes[one.clone()])?,
             several => {
                 let mut block = Vec::with_capacity(several.iter().map(Range::len).sum());
-                several.iter().for_each(|fragment| block.extend_from_slice(&bytes[fragment.clone()]));
+                for fragment in several {
+                    block.extend_from_slice(&bytes[fragment.clone()]);
+                }
                 let seen = self.names.follow(&mut block)?;
                 let mut rest = &block[..];
                 for fragment in several.iter().filter(|_| seen.is_rewritten) {

@@ -9,6 +9,7 @@ use crate::server::TcpAddress;
 /// The debug listener.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Debug listener")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(super) struct DebugFlags {
     /// Open the debug listener, which shows the limits in force and the counters
     #[arg(long, env = "DEBUG_ENABLED", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]

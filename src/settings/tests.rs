@@ -45,7 +45,7 @@ fn the_backend_follows_the_url() {
     assert!(read(&["--backend-type", "memcache"], &[]).is_err());
     assert!(read(&["--redis-type", ""], &[]).is_ok());
     assert!(read(&["--redis-health-check-active-connection"], &[]).expect("settings").redis_health);
-    let warned = read(&["--redis-url", "r:6379", "--redis-tls-cacert", "/ca"], &[("TRACING_ENABLED", "true")]).expect("settings").warnings;
+    let warned = read(&["--redis-url", "r:6379", "--redis-tls-cacert", "/ca"], &[("MEMCACHE_TLS", "true")]).expect("settings").warnings;
     assert_eq!(warned.len(), 2, "{warned:?}");
 }
 

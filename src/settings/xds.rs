@@ -19,7 +19,6 @@ const DEFAULT_SERVER: &str = "localhost:18000";
 /// The flags of limits from a control plane.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits from a control plane")]
-#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(super) struct XdsFlags {
     /// Where limits come from: files, or a control plane that speaks xDS
     ///

@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(of(&[("b3", "0")]), Parent::Unsampled);
         assert_eq!(of(&[("b3", "1")]), Parent::None, "Weir begins the trace");
         let Parent::Sampled(short) = of(&[("b3", &format!("{SPAN}-{SPAN}-1"))]) else { panic!("64 bits") };
-        assert_eq!(short.trace_id().to_string(), format!("{:0>32}", SPAN));
+        assert_eq!(short.trace_id().to_string(), format!("{SPAN:0>32}"));
 
         let ids = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN)];
         let multiple = |more: &[(&'static str, &str)]| of(&[&ids, more].concat());

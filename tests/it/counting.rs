@@ -86,7 +86,8 @@ async fn with_stop_increment_the_main_redis_counts_limits_per_second() {
         Weir::start(&[("a.yaml", limits)], &[&environment[..], &[("STORE_TIMEOUT", "5s")]].concat())
     };
     for (stop, counted_in, empty) in [("T", &main, &second), ("F", &second, &main)] {
-        (main.flush(), second.flush());
+        main.flush();
+        second.flush();
         let weir = start(stop);
         ask(&mut weir.client().await, "d", vec![descriptor(&[("a", "x")])]).await;
         assert_eq!((counted_in.keys().len(), empty.keys().len()), (1, 0), "{stop}");

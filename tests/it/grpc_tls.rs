@@ -80,7 +80,7 @@ async fn keys_of_every_form_are_served_in_tls_1_2_and_1_3() {
     ] {
         let (authority, files) = (Authority::new("first"), Files::new());
         let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-        files.write("tls.crt", &authority.sign_for(params, &KeyPair::from_pem(&pkcs8).expect("a key")));
+        files.write("tls.crt", &authority.sign_for(&params, &KeyPair::from_pem(&pkcs8).expect("a key")));
         files.write("tls.key", &written);
         let secured = Secured::start_with(authority, files, &[]);
         for version in [&rustls::version::TLS12, &rustls::version::TLS13] {

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "what `support` offers is for this binary alone")]
 #![allow(clippy::disallowed_methods, reason = "tests have their own clocks, tasks and waits")]
+#![allow(clippy::float_cmp, reason = "metrics are whole numbers, which f64 holds exactly")]
 #![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
 
 mod algorithms;

@@ -72,7 +72,7 @@ fn packets_have_a_bound_and_whole_lines() {
     assert!(sender.warned_of_long_lines);
     let (mut lines, mut packets) = (0, 0);
     while lines < 98 {
-        let mut packet = [0; 65_536];
+        let mut packet = vec![0; 65_536];
         let length = server.recv(&mut packet).unwrap();
         assert!(length <= 1_432, "{length}");
         packets += 1;

@@ -16,7 +16,6 @@ pub struct OneFile {
 
 impl OneFile {
     /// Reads the file for the first time. A file that cannot be read is watched all the same.
-    #[must_use]
     pub fn open(path: PathBuf) -> (Self, Result<SourceText, Vec<Problem>>) {
         let options = Options { path, ..Options::default() };
         let (text, tried) = read(&options);

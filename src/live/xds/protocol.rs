@@ -9,11 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::resources::Digest;
+use super::resources::{Digest, TYPE_URL};
 use crate::proto::xds::{DeltaDiscoveryRequest, DiscoveryRequest, Node, Status};
-
-/// The type of the resources.
-pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// INVALID_ARGUMENT. Source: gRPC, "Status codes and their use in gRPC".
 const INVALID_ARGUMENT: i32 = 3;

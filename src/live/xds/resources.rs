@@ -5,10 +5,12 @@ use prost::{Message, encoding};
 use prost_types::value::Kind;
 use sha2::{Digest as _, Sha256};
 
-use super::protocol::TYPE_URL;
 use crate::proto::xds;
 use crate::rules::limit::Metadata;
 use crate::rules::resource::{Descriptor, Policy, Resource};
+
+/// The type of the resources.
+pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// The type of the wrapper that carries the time to live of a resource.
 const WRAPPER_TYPE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";

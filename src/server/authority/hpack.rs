@@ -98,7 +98,7 @@ impl Names {
             0 => Text::read(block, at)?.name(block),
             1 => Name::Authority,
             4 | 5 => Name::Path,
-            ..=STATIC_ENTRIES => Name::Other,
+            index if index <= STATIC_ENTRIES => Name::Other,
             index => *self.0.get(index - STATIC_ENTRIES - 1).ok_or(Malformed)?,
         };
         let value = Text::read(block, at)?;

@@ -81,6 +81,7 @@ mod tests {
         counts.map(|(reason, count)| Ended { reason, count }).into()
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "what observe returns")]
     fn line(calls: &str, connections: &str) -> Option<Line> {
         Some(Line { calls: calls.to_owned(), connections: connections.to_owned() })
     }

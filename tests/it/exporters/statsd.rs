@@ -49,7 +49,7 @@ impl Received {
     fn until(&mut self, server: &UdpSocket, done: impl Fn(&Self) -> bool) {
         server.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         while !done(self) {
-            let mut packet = [0; 65_536];
+            let mut packet = vec![0; 65_536];
             let length = server.recv(&mut packet).unwrap_or_else(|error| panic!("{error}: {self:?}"));
             assert!(length <= 1_432, "a packet that networks do not split");
             for line in std::str::from_utf8(&packet[..length]).expect("UTF-8").lines() {
@@ -94,7 +94,7 @@ async fn a_statsd_server_receives_by_udp_what_was_counted() {
     assert!(weir.terminate().success());
     // What has arrived by now is all: the last flush comes before the process ends.
     server.set_nonblocking(true).expect("a socket");
-    let mut packet = [0; 65_536];
+    let mut packet = vec![0; 65_536];
     while let Ok(length) = server.recv(&mut packet) {
         std::str::from_utf8(&packet[..length]).expect("UTF-8").lines().for_each(|line| received.line(line));
     }

@@ -122,7 +122,9 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
     let key = |value| {
         let mut ask = Ask::default();
         ask.domain = gateway.as_bytes();
-        [route, ("rule-1-match-0", value)].iter().for_each(|(key, value)| ask.push(Entry { key: key.as_bytes(), value: value.as_bytes() }));
+        for (key, value) in [route, ("rule-1-match-0", value)] {
+            ask.push(Entry { key: key.as_bytes(), value: value.as_bytes() });
+        }
         ask.close(Asked::default());
         let checks = Plan::new(&rules, &ask, &plan::Options::default()).checks;
         checks.iter().map(|check| checks.key(check).to_vec()).collect::<Vec<_>>()

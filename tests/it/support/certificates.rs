@@ -37,7 +37,7 @@ impl Authority {
     }
 
     /// A certificate for this key, as PEM.
-    pub fn sign_for(&self, params: CertificateParams, key: &KeyPair) -> String {
+    pub fn sign_for(&self, params: &CertificateParams, key: &KeyPair) -> String {
         params.signed_by(key, &self.issuer).expect("a certificate").pem()
     }
 

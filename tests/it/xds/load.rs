@@ -54,6 +54,7 @@ fn percentile(times: &[Duration], share: f64) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::await_holding_lock, reason = "the test has its runtime for itself")]
 async fn a_hundred_thousand_nodes_change_ten_times_a_second_while_requests_run() {
     let _exclusive = exclusive();
     let mut resources: Vec<Sent> = (0..DOMAINS).map(|number| domain(number, 1_000_000).into()).collect();
