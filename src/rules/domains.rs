@@ -254,7 +254,7 @@ fn by_domain(mut resources: Vec<Resource>, merge_domains: bool) -> (BTreeMap<Str
         match group.first() {
             // One without a domain is refused for that.
             Some(first) if !merge_domains && !resource.domain.is_empty() => {
-                shadowed.push((resource.name, resource.domain, first.name.clone()))
+                shadowed.push((resource.name, resource.domain, first.name.clone()));
             }
             _ => group.push(resource),
         }

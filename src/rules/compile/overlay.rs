@@ -86,6 +86,7 @@ struct OverlaidLimit {
 
 /// What an overlay switches on in a descriptor.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are fields of a descriptor")]
 pub(super) struct Switches {
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,

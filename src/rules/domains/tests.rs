@@ -8,6 +8,7 @@ use crate::rules::{Commit, Lookup};
 
 const MINUTE: i32 = 2;
 
+#[expect(clippy::unnecessary_wraps, reason = "as the field takes it")]
 fn per_minute(requests_per_unit: u32) -> Option<Policy> {
     Some(Policy { unit: MINUTE, requests_per_unit, ..Policy::default() })
 }
@@ -136,6 +137,7 @@ fn defaults_of_the_process_apply_to_every_domain() {
     assert_eq!((applied.compiled, applied.rules.expect("rules").commit(b"a")), (1, Some(Commit::AllOrNone)));
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as the field takes it")]
 fn overlay(text: &str) -> Option<Arc<Overlay>> {
     let file = SourceText { name: "overlay.yaml".into(), text: text.into() };
     let read = Overlay::read(file, &Options { strict: true, ..Options::default() });
@@ -151,6 +153,7 @@ fn limits(rules: &Rules) -> Vec<String> {
     crate::rules::diff::Difference::new(&Rules::default(), rules).added.iter().map(ToString::to_string).collect()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "made where it is used")]
 fn metadata(json: serde_json::Value) -> Option<crate::rules::limit::Metadata> {
     json.as_object().cloned()
 }
