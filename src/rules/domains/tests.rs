@@ -329,6 +329,8 @@ domains:
       rate_limit: { burst: 30, name: per-user }
     - key: us*
       rate_limit: { algorithm: sliding_window_log, name: second, unit_multiplier: 5 }
+    - key: other
+      defaults: { burst: 25 }
 - domain: dd
   commit: each
 ";
@@ -375,7 +377,7 @@ domains:
             "route_r.user: sliding_window_log, 5, \"per-user\", Some(Local)",
             // Its burst needs a token bucket, so that the entry with another algorithm is left out.
             "route_r.used: burst 40, 5, \"own\", Some(Local)",
-            "route_r.other: burst 20, 1, \"sent\", Some(Local)",
+            "route_r.other: burst 25, 1, \"sent\", Some(Local)",
             "route_r.unlimited: unlimited, 0, \"-\", None",
             "user: burst 9, 1, \"-\", Some(Local)",
         ]
