@@ -169,6 +169,14 @@ fn run(commands: &[Shown]) {
                 let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
                 assert!(weir.logs().join("\n").contains("counters are kept in Redis"));
             }
+            // xds.rs has a control plane that answers.
+            ["CONFIG_TYPE=GRPC_XDS_SOTW", _, node, "weir", "serve"] => {
+                let node = node.split_once('=').expect("a variable");
+                let server = ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1");
+                let weir = Weir::start_in(copy_examples, &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), server, node]);
+                let tries = || weir.logs().join("\n").contains("no connection to the control plane").then_some(());
+                wait::eventually(tries).expect("it asks the control plane");
+            }
             // It runs this test.
             ["cargo", "+nightly", "fuzz", "run", target] => {
                 assert!(tools::repository().join(format!("fuzz/fuzz_targets/{target}.rs")).exists());

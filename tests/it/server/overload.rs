@@ -104,7 +104,12 @@ async fn a_call_is_refused_when_its_own_deadline_passed_in_the_socket() {
         let with = |timeout: usize| answered[..CALLS].iter().skip(timeout).step_by(3);
         assert!(with(1).chain(with(2)).all(|&answered| answered), "calls with time left are answered");
         assert!(answered[0] && answered[CALLS], "the first call did not wait, and health is always answered");
-        assert!(with(0).skip(CALLS / 6).all(|&answered| !answered), "the later half is refused, traced: {traced}, TLS: {tls}");
+        // With TLS, Weir reads a record of up to 16 KiB at once, and knows the wait of its first call only.
+        let answered_late = with(0).skip(CALLS / 6).filter(|&&answered| answered).count();
+        assert!(
+            answered_late <= if tls { CALLS / 24 } else { 0 },
+            "the later half is refused, traced: {traced}, TLS: {tls}: {answered_late}"
+        );
         let refused = with(0).filter(|&&answered| !answered).count();
         assert_eq!(server.metric("weir_calls_refused_total"), Some(refused as f64), "each refusal is counted");
         assert_eq!(server.metric("weir_connections_behind{worker=\"0\"}"), Some(0.0), "some calls had time left");
