@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Arg, Args, Command};
 
-use super::reference::{self, Treatment};
+use super::reference;
 use super::*;
 use crate::rules::limit::OnStoreFailure;
 
@@ -160,7 +160,7 @@ fn reference_tables(headings: &[(String, Vec<Arg>)], page: &mut String) {
     }
     let introduction = "A variable with one of the values in brackets, or empty, is ignored. Another value is a warning in the log.";
     let _ = write!(page, "\n### {no_effect}\n\n{introduction}\n\n| variables | reason |\n|---|---|\n");
-    for (Treatment::Warn(reason), settings) in reference::NOT_ACTED_ON {
+    for (reason, settings) in reference::NOT_ACTED_ON {
         let names = settings.iter().map(|(name, harmless)| match harmless {
             [] => format!("`{name}`"),
             harmless => format!("`{name}` (`{}`)", harmless.join("`, `")),

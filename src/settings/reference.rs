@@ -3,14 +3,6 @@
 //! Users of envoyproxy/ratelimit can keep their settings. Those here change no decision; each is a warning in the log. A setting with its default
 //! value is ignored.
 
-/// What a setting does that is not acted on; with the reason, and what to do.
-pub(super) enum Treatment {
-    /// It is a warning in the log.
-    Warn(&'static str),
-}
-
-use Treatment::Warn;
-
 /// A name (a `*` at its end matches any text) and the values beside the empty one that are ignored, in lower case.
 pub(super) type Setting = (&'static str, &'static [&'static str]);
 
@@ -18,12 +10,10 @@ const OFF: &[&str] = &["0", "f", "false"];
 const EMPTY: &[&str] = &[];
 const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
 
-/// What each of these settings does with any other value.
-pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
+/// The settings that have no effect, after the reason.
+pub(super) const NOT_ACTED_ON: &[(&str, &[Setting])] = &[
     (
-        Warn(
-            "TRACING_EXPORTER_PROTOCOL chooses the protocol, and the scheme of the endpoint whether there is TLS; there is no compression",
-        ),
+        "TRACING_EXPORTER_PROTOCOL chooses the protocol, and the scheme of the endpoint whether there is TLS; there is no compression",
         &[
             ("OTEL_EXPORTER_OTLP_PROTOCOL", EMPTY),
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", EMPTY),
@@ -33,9 +23,9 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", &["none"]),
         ],
     ),
-    (Warn("STORE_TIMEOUT is the longest wait for Redis"), &[("REDIS_TIMEOUT", &["10s"]), ("REDIS_PERSECOND_TIMEOUT", &["10s"])]),
+    ("STORE_TIMEOUT is the longest wait for Redis", &[("REDIS_TIMEOUT", &["10s"]), ("REDIS_PERSECOND_TIMEOUT", &["10s"])]),
     (
-        Warn("Weir sends all requests that wait for Redis together, without a timer"),
+        "Weir sends all requests that wait for Redis together, without a timer",
         &[
             ("REDIS_PIPELINE_WINDOW", NO_TIME),
             ("REDIS_PIPELINE_LIMIT", &["0"]),
@@ -46,7 +36,7 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
         ],
     ),
     (
-        Warn("a request waits for a free connection until its deadline"),
+        "a request waits for a free connection until its deadline",
         &[
             ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
             ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", EMPTY),
@@ -54,7 +44,7 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
         ],
     ),
     (
-        Warn("Weir starts without Redis, and connects as soon as Redis is reachable"),
+        "Weir starts without Redis, and connects as soon as Redis is reachable",
         &[
             ("REDIS_STARTUP_INITIAL_INTERVAL", &["1s"]),
             ("REDIS_STARTUP_MAX_INTERVAL", &["30s"]),
@@ -62,7 +52,7 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
         ],
     ),
     (
-        Warn("Weir has no memcache; it keeps counters in Redis or in memory"),
+        "Weir has no memcache; it keeps counters in Redis or in memory",
         &[
             ("MEMCACHE_HOST_PORT", EMPTY),
             ("MEMCACHE_MAX_IDLE_CONNS", &["2"]),
@@ -80,14 +70,14 @@ pub(super) const NOT_ACTED_ON: &[(Treatment, &[Setting])] = &[
 /// The warnings about these settings in `environment`: one for each reason, which names its settings but not their values.
 pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {
     let mut warnings = Vec::new();
-    for (treatment, settings) in NOT_ACTED_ON {
+    for (reason, settings) in NOT_ACTED_ON {
         let mut set: Vec<_> =
             environment.iter().filter(|(name, value)| settings.iter().any(|setting| is_reported(setting, name, value))).collect();
         set.sort();
-        match (treatment, set.as_slice()) {
-            (_, []) => {}
-            (Warn(reason), [(name, _)]) => warnings.push(format!("{name} has no effect: {reason}")),
-            (Warn(reason), several) => {
+        match set.as_slice() {
+            [] => {}
+            [(name, _)] => warnings.push(format!("{name} has no effect: {reason}")),
+            several => {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
                 warnings.push(format!("{} have no effect: {reason}", names.join(", ")));
             }
