@@ -163,6 +163,7 @@ class Scenario:
             self.targets.append({"targets": [f"127.0.0.1:{http}"], "labels": {"namespace": namespace, "pod": f"ratelimit-{replica}"}})
             self.loads.append(Load(grpc, lambda: rate * (1 + 0.3 * math.sin(wave + time.time() / 150)), request))
         self.grpc = grpc
+        self.group = pathlib.Path(f"/sys/fs/cgroup/cpu/weir-record-{self.weirs[0].pid}")
 
     def write(self, limits):
         """As a ConfigMap does: the new file replaces the old one at once."""
@@ -178,11 +179,10 @@ class Scenario:
 
     def throttle(self, quota_us):
         """Bounds the CPU time in each 200 ms; -1 for no bound."""
-        group = pathlib.Path(f"/sys/fs/cgroup/cpu/weir-record-{self.weirs[0].pid}")
-        group.mkdir(exist_ok=True)
-        (group / "cpu.cfs_period_us").write_text("200000")
-        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
-        (group / "cgroup.procs").write_text(str(self.weirs[0].pid))
+        self.group.mkdir(exist_ok=True)
+        (self.group / "cpu.cfs_period_us").write_text("200000")
+        (self.group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        (self.group / "cgroup.procs").write_text(str(self.weirs[0].pid))
 
     def fill_redis(self):
         """Keys of another program, so that 95 % of the memory are in use. Each takes half a MiB, with what the allocator adds."""
@@ -200,6 +200,8 @@ class Scenario:
         for weir in self.weirs:
             weir.kill()
             weir.wait()
+        if self.group.exists():
+            self.group.rmdir()
         if self.redis:
             self.redis.kill()
 
