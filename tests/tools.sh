@@ -95,6 +95,32 @@ need_kubernetes_validate() {
     export WEIR_TEST_K8S_VALIDATE="${WEIR_TEST_K8S_VALIDATE:-$program}"
 }
 
+# Prometheus and promtool from Debian's package, without installing it: the package would start a service and pulls in libraries of its web pages.
+need_promtool() {
+    local home="$tools/prometheus"
+    if [ -z "${WEIR_TEST_PROMTOOL:-}" ] && ! [ -x "$home/promtool" ]; then
+        if has promtool; then
+            export WEIR_TEST_PROMTOOL=promtool
+            return
+        fi
+        has apt-get || die "promtool is not installed, and this machine has no apt-get. Install Prometheus, or set WEIR_TEST_PROMTOOL to the path of promtool"
+        say "installing promtool into target/tools (20 MB download)"
+        rm -rf "$home.part"
+        mkdir -p "$home.part"
+        (cd "$home.part" && quietly "download the package prometheus" download_package prometheus)
+        quietly "unpack the package prometheus" dpkg-deb -x "$home.part"/prometheus_*.deb "$home.part/root"
+        mkdir -p "$home"
+        mv "$home.part/root/usr/bin/promtool" "$home.part/root/usr/bin/prometheus" "$home/"
+        rm -rf "$home.part"
+    fi
+    export WEIR_TEST_PROMTOOL="${WEIR_TEST_PROMTOOL:-$home/promtool}"
+}
+
+# download_package NAME: its .deb, into the current folder. The lists of packages are updated only where they do not know it.
+download_package() {
+    apt-get download "$1" || { as_root apt-get update && apt-get download "$1"; }
+}
+
 # go_tool VARIABLE NAME VERSION PACKAGE TESTS: builds a tool written in Go. Without Go it prints which tests are skipped and sets VARIABLE to `none`.
 go_tool() {
     local variable=$1 name=$2 version=$3 package=$4 tests=$5
@@ -133,4 +159,5 @@ install_tools() {
     need_kubernetes_validate
     need_grpcurl
     need_kustomize
+    need_promtool
 }

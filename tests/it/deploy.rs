@@ -1,9 +1,10 @@
-//! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, and Envoy accepts the filters.
+//! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, Envoy accepts the filters, and alerts fire.
 
 mod gateways;
 mod image;
 mod istio;
 mod kubernetes;
+mod monitoring;
 mod restricted;
 
 use std::process::Command;

@@ -53,7 +53,7 @@ const CHECKED: &[&str] = &[
 ];
 
 /// Kinds of files that people read.
-const EXTENSIONS: &[&str] = &["rs", "md", "lua", "yaml", "yml", "sh", "toml"];
+const EXTENSIONS: &[&str] = &["rs", "md", "lua", "yaml", "yml", "sh", "toml", "py"];
 
 /// Files that are not checked, with the reason.
 const EXEMPT: &[(&str, &str)] = &[("tests/it/words.rs", "it holds the phrases")];

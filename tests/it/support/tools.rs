@@ -27,6 +27,11 @@ pub fn kubernetes_validate() -> PathBuf {
     required("kubernetes-validate", "WEIR_TEST_K8S_VALIDATE", "python", "bin/kubernetes-validate")
 }
 
+/// promtool, which checks rules of Prometheus and evaluates them.
+pub fn promtool() -> PathBuf {
+    required("promtool", "WEIR_TEST_PROMTOOL", "prometheus", "promtool")
+}
+
 /// grpcurl; `None` only when `tests/run.sh` reported that it cannot be installed.
 pub fn grpcurl() -> Option<PathBuf> {
     unless_none("grpcurl", "WEIR_TEST_GRPCURL")
