@@ -296,8 +296,20 @@ def workers():
                   ("{{pod}}", "sum by (pod) (weir_connections{pods})"), steps=[(10000, RED)]),
             graph("Connections refused", "ops", "Connections closed because there were too many.", "0.",
                   ("{{pod}}", "sum by (pod) (rate(weir_connections_refused_total{pods}{rate}))")),
+            graph("Calls reset by HTTP/2", "ops", "Calls that HTTP/2 refused before Weir saw them, by error code. No limit was applied to them.", "nothing.",
+                  ("{{reason}}", "sum by (reason) (rate(weir_http2_stream_resets_total{pods}{rate}))")),
+            graph("Connections ended by HTTP/2", "ops", "Connections that ended with all their calls, by reason.", "nothing.",
+                  ("{{reason}}", "sum by (reason) (rate(weir_http2_connection_errors_total{pods}{rate}))")),
             graph("Requests of each pod", "reqps", "Calls that were answered.", "similar in all pods.",
                   ("{{pod}}", "sum by (pod) (rate(ratelimit_service_total_requests{pods}{rate}))")),
+        ]),
+        ("TLS of the gRPC port", [
+            graph("Handshakes", "ops", "TLS handshakes of clients, by outcome. late: not finished in time; displaced: too many were unfinished.",
+                  "completed only; nothing without TLS.", ("{{outcome}}", "sum by (outcome) (rate(weir_tls_handshakes_total{pods}{rate}))")),
+            graph("Unfinished handshakes", "none", "TLS handshakes that are not finished.", "near 0.",
+                  ("{{pod}}", "sum by (pod) (weir_tls_handshakes_open{pods})")),
+            stat("Certificate expires in", "s", "Time until the first certificate of a gRPC port expires.", "more than a week, or half its lifetime if that is shorter.",
+                 "min(weir_certificate_expiry_timestamp_seconds{pods}) - time()", width=8, height=8),
         ]),
         ("Counters in memory", [
             graph("Keys", "short", "Keys in the memory store, where Redis is not used.", "below MEMORY_MAX_KEYS (1,000,000).",
@@ -325,7 +337,51 @@ def workers():
     )
 
 
-DASHBOARDS = {"overview": overview, "limits": limits, "redis": redis, "workers": workers}
+def xds():
+    count_of = lambda metric: ("{{result}}", f"sum by (result) (increase({metric}{{pods}}[5m]))")
+    # One series of the four has the value 1: each state gets a number.
+    state = " or ".join(f'weir_xds_state{{pods,state="{name}"}} * {number}' for number, name in enumerate(["connecting", "waiting", "synced", "nacked"], 1))
+    return dashboard(
+        "xDS",
+        "Limits from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW or GRPC_XDS_DELTA). Without one, nothing is shown.",
+        VARIABLES,
+        ("Control plane", [
+            states("Connected", "Whether a stream to the control plane is open.",
+                   "connected. While it is not, the last good limits stay in force, but changes do not arrive.",
+                   "{{namespace}} {{pod}}", "weir_xds_connected{pods}", [(1, "connected", GREEN), (0, "not connected", RED)]),
+            states("State", "Waiting: nothing was received yet. Nacked: the last response was refused, in whole or in part.",
+                   "synced.", "{{namespace}} {{pod}}", f"sum by (namespace, pod) ({state})",
+                   [(1, "connecting", YELLOW), (2, "waiting", YELLOW), (3, "synced", GREEN), (4, "nacked", RED)]),
+            graph("Responses", "none", "Responses of the control plane within five minutes, by what became of them.",
+                  "accepted when limits change; none in between. other_type holds no limits: the control plane answers another question.",
+                  count_of("weir_xds_responses_total")),
+            graph("Attempts to connect", "none", "Within five minutes, by result.", "none, or opened after an upgrade of the control plane.",
+                  count_of("weir_xds_connects_total")),
+            graph("Refused domains", "none",
+                  "Domains that have a mistake, by what is in force instead: kept (their last good limits) or absent (nothing, so that their requests pass).",
+                  "0.", ("{{limits}}", "max by (limits) (weir_xds_refused_domains{pods})")),
+        ]),
+        ("Limits", [
+            graph("Age of the limits", "s", "Time since a response was last accepted as a whole. Not shown before the first.",
+                  "the same in all pods. It may be high: a control plane sends nothing while nothing changes.",
+                  ("{{pod}}", "time() - max by (pod) (weir_xds_accepted_timestamp_seconds{pods} > 0)")),
+            graph("Limits in force", "none", "The number of limits in each pod.", "the same in all pods; it changes with a response only.",
+                  ("{{pod}}", "max by (pod) (weir_config_limits{pods})")),
+            graph("Cache file", "none", "Attempts to write CONFIG_GRPC_XDS_CACHE_FILE within five minutes, by result.",
+                  "no failed ones: a process that starts while the control plane is away has no limits without the file.",
+                  count_of("weir_xds_cache_writes_total")),
+            table("Versions", "The version of the last response that was accepted as a whole, and when the last one was accepted and refused.",
+                  "one version in all pods; refused before accepted, or never.",
+                  [("namespace", "Namespace"), ("pod", "Pod"), ("version", "Version"), ("Value #B", "Accepted"), ("Value #C", "Refused")],
+                  "sum by (namespace, pod, version) (weir_xds_accepted_info{pods})",
+                  "max by (namespace, pod) (weir_xds_accepted_timestamp_seconds{pods} > 0) * 1000",
+                  "max by (namespace, pod) (weir_xds_refused_timestamp_seconds{pods} > 0) * 1000",
+                  hidden=["Value #A"], width=24, units=[("Accepted", "dateTimeFromNow"), ("Refused", "dateTimeFromNow")]),
+        ]),
+    )
+
+
+DASHBOARDS = {"overview": overview, "limits": limits, "redis": redis, "workers": workers, "xds": xds}
 
 
 def main(arguments):

@@ -1,8 +1,10 @@
-//! What real processes show on `/metrics`: with counters in memory, and with two Redis servers.
+//! What real processes show on `/metrics`: with counters in memory, with two Redis servers, with a control plane, and with TLS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use crate::support::certificates::{Authority, Files};
+use crate::support::ports;
 use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir};
 
@@ -67,6 +69,15 @@ pub(super) fn fresh() -> Scrape {
     let [redis, per_second] = [(); 2].map(|()| RedisServer::start());
     let weir = with_two_redis_servers(&redis, &per_second);
     scrape.add(&page_with(&weir, "weir_redis_used_memory_bytes{redis=\"per_second\""));
+    // A control plane that does not answer.
+    let control_plane = ports::free().to_string();
+    let settings = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_URL", &control_plane)];
+    scrape.add(&page_with(&Weir::start(&[], &settings), "weir_xds_connected"));
+    let files = Files::new();
+    files.write_issued("tls", &Authority::new("an authority").issue(&["localhost"]));
+    let [certificate, key] = ["tls.crt", "tls.key"].map(|name| files.path(name).to_string_lossy().into_owned());
+    let tls = [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", &certificate[..]), ("GRPC_SERVER_TLS_KEY", &key[..])];
+    scrape.add(&page_with(&Weir::start(LIMITS, &tls), "weir_certificate_expiry_timestamp_seconds"));
     scrape
 }
 
