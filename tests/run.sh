@@ -14,21 +14,7 @@ cd "$root"
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-$([ -t 1 ] && echo always || echo never)}
 results="$root/target/test-results"
-table=()
-failed=()
 suites=0
-
-# step NAME COMMAND...: runs COMMAND, and records its time and whether it failed.
-step() {
-    local name=$1 begin=$SECONDS verdict=ok
-    shift
-    printf '\n== %s\n' "$name"
-    if ! "$@"; then
-        verdict=FAILED
-        failed+=("$name")
-    fi
-    table+=("$(printf '%-24s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")")
-}
 
 # suite ARGUMENTS...: one run of `cargo test`. Its result lines are held back and printed at the end.
 suite() {
@@ -63,9 +49,6 @@ step "documentation examples" suite --doc
 step "unit tests" suite --lib --bins
 step "integration tests" suite --test it
 
-printf '\n%s\n' "== time of each suite"
-printf '%s\n' "${table[@]}"
-printf '\n'
-[ ${#failed[@]} = 0 ] || printf 'FAILED: %s\n' "${failed[@]}"
+summary || result=$?
 cat "$results"/*
-[ ${#failed[@]} = 0 ]
+exit ${result:-0}

@@ -10,6 +10,10 @@ kustomize_version=v5.7.1
 
 tools="$root/target/tools"
 
+# The steps of a script, each with its time and whether it failed.
+table=()
+failed=()
+
 say() { printf '%s\n' "tests/${0##*/}: $*"; }
 
 die() {
@@ -18,6 +22,27 @@ die() {
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
+
+# step NAME COMMAND...: runs COMMAND, and records its time and whether it failed.
+step() {
+    local name=$1 begin=$SECONDS verdict=ok
+    shift
+    printf '\n== %s\n' "$name"
+    if ! "$@"; then
+        verdict=FAILED
+        failed+=("$name")
+    fi
+    table+=("$(printf '%-24s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")")
+}
+
+# Prints the times of all steps, and those that failed; fails if one did.
+summary() {
+    printf '\n%s\n' "== time of each step"
+    printf '%s\n' "${table[@]}"
+    printf '\n'
+    [ ${#failed[@]} = 0 ] || printf 'FAILED: %s\n' "${failed[@]}"
+    [ ${#failed[@]} = 0 ]
+}
 
 # quietly ACTION COMMAND...: runs COMMAND, and prints its output only when it fails. ACTION completes "cannot ...".
 quietly() {
