@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::envoy::example_configuration;
 use crate::support::envoy::Envoy;
-use crate::support::{RedisServer, Weir, http_client, tools};
+use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
 /// A command of a console block, and the output that the page shows below it.
 struct Shown {
