@@ -1,5 +1,6 @@
 //! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, Envoy accepts the filters, and alerts fire.
 
+mod envoy_gateway;
 mod gateways;
 mod image;
 mod istio;

@@ -8,13 +8,15 @@ use super::image::{image, is_root, user_of};
 use crate::support::Weir;
 
 /// The user of both gateways' manifests.
-const USER: u32 = 65534;
+pub(super) const USER: u32 = 65534;
 
-/// Runs `/bin/ratelimit` with these arguments in a read-only `root`, as the gateways' user, or as the current user where that is not permitted.
-fn restricted(root: &Path, arguments: &[&str]) -> Command {
+/// Runs `/bin/ratelimit` with these arguments in a read-only `root` with `/proc`, as the gateways' user, or as the current user where that is not permitted.
+pub(super) fn restricted(root: &Path, arguments: &[&str]) -> Command {
     // The mount is of a namespace of its own, so that it ends with the process.
     let mut command = Command::new("unshare");
-    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec chroot \"$@\"";
+    let script = "mount --bind \"$0\" \"$0\" && mount --rbind /proc \"$0/proc\" && mount -o remount,bind,ro \"$0\" && exec chroot \"$@\"";
+    // Runtimes of containers mount it where the image has none.
+    std::fs::create_dir(root.join("proc")).expect("a folder");
     if !is_root() {
         command.arg("--map-root-user");
     }
