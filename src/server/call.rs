@@ -89,8 +89,10 @@ where
             return;
         }
         let is_limit = request.uri().path() == proto::METHOD_PATH;
-        let timeout = grpc_timeout(request.headers());
-        if is_limit && turn.is_over(timeout) {
+        let mut timeout = grpc_timeout(request.headers());
+        if is_limit && let Some(left) = turn.time_left(timeout) {
+            timeout = left;
+        } else if is_limit {
             self.services.metrics.calls_refused(1);
             return drop(reply::answer(&mut respond, Err(Status::resource_exhausted("overloaded")), &self.services.budget));
         }

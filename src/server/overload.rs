@@ -238,13 +238,13 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Whether the deadline of a call has passed while it waited. `None`: it has no deadline.
-    pub(super) fn is_over(&mut self, timeout: Option<Duration>) -> bool {
+    /// The time that a call has left of its timeout, which is `None` for a call without a deadline. `None`: the deadline passed while it waited.
+    pub(super) fn time_left(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
         self.calls += 1;
-        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else { return false };
+        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else { return Some(timeout) };
         let waited = arrived.elapsed();
         self.late += usize::from(waited > timeout / LATE_PARTS);
-        waited > timeout
+        timeout.checked_sub(waited).map(Some)
     }
 }
 
@@ -268,25 +268,29 @@ mod tests {
         lateness
     }
 
-    /// Serves calls with these deadlines in one turn; returns which of them are over.
-    fn serve<const N: usize>(connection: &Lateness, timeouts: [Option<Duration>; N]) -> [bool; N] {
+    /// Serves calls with these timeouts in one turn; returns the time that each has left.
+    fn serve<const N: usize>(connection: &Lateness, timeouts: [Option<Duration>; N]) -> [Option<Option<Duration>>; N] {
         let mut turn = connection.turn();
-        let over = timeouts.map(|timeout| turn.is_over(timeout));
+        let left = timeouts.map(|timeout| turn.time_left(timeout));
         connection.end(&turn);
-        over
+        left
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_over_after_its_own_deadline() {
         let worker = Arc::default();
         let late = connection(&worker, 21).await;
-        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [true, false, false]);
+        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [None, Some(Some(ms(1))), Some(None)]);
         late.read(1, None);
-        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(0))]), [false, false], "it is not known how long they waited");
+        assert_eq!(
+            serve(&late, [Some(ms(20)), Some(ms(0))]),
+            [Some(Some(ms(20))), Some(Some(ms(0)))],
+            "it is not known how long they waited"
+        );
         let without = Lateness::new(None);
         without.read(1, Some(Instant::now()));
         advance(Duration::from_secs(1)).await;
-        assert_eq!(serve(&without, [Some(ms(20))]), [false], "load shedding is off");
+        assert_eq!(serve(&without, [Some(ms(20))]), [Some(Some(ms(20)))], "load shedding is off");
     }
 
     #[tokio::test(start_paused = true)]
