@@ -89,13 +89,11 @@ where
             return;
         }
         let is_limit = request.uri().path() == proto::METHOD_PATH;
-        let mut timeout = grpc_timeout(request.headers());
-        if is_limit && let Some(left) = turn.time_left(timeout) {
-            timeout = left;
-        } else if is_limit {
+        let timeout = grpc_timeout(request.headers());
+        let Ok(timeout) = (if is_limit { turn.time_left(timeout) } else { Ok(timeout) }) else {
             self.services.metrics.calls_refused(1);
             return drop(reply::answer(&mut respond, Err(Status::resource_exhausted("overloaded")), &self.services.budget));
-        }
+        };
         let span = if is_limit { self.services.limits.span(request.headers()) } else { TraceSpan::default() };
         let mut message = Message::default();
         if is_limit

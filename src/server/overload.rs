@@ -227,6 +227,10 @@ impl Drop for Lateness {
     }
 }
 
+/// The deadline of a call has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Over;
+
 /// One turn of a connection.
 #[derive(Debug)]
 pub(super) struct Turn {
@@ -238,13 +242,16 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// The time that a call has left of its timeout, which is `None` for a call without a deadline. `None`: the deadline passed while it waited.
-    pub(super) fn time_left(&mut self, timeout: Option<Duration>) -> Option<Option<Duration>> {
+    /// The time that a call has left of its timeout; `None` stays `None`: it has no deadline.
+    ///
+    /// # Errors
+    /// [`Over`]: the deadline passed while the call waited.
+    pub(super) fn time_left(&mut self, timeout: Option<Duration>) -> Result<Option<Duration>, Over> {
         self.calls += 1;
-        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else { return Some(timeout) };
+        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else { return Ok(timeout) };
         let waited = arrived.elapsed();
         self.late += usize::from(waited > timeout / LATE_PARTS);
-        timeout.checked_sub(waited).map(Some)
+        timeout.checked_sub(waited).map(Some).ok_or(Over)
     }
 }
 
@@ -269,9 +276,9 @@ mod tests {
     }
 
     /// Serves calls with these timeouts in one turn; returns the time that each has left.
-    fn serve<const N: usize>(connection: &Lateness, timeouts: [Option<Duration>; N]) -> [Option<Option<Duration>>; N] {
+    fn serve<const N: usize>(connection: &Lateness, timeouts: [Option<Duration>; N]) -> Vec<Result<Option<Duration>, Over>> {
         let mut turn = connection.turn();
-        let left = timeouts.map(|timeout| turn.time_left(timeout));
+        let left = timeouts.map(|timeout| turn.time_left(timeout)).to_vec();
         connection.end(&turn);
         left
     }
@@ -280,17 +287,17 @@ mod tests {
     async fn a_call_is_over_after_its_own_deadline() {
         let worker = Arc::default();
         let late = connection(&worker, 21).await;
-        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [None, Some(Some(ms(1))), Some(None)]);
+        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [Err(Over), Ok(Some(ms(1))), Ok(None)]);
         late.read(1, None);
         assert_eq!(
             serve(&late, [Some(ms(20)), Some(ms(0))]),
-            [Some(Some(ms(20))), Some(Some(ms(0)))],
+            [Ok(Some(ms(20))), Ok(Some(ms(0)))],
             "it is not known how long they waited"
         );
         let without = Lateness::new(None);
         without.read(1, Some(Instant::now()));
         advance(Duration::from_secs(1)).await;
-        assert_eq!(serve(&without, [Some(ms(20))]), [Some(Some(ms(20)))], "load shedding is off");
+        assert_eq!(serve(&without, [Some(ms(20))]), [Ok(Some(ms(20)))], "load shedding is off");
     }
 
     #[tokio::test(start_paused = true)]
