@@ -1,13 +1,15 @@
 //! Decides the checks of a request: first by the denial cache, then by the store within the caller's deadline, then by the failure policies. Last it
 //! holds the request if a shaper delays it.
 //!
-//! `outages` logs when the store fails and what the failure policies answered meanwhile; no request waits for it.
+//! `outages` logs when the store fails and what the failure policies answered meanwhile, and `replicas` follows how many share the limits; no request
+//! waits for either.
 //!
 //! The store knows none of the others. A check that the denial cache answers is not sent to the store.
 
 pub mod denial_cache;
 pub mod failure_policies;
 pub mod outages;
+pub mod replicas;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,7 +191,7 @@ mod tests {
         let rate = Rate { requests_per_unit: 2, unit: Unit::Hour, unit_multiplier: 1 };
         let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
         let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-        let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), Options::default());
+        let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), Options::default());
         let ask = |key: &'static str, hits, modes| {
             let checks = Arc::new(Checks::of([(key.as_bytes(), Check::new(algorithm, hits, modes))]));
             let decisions = limiter.decide(&checks, Some(Duration::from_secs(5_000)), &TraceSpan::default()).now_or_never()?;

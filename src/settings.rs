@@ -131,6 +131,7 @@ impl Settings {
         let mut warnings = reference::check(environment);
         let backend = backend(&flags, &mut warnings)?;
         flags.counting.warn(&backend, &mut warnings);
+        flags.outage.warn(&backend, &mut warnings);
         let rules =
             XdsOptions { merge_domains: flags.files.read.merges_domains(), process: flags.counting.process(), ..XdsOptions::default() };
         let xds = flags.xds.options(rules, &mut warnings)?;
@@ -174,7 +175,7 @@ impl Settings {
             redis_health: flags.redis.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
             denials: flags.outage.denials(&mut warnings),
-            outage: failure_policies::Options { replicas: flags.outage.replicas, max_keys: flags.outage.local_max_keys as usize },
+            outage: failure_policies::Options { replicas: flags.outage.replicas.clone(), max_keys: flags.outage.local_max_keys as usize },
             rls: rls::Options {
                 plan: plan::Options {
                     key_prefix: flags.cache_key_prefix,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::redis::{self as redis_metrics, DeploymentName};
+use crate::limiter::replicas::{self, Lookups, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::metrics::{Metrics, Sample, families};
 use crate::settings::{Backend, Settings};
@@ -21,6 +22,8 @@ pub(super) struct Stores {
     /// Only in front of Redis: the memory store is as fast as a cache.
     denials: Option<DenialCache>,
     outage: FailurePolicies,
+    replicas: Source,
+    lookups: Lookups,
     limiter: limiter::Options,
 }
 
@@ -34,19 +37,20 @@ impl Stores {
     /// Logs where counters are kept, and registers the metrics of the store and the parts around it.
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
         let store = SharedStore::new(settings.backend.clone(), metrics);
-        let outage = FailurePolicies::new(settings.outage);
+        let outage = FailurePolicies::new(&settings.outage);
         let denials = match &store {
             SharedStore::Memory(_) => None,
             SharedStore::Redis { .. } => DenialCache::new(settings.denials),
         };
+        let (replicas, lookups) = (settings.outage.replicas.clone(), Lookups::default());
         if let SharedStore::Redis { .. } = &store {
-            let local = outage.local().clone();
-            metrics.register(Box::new(move || local_samples(local.size())));
+            let (outage, lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)).then(|| lookups.clone()));
+            metrics.register(Box::new(move || local_samples(&outage, lookups.as_ref())));
         }
         if let Some(denials) = denials.clone() {
             metrics.register(Box::new(move || denial_samples(&denials)));
         }
-        Self { store, denials, outage, limiter: settings.limiter }
+        Self { store, denials, outage, replicas, lookups, limiter: settings.limiter }
     }
 
     /// The limiter of one worker; to be called inside its runtime, in which the connections are made.
@@ -63,8 +67,8 @@ impl Stores {
         self.store.deployments()
     }
 
-    /// Background work of the stores: sweeps, and the supervision of Redis; never ends. With Redis, the memory store holds the counters of
-    /// `on_store_failure: local`.
+    /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas; never ends. With Redis, the memory store holds the
+    /// counters of `on_store_failure: local`.
     pub(super) async fn maintain(self) {
         match self.store {
             SharedStore::Memory(memory) => sweep(&memory).await,
@@ -74,7 +78,12 @@ impl Stores {
                         redis::supervise(deployment).await;
                     }
                 };
-                tokio::join!(sweep(self.outage.local()), redis::supervise(main), per_second);
+                let replicas = async {
+                    if let Source::Dns(name) = self.replicas {
+                        replicas::follow(name, self.outage.replicas().clone(), self.lookups, replicas::Options::default()).await;
+                    }
+                };
+                tokio::join!(sweep(self.outage.local()), redis::supervise(main), per_second, replicas);
             }
         }
     }
@@ -135,8 +144,18 @@ fn memory_samples(size: memory::Size) -> Vec<Sample> {
     vec![families::MEMORY_KEYS.count(&[], size.keys as u64), families::MEMORY_EVICTED.count(&[], size.evicted)]
 }
 
-fn local_samples(size: memory::Size) -> Vec<Sample> {
-    vec![families::LOCAL_KEYS.count(&[], size.keys as u64), families::LOCAL_EVICTED.count(&[], size.evicted)]
+fn local_samples(policies: &FailurePolicies, lookups: Option<&Lookups>) -> Vec<Sample> {
+    let size = policies.local().size();
+    let mut samples = vec![
+        families::LOCAL_KEYS.count(&[], size.keys as u64),
+        families::LOCAL_EVICTED.count(&[], size.evicted),
+        families::REPLICAS.count(&[], policies.replicas().get().get().into()),
+    ];
+    samples.extend(lookups.into_iter().flat_map(|lookups| {
+        let results = [("answered", lookups.answered()), ("failed", lookups.failed())];
+        results.map(|(result, count)| families::REPLICAS_LOOKUPS.count(&[result], count))
+    }));
+    samples
 }
 
 fn denial_samples(denials: &DenialCache) -> Vec<Sample> {

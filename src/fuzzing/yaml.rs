@@ -149,5 +149,5 @@ static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Metrics::new(1, 0.8));
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
     let store = AnyStore::Memory(Memory::new(memory::Options { max_keys: 10_000 }));
-    Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), limiter::Options::default())
+    Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default())
 });

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
+use super::replicas::{ReplicaCount, Source};
 use crate::algorithm::Arrival;
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks};
 use crate::rules::Commit;
@@ -16,10 +17,10 @@ use crate::store::{Memory, StoreError, memory};
 use crate::verdict::{Decision, Decisions};
 
 /// Options of the policy `local`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The number of replicas that share each limit. This one allows 1/`replicas` of it, rounded up.
-    pub replicas: NonZeroU32,
+    pub replicas: Source,
     /// The most keys that are counted. Beyond that, a new key evicts one of those that recover soonest.
     pub max_keys: usize,
 }
@@ -27,7 +28,7 @@ pub struct Options {
 impl Default for Options {
     /// One replica, and about 10 MB of keys.
     fn default() -> Self {
-        Self { replicas: NonZeroU32::MIN, max_keys: 100_000 }
+        Self { replicas: Source::Fixed(NonZeroU32::MIN), max_keys: 100_000 }
     }
 }
 
@@ -35,23 +36,33 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct FailurePolicies {
     local: Memory,
-    replicas: NonZeroU32,
+    replicas: ReplicaCount,
 }
 
 /// One per check, by its index: the decision, or why the store made none.
 pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 impl FailurePolicies {
-    /// Policies without any counters.
+    /// Policies without any counters. Replicas behind a name are one until it is resolved, which is not done here.
     #[must_use]
-    pub fn new(options: Options) -> Self {
-        Self { local: Memory::new(memory::Options { max_keys: options.max_keys }), replicas: options.replicas }
+    pub fn new(options: &Options) -> Self {
+        let replicas = match options.replicas {
+            Source::Fixed(replicas) => replicas,
+            Source::Dns(_) => NonZeroU32::MIN,
+        };
+        Self { local: Memory::new(memory::Options { max_keys: options.max_keys }), replicas: ReplicaCount::new(replicas) }
     }
 
     /// The counters of `local`, for sweeping and metrics.
     #[must_use]
     pub const fn local(&self) -> &Memory {
         &self.local
+    }
+
+    /// The number of replicas that share each limit.
+    #[must_use]
+    pub const fn replicas(&self) -> &ReplicaCount {
+        &self.replicas
     }
 
     /// Decides the checks that the store did not. `at` is called only if `local` decides any.
@@ -97,11 +108,12 @@ impl FailurePolicies {
     }
 
     fn decide_locally(&self, checks: &Checks, local: &[CheckIndex], decisions: &mut Decisions, at: Arrival) {
-        let shares = checks.subset(local, |algorithm| algorithm.share(self.replicas), |index| decisions[index.0].allows());
+        let replicas = self.replicas.get();
+        let shares = checks.subset(local, |algorithm| algorithm.share(replicas), |index| decisions[index.0].allows());
         let answers = self.local.decide_at(&shares, &shares.indices(), at);
         for (&index, answer) in local.iter().zip(answers.checks) {
             if let (Ok(verdict), Some(error)) = (answer, decisions[index.0].store_error()) {
-                decisions[index.0] = Decision::Local(verdict, error, self.replicas);
+                decisions[index.0] = Decision::Local(verdict, error, replicas);
             }
         }
     }

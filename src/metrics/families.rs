@@ -253,6 +253,10 @@ families! {
     LOCAL_KEYS = Gauge "weir_local_keys" [];
     /// Keys that on_store_failure: local dropped because there were too many.
     LOCAL_EVICTED = Counter "weir_local_evicted_total" [];
+    /// Replicas that share the limits (REPLICAS): on_store_failure: local admits this part of each limit.
+    REPLICAS = Gauge "weir_replicas" [];
+    /// Lookups of the name of REPLICAS=dns:NAME, by result: answered or failed, so that the number of replicas stays as it was.
+    REPLICAS_LOOKUPS = Counter "weir_replicas_lookups_total" ["result"];
 
     // Redis. The label `redis` is main or per_second, `server` is its address.
 

@@ -28,7 +28,7 @@ fn service(name: &str) -> Rls {
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(compiled.rules);
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), limiter::Options::default());
+    let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default());
     Rls::new(live, limiter, metrics, Core(0), Options::default())
 }
 

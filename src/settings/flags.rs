@@ -3,7 +3,6 @@
 //! A flag is named like its variable, and a variable like that of envoyproxy/ratelimit. `settings` decides what several of them mean together.
 //! The value name says the type and the unit; `deploy/settings.md` is generated from all of this.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +17,8 @@ use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
 use super::xds::XdsFlags;
+use super::{Backend, no_effect};
+use crate::limiter::replicas::Source;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::files;
 use crate::rls::DecisionFilter;
@@ -119,11 +120,13 @@ pub(super) struct OutageFlags {
     #[arg(long, env = "ON_STORE_FAILURE", default_value = "error", value_parser = parse::on_store_failure)]
     #[arg(value_name = "error|allow|deny|local")]
     pub(super) on_store_failure: OnStoreFailure,
-    /// Number of Weir replicas that share the limits; 1 or more
+    /// Number of Weir replicas that share the limits: 1 or more, or dns:NAME to count the addresses of a name
     ///
-    /// For the failure policy local, which allows each replica its share of a limit, at least one hit.
-    #[arg(long, env = "REPLICAS", default_value = "1", value_name = "COUNT")]
-    pub(super) replicas: NonZeroU32,
+    /// For the failure policy local, which allows each replica its share of a limit, at least one hit. With dns:NAME, such as dns:ratelimit-headless,
+    /// Weir resolves the name every 5 s and counts its addresses (A or AAAA, whichever are more). A larger number counts at once, a smaller one after
+    /// 30 s; without an answer the number stays. dns://ADDRESS:PORT/NAME asks this DNS server instead of those of /etc/resolv.conf.
+    #[arg(long, env = "REPLICAS", default_value = "1", value_parser = Source::try_new, value_name = "COUNT|dns:NAME")]
+    pub(super) replicas: Source,
     /// Keys that the failure policy local counts at most; 1000 to 4000000000
     #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = failure_policies::Options::default().max_keys as u64, value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
@@ -137,6 +140,13 @@ pub(super) struct OutageFlags {
 }
 
 impl OutageFlags {
+    /// Adds a warning if the number of replicas is to be followed for nothing.
+    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
+        let is_followed = matches!(self.replicas, Source::Dns(_));
+        let reason = "counters are in memory, so that each replica has its own and none of them fails; the name is not resolved";
+        no_effect(&[("REPLICAS", is_followed && matches!(backend, Backend::Memory(_)))], reason, warnings);
+    }
+
     /// The denial cache. Adds a warning where the setting means something else than in envoyproxy/ratelimit, which allocates any size.
     pub(super) fn denials(&self, warnings: &mut Vec<String>) -> denial_cache::Options {
         let Some(bytes) = self.local_cache_size_in_bytes else { return denial_cache::Options::default() };

@@ -1,10 +1,12 @@
 //! Settings as flags and variables give them.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Parser;
 
 use super::*;
+use crate::limiter::replicas::Source;
 use crate::rules::Commit;
 use crate::rules::limit::OnStoreFailure;
 
@@ -137,13 +139,20 @@ fn invalid_values_are_refused_with_a_remedy() {
 fn outages_and_denied_keys_are_set_by_four_flags() {
     let default = read(&[], &[]).expect("settings");
     assert_eq!(default.rls.plan.on_store_failure, OnStoreFailure::Error);
-    assert_eq!((default.outage.replicas.get(), default.outage.max_keys, default.denials.bytes), (1, 100_000, 8 << 20));
+    let fixed = |count| Source::Fixed(NonZeroU32::new(count).expect("not 0"));
+    assert_eq!((default.outage.replicas, default.outage.max_keys, default.denials.bytes), (fixed(1), 100_000, 8 << 20));
     for (name, policy) in OnStoreFailure::NAMED {
         assert_eq!(read(&["--on-store-failure", name], &[]).expect("settings").rls.plan.on_store_failure, policy);
     }
     let set = ["--on-store-failure", "LOCAL", "--replicas", "3", "--local-max-keys", "5000", "--local-cache-size-in-bytes", "0"];
     let set = read(&set, &[]).expect("settings");
-    assert_eq!((set.outage.replicas.get(), set.outage.max_keys, set.denials.bytes), (3, 5_000, 0));
+    assert_eq!((set.outage.replicas, set.outage.max_keys, set.denials.bytes), (fixed(3), 5_000, 0));
+    let by_name = ["--replicas", "dns:ratelimit-headless", "--redis-url", "127.0.0.1:6379"];
+    let followed = read(&by_name, &[]).expect("settings");
+    assert!(matches!(&followed.outage.replicas, Source::Dns(name) if name.to_string() == "dns:ratelimit-headless"));
+    assert!(followed.warnings.is_empty(), "{:?}", followed.warnings);
+    let in_memory = read(&by_name[..2], &[]).expect("settings").warnings;
+    assert!(in_memory[0].starts_with("REPLICAS has no effect: counters are in memory"), "{in_memory:?}");
 }
 
 #[test]
@@ -155,7 +164,8 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         (["--memory-max-keys", "18446744073709551615"], "1000..=4000000000"),
         (["--drain-delay", "25h"], "0 to 1h"),
         (["--on-store-failure", "pass"], "error, allow, deny or local"),
-        (["--replicas", "0"], "non-zero"),
+        (["--replicas", "0"], "write a number from 1 on, or dns:"),
+        (["--replicas", "dns:10.0.0.1"], "is an address"),
         (["--local-max-keys", "10"], "1000..=4000000000"),
         (["--local-cache-size-in-bytes", "8MiB"], "whole number"),
         (["--grpc-port", "65536"], "0 to 65535"),

@@ -30,6 +30,7 @@ mod outages;
 mod plots;
 mod redis;
 mod reload;
+mod replicas;
 mod requests;
 mod rules;
 mod server;

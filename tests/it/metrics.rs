@@ -68,7 +68,8 @@ async fn every_family_of_a_scrape_is_declared() {
     let redis = RedisServer::start();
     let url = redis.url();
     let mut shown = BTreeSet::new();
-    let with_redis: &[_] = &[("REDIS_URL", &*url), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &url)];
+    let by_name = ("REPLICAS", "dns://127.0.0.1:1/ratelimit-headless");
+    let with_redis: &[_] = &[("REDIS_URL", &*url), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &url), by_name];
     let with_control_plane: &[_] = &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1")];
     for (environment, last) in
         [(&[][..], "weir_memory_keys"), (with_redis, "weir_redis_server_info"), (with_control_plane, "weir_xds_connected")]

@@ -113,7 +113,7 @@ async fn the_number_of_waiting_requests_is_limited() {
     let limiter = Limiter::new(
         None,
         AnyStore::Memory(Memory::new(memory::Options::default())),
-        FailurePolicies::new(failure_policies::Options::default()),
+        FailurePolicies::new(&failure_policies::Options::default()),
         limiter::Options { max_waiting: 1, ..limiter::Options::default() },
     );
     let allowed = async || limiter.decide(&checks, Some(TIMEOUT), &TraceSpan::default()).await[0].allows();

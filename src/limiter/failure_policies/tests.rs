@@ -12,7 +12,7 @@ const SHADOW: Modes = Modes { shadow: true, quota: false };
 const QUOTA: Modes = Modes { shadow: false, quota: true };
 
 fn outage(replicas: u32) -> FailurePolicies {
-    FailurePolicies::new(Options { replicas: NonZeroU32::new(replicas).expect("not 0"), ..Options::default() })
+    FailurePolicies::new(&Options { replicas: Source::Fixed(NonZeroU32::new(replicas).expect("not 0")), ..Options::default() })
 }
 
 fn check(on_store_failure: OnStoreFailure, modes: Modes) -> Check {

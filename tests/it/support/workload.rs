@@ -53,6 +53,6 @@ pub fn service() -> Rls {
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(typical_rules());
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(None, store, FailurePolicies::new(failure_policies::Options::default()), limiter::Options::default());
+    let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default());
     Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
 }

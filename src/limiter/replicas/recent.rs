@@ -1,0 +1,210 @@
+//! The number of replicas in force, from the answers of DNS: up at once, down only when all answers of some time were lower, and as it was when there
+//! is no answer.
+//!
+//! Too few replicas admit more than a limit, too many less. A Service loses a replica's address during each rollout and each failed probe, so that the
+//! number in force is the largest of the last [`Options::hold`]. The time is an argument.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+
+use tokio::time::{Duration, Instant};
+
+/// Lower numbers that are remembered at most. Ten answers fit into the time that they are held; with more, the number in force only stays high for
+/// longer.
+const MAX_STEPS: usize = 32;
+
+/// How answers become the number in force.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long all answers have to be lower until the number in force is.
+    pub hold: Duration,
+    /// The shortest time between two reports of failures, so that a server that fails each few seconds does not fill the log.
+    pub report_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { hold: Duration::from_secs(30), report_interval: Duration::from_secs(60) }
+    }
+}
+
+/// What is worth a line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The first answer, or another number is in force.
+    Changed {
+        /// The number before; `None` at the first answer.
+        from: Option<NonZeroU32>,
+        /// The number now.
+        to: NonZeroU32,
+        /// Whether a failure that was reported ended with it.
+        recovered: bool,
+    },
+    /// There is no answer.
+    Failing {
+        /// Why.
+        error: String,
+        /// The number that stays in force.
+        count: NonZeroU32,
+    },
+    /// There are answers again, with the same number.
+    Recovered {
+        /// The number in force.
+        count: NonZeroU32,
+    },
+}
+
+/// The answers of the last time.
+#[derive(Debug)]
+pub(super) struct Recent {
+    options: Options,
+    /// Numbers with the time from which on no answer was larger: the first is in force, and each is smaller than the one before.
+    steps: VecDeque<(Instant, NonZeroU32)>,
+    /// Whether a failure was reported that has not ended.
+    is_failing: bool,
+    reported: Option<Instant>,
+}
+
+impl Recent {
+    pub(super) fn new(options: Options) -> Self {
+        Self { options, steps: VecDeque::new(), is_failing: false, reported: None }
+    }
+
+    /// The number in force; 1 before the first answer.
+    pub(super) fn count(&self) -> NonZeroU32 {
+        self.steps.front().map_or(NonZeroU32::MIN, |&(_, count)| count)
+    }
+
+    /// Takes an answer, or why there is none.
+    pub(super) fn observe(&mut self, now: Instant, answer: Result<NonZeroU32, String>) -> Option<Event> {
+        match answer {
+            Ok(answer) => self.answered(now, answer),
+            Err(error) => self.failed(now, error),
+        }
+    }
+
+    fn answered(&mut self, now: Instant, answer: NonZeroU32) -> Option<Event> {
+        let before = self.steps.front().map(|&(_, count)| count);
+        let mut since = now;
+        while let Some(&(lower_since, _)) = self.steps.back().filter(|(_, count)| *count < answer) {
+            since = lower_since;
+            self.steps.pop_back();
+        }
+        let is_new = self.steps.back().is_none_or(|&(_, count)| count != answer);
+        if is_new && self.steps.len() < MAX_STEPS {
+            self.steps.push_back((since, answer));
+        }
+        // A number was last answered just before the next one.
+        while self.steps.get(1).is_some_and(|&(since, _)| now.duration_since(since) >= self.options.hold) {
+            self.steps.pop_front();
+        }
+        let (count, recovered) = (self.count(), std::mem::take(&mut self.is_failing));
+        if before != Some(count) {
+            return Some(Event::Changed { from: before, to: count, recovered });
+        }
+        recovered.then_some(Event::Recovered { count })
+    }
+
+    fn failed(&mut self, now: Instant, error: String) -> Option<Event> {
+        let is_quiet = self.reported.is_some_and(|at| now.duration_since(at) < self.options.report_interval);
+        if self.is_failing || is_quiet {
+            return None;
+        }
+        (self.is_failing, self.reported) = (true, Some(now));
+        Some(Event::Failing { error, count: self.count() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number(count: u32) -> NonZeroU32 {
+        NonZeroU32::new(count).expect("not 0")
+    }
+
+    /// Takes answers at seconds (0 stands for none), and gives the number in force after each.
+    fn in_force(answers: &[(u64, u32)]) -> Vec<u32> {
+        let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
+        let observe = |&(secs, answer): &(u64, u32)| {
+            let answer = NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned());
+            recent.observe(begin + Duration::from_secs(secs), answer);
+            recent.count().get()
+        };
+        answers.iter().map(observe).collect()
+    }
+
+    #[test]
+    fn up_at_once_and_down_when_all_answers_of_half_a_minute_were_lower() {
+        for (answers, expected) in [
+            (&[(0, 2), (5, 5), (10, 5)][..], &[2, 5, 5][..]),
+            (&[(0, 5), (5, 2), (34, 2), (35, 2)], &[5, 5, 5, 2]),
+            (&[(0, 5), (5, 2), (30, 5), (35, 2), (59, 2), (64, 2), (65, 2)], &[5, 5, 5, 5, 5, 5, 2]),
+            // Not to the last number, but to the largest of the time.
+            (&[(0, 5), (5, 2), (20, 4), (35, 3), (64, 3), (65, 3)], &[5, 5, 5, 4, 4, 3]),
+            (&[(0, 5), (5, 4), (20, 2), (35, 1), (50, 1), (65, 1)], &[5, 5, 5, 4, 2, 1]),
+        ] {
+            assert_eq!(in_force(answers), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn without_an_answer_the_number_stays() {
+        assert_eq!(in_force(&[(0, 0), (5, 0)]), [1, 1], "one, while there never was an answer");
+        assert_eq!(in_force(&[(0, 3), (5, 0), (3_600, 0), (3_605, 3)]), [3, 3, 3, 3]);
+        assert_eq!(in_force(&[(0, 3), (5, 2), (10, 0), (3_600, 0), (3_605, 2)]), [3, 3, 3, 3, 2], "no answer, no smaller number");
+        assert_eq!(in_force(&[(0, 3), (5, 0), (10, 7)]), [3, 3, 7], "a larger one at once");
+    }
+
+    #[test]
+    fn changes_failures_and_recoveries_are_reported_once() {
+        let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
+        let mut at = |secs, answer: u32| {
+            recent.observe(begin + Duration::from_secs(secs), NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned()))
+        };
+        let failing = |count| Some(Event::Failing { error: "no answer".to_owned(), count: number(count) });
+        let changed = |from, to, recovered| Some(Event::Changed { from: NonZeroU32::new(from), to: number(to), recovered });
+        assert_eq!(at(0, 0), failing(1));
+        assert_eq!(at(5, 0), None);
+        assert_eq!(at(10, 1), changed(0, 1, true), "the first answer, although the number is the same");
+        assert_eq!(at(15, 1), None);
+        assert_eq!(at(20, 4), changed(1, 4, false));
+        assert_eq!(at(25, 0), None, "too soon after the last report");
+        assert_eq!(at(30, 4), None, "and so its end is none either");
+        assert_eq!(at(60, 0), failing(4));
+        assert_eq!(at(500, 0), None);
+        assert_eq!(at(505, 4), Some(Event::Recovered { count: number(4) }));
+        assert_eq!(at(510, 3), None);
+        assert_eq!(at(540, 3), changed(4, 3, false));
+    }
+
+    proptest! {
+        /// The number in force is the largest of all answers of the last half minute and the one before them.
+        #[test]
+        fn it_is_the_largest_of_the_time(answers in prop::collection::vec((5_u64..9, 1_u32..12), 1..60)) {
+            let mut at = 0;
+            let answers: Vec<_> = answers.into_iter().map(|(after, count)| { at += after; (at, count) }).collect();
+            for (index, &force) in in_force(&answers).iter().enumerate() {
+                let now = answers[index].0;
+                // An answer counts until the next one.
+                let counts = |&last: &usize| last == index || answers[last + 1].0 + 30 > now;
+                let largest = (0..=index).filter(counts).map(|last| answers[last].1).max();
+                prop_assert_eq!(Some(force), largest, "{:?}", &answers[..=index]);
+            }
+        }
+
+        /// However many lower numbers follow each other, few are remembered, and the number is one that was answered.
+        #[test]
+        fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
+            answers.sort_unstable_by(|one, other| other.cmp(one));
+            let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
+            for (millis, &answer) in answers.iter().enumerate() {
+                recent.observe(begin + Duration::from_millis(millis as u64), Ok(number(answer)));
+                prop_assert!(recent.steps.len() <= MAX_STEPS);
+                prop_assert_eq!(recent.count().get(), answers[0]);
+            }
+        }
+    }
+}
