@@ -7,6 +7,12 @@ envoy_version=1.40.0
 kubernetes_validate_version=1.37.0
 grpcurl_version=v1.9.3
 kustomize_version=v5.7.1
+helm_version=v4.3.1
+# Of the modules that hold the definitions of custom resources.
+prometheus_operator_version=v0.85.0
+cert_manager_version=v1.21.2
+istio_api_version=v1.31.1
+envoy_gateway_version=v1.9.1
 
 tools="$root/target/tools"
 
@@ -172,6 +178,42 @@ need_grpcurl() {
 need_kustomize() {
     go_tool WEIR_TEST_KUSTOMIZE kustomize "$kustomize_version" sigs.k8s.io/kustomize/kustomize/v5 \
         "tests with kustomize (the files of deploy/kubernetes are checked one by one without it)"
+}
+
+need_helm() {
+    go_tool WEIR_TEST_HELM helm "$helm_version" helm.sh/helm/v4/cmd/helm \
+        "tests of the chart in deploy/helm/weir (its values and the names of its variables are checked without it)"
+}
+
+# Definitions of custom resources, from the modules of the projects that have them. WEIR_TEST_CRDS are their folders, separated by colons.
+need_crds() {
+    local folders=()
+    module_files prometheus-operator "$prometheus_operator_version" github.com/prometheus-operator/prometheus-operator example/prometheus-operator-crd
+    module_files cert-manager "$cert_manager_version" github.com/cert-manager/cert-manager deploy/crds
+    module_files istio-api "$istio_api_version" istio.io/api kubernetes
+    module_files envoy-gateway "$envoy_gateway_version" github.com/envoyproxy/gateway charts/gateway-helm/charts/crds/crds/generated
+    WEIR_TEST_CRDS=$(IFS=:; printf '%s' "${folders[*]}")
+    export WEIR_TEST_CRDS
+}
+
+# module_files NAME VERSION MODULE FOLDER: copies a folder of a Go module, and adds the copy to `folders`.
+module_files() {
+    local home="$tools/crds/$1-$2" module="$3@$2" folder=$4 answer unpacked
+    folders+=("$home")
+    [ -d "$home" ] && return
+    has go || die "the definitions of $1 are missing, and Go, which downloads them, is not installed"
+    say "downloading $module into target/tools"
+    answer=$(cd / && go mod download -json "$module") || die "cannot download $module: $answer"
+    unpacked=$(printf '%s\n' "$answer" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
+    [ -d "$unpacked/$folder" ] || die "$module has no folder $folder"
+    rm -rf "$home.part"
+    mkdir -p "$home.part"
+    cp "$unpacked/$folder"/*.yaml "$home.part/"
+    mv "$home.part" "$home"
+}
+
+need_openssl() {
+    has openssl || system_packages openssl openssl
 }
 
 install_tools() {

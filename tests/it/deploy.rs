@@ -1,5 +1,6 @@
 //! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, Envoy accepts the filters, and alerts fire.
 
+mod chart;
 mod envoy_gateway;
 mod gateways;
 mod image;
@@ -61,6 +62,11 @@ fn every_command_of_the_readme_names_what_is_there() {
                 let port = url.trim_start_matches("localhost:").trim_end_matches('/');
                 assert!(tools::file("deploy/envoy/envoy.yaml").contains(&format!("0.0.0.0, port_value: {port} ")), "{url}");
             }
+            // tests/deploy/chart.py renders these.
+            ["helm", "install", _, chart, ..] | ["helm", "upgrade", "--install", _, chart, ..] | ["helm", "package" | "lint", chart] => {
+                exists(chart)
+            }
+            ["helm", "test", _] => {}
             ["kubectl", "apply", "-k" | "-f", path] => exists(path),
             ["envoy", "-c", file] => envoy::validate(&tools::file(file)),
             ["weir", ..] => {

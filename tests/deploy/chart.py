@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""Checks the Helm chart in deploy/helm/weir with the real helm, without a cluster.
+
+    tests/deploy/chart.py lint        `helm lint --strict` for each case of cases.py
+    tests/deploy/chart.py render      what helm renders matches the schemas, and its objects refer to each other
+    tests/deploy/chart.py refuse      helm refuses values that cannot work, and says why
+    tests/deploy/chart.py sources     alerts, dashboards and limits are those of the repository, also in a package
+    tests/deploy/chart.py compare     the chart says what deploy/kubernetes and deploy/envoy-ai-gateway say
+    tests/deploy/chart.py page        the commands and values in deploy/README.md
+
+tests/deploy.sh runs them, and installs what they need.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+# No folder of compiled files beside the scripts.
+sys.dont_write_bytecode = True
+
+import references
+import schemas
+from cases import CASES, REFUSED
+from helm import CHART, REPOSITORY, KUBERNETES, Rendered, rendered, run, template
+
+# helm is a process for each case, and waits little.
+THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count())
+
+# The oldest Kubernetes that Chart.yaml allows, and cases with fields that it does not have.
+OLDEST = "1.27.0"
+NEWER = ("details",)
+
+# Labels of the chart that name a release.
+OF_A_RELEASE = ("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart")
+
+
+def lint():
+    def one(name):
+        code, output, errors = run("lint", "--strict", "--quiet", CHART, "--kube-version", KUBERNETES, values=CASES[name])
+        return [] if code == 0 else [f"{name}: {output}{errors}"]
+
+    return sum(THREADS.map(one, CASES), [])
+
+
+def render():
+    wrong = []
+    for name, made in zip(CASES, THREADS.map(rendered, CASES.values())):
+        invalid = schemas.check(made.documents, name, schemas.VERSIONS if name in NEWER else (OLDEST, *schemas.VERSIONS))
+        wrong += invalid or [f"{name}: {mistake}" for mistake in references.check(made)]
+    code, _, errors = template({}, kubernetes=OLDEST)
+    wrong += [] if code == 0 else [f"Kubernetes {OLDEST}: {errors}"]
+    code, _, errors = template({}, kubernetes="1.26.0")
+    wrong += [] if code != 0 and "1.26.0" in errors else ["Kubernetes 1.26, which is older, is not refused"]
+    return wrong + unused_values()
+
+
+# Values below which the names are the user's.
+FREE = ("settings", "autoscaling.behavior", "limits.files", "resources", "securityContext", "podSecurityContext", "redis.bundled.resources", "tls.certManager.privateKey",
+        "metrics.dashboards.labels")
+
+
+def unused_values():
+    """Each value of values.yaml is set by a case, which without it renders something else or nothing."""
+
+    def leaves(values, path=""):
+        for name, value in values.items():
+            inner = f"{path}{name}"
+            yield from leaves(value, f"{inner}.") if isinstance(value, dict) and value and inner not in FREE else [inner]
+
+    def without(values, path):
+        """The values without one of them; None if they have it not."""
+        name, _, rest = path.partition(".")
+        if name not in values or rest and not isinstance(values[name], dict):
+            return None
+        inner = without(values[name], rest) if rest else {}
+        return None if inner is None else {key: value for key, value in values.items() if key != name} | ({name: inner} if rest else {})
+
+    def one(path):
+        cases = [(values, without(values, path)) for values in CASES.values() if without(values, path) is not None]
+        if not cases:
+            return [f"no case sets {path}"]
+        changes = any(template(changed)[1] != rendered(values).text for values, changed in cases)
+        return [] if changes else [f"{path} changes nothing"]
+
+    return sum(THREADS.map(one, leaves(schemas.documents((CHART / "values.yaml").read_text())[0])), [])
+
+
+def refuse():
+    def one(case):
+        what, values, expected = case
+        code, _, errors = template(values)
+        if code == 0:
+            return [f"{what} is not refused"]
+        return [] if expected in errors else [f"{what}: {expected!r} is not in: {errors}"]
+
+    return sum(THREADS.map(one, REFUSED), [])
+
+
+def sources():
+    made = rendered(CASES["pod-monitor"])
+    wrong = []
+    alerts = schemas.documents((REPOSITORY / "deploy/monitoring/alerts.yaml").read_text())[0]
+    if made.one("PrometheusRule")["spec"] != alerts:
+        wrong.append("the PrometheusRule is not deploy/monitoring/alerts.yaml")
+    wrong += promtool(made.one("PrometheusRule")["spec"])
+    dashboards = {f"weir-{path.name}": json.loads(path.read_text()) for path in (REPOSITORY / "deploy/monitoring/dashboards").iterdir()}
+    if {name: json.loads(text) for one in made.all("ConfigMap", "monitoring") for name, text in one["data"].items()} != dashboards:
+        wrong.append("the ConfigMaps are not deploy/monitoring/dashboards")
+    limits = (REPOSITORY / "deploy/kubernetes/limits/ratelimit.yaml").read_text()
+    if made.one("ConfigMap", "service")["data"] != {"ratelimit.yaml": limits}:
+        wrong.append("the example limits are not deploy/kubernetes/limits")
+    wrong += changed_alerts(alerts)
+    return wrong + package()
+
+
+def promtool(rules):
+    """What promtool says about the rules; Prometheus's own parser."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump(rules, file)
+        file.flush()
+        ended = subprocess.run([os.environ["WEIR_TEST_PROMTOOL"], "check", "rules", file.name], capture_output=True, text=True, timeout=60)
+    return [] if ended.returncode == 0 else [f"promtool: {ended.stdout}{ended.stderr}"]
+
+
+def changed_alerts(alerts):
+    """Alerts with a prefix of their runbooks, a label, and without one of them."""
+    rules = rendered(CASES["monitoring"]).one("PrometheusRule")["spec"]["groups"][0]["rules"]
+    expected = json.loads(json.dumps(alerts["groups"][0]["rules"]))
+    for rule in expected:
+        rule["labels"]["team"] = "edge"
+        rule["annotations"]["runbook_url"] = "https://git.example/weir/blob/v0.1.0/" + rule["annotations"]["runbook_url"]
+    return [] if rules == [rule for rule in expected if rule["alert"] != "WeirAbsent"] else ["the values of prometheusRule do not apply"]
+
+
+def package():
+    """A package has files in place of the links, and renders the same; a copy without them says what is missing."""
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        code, output, errors = run("package", CHART, "--destination", folder)
+        if code != 0:
+            return [f"helm package: {output}{errors}"]
+        archive = next(pathlib.Path(folder).glob("weir-*.tgz"))
+        with tarfile.open(archive) as files:
+            wrong += [f"{one.name} in the package is a link" for one in files.getmembers() if not one.isfile()]
+        for name in ("default", "monitoring"):
+            if Rendered(CASES[name], archive).text != rendered(CASES[name]).text:
+                wrong.append(f"{name}: the package renders something else than the folder")
+        version = schemas.documents((CHART / "Chart.yaml").read_text())[0]
+        if archive.name != f"weir-{version['version']}.tgz" or version["appVersion"] != version["version"]:
+            wrong.append(f"{archive.name} and the versions in Chart.yaml")
+        # As a tool that leaves links out copies it.
+        with tarfile.open(archive) as files:
+            files.extractall(folder, [one for one in files.getmembers() if "/files/" not in one.name], filter="data")
+        for values in ({}, {"limits": {"existingConfigMap": "a"}, **CASES["monitoring"]}):
+            code, _, errors = template(values, pathlib.Path(folder, "weir"))
+            if code == 0 or "symbolic link" not in errors:
+                wrong.append(f"a chart without its files: {errors}")
+    return wrong
+
+
+# Where the chart and the files differ, and why. A path stands for all below it too.
+BEYOND_THE_BASE = {
+    "ServiceAccount/ratelimit": "an identity of its own, by which a mesh can admit it to a Redis",
+    "Deployment/ratelimit/spec/template/spec/serviceAccountName": "the same",
+    "Deployment/ratelimit/spec/template/spec/containers/0/imagePullPolicy": "the default of Kubernetes for an image with a version",
+    "Deployment/ratelimit/spec/template/spec/containers/0/env/REPLICAS": "the chart knows the number",
+    "Deployment/ratelimit/spec/template/spec/topologySpreadConstraints": "zones",
+    "Deployment/ratelimit/spec/template/spec/securityContext/fsGroup": "keys in Secrets are readable for this group only",
+    "Service/ratelimit/spec/type": "the default of Kubernetes",
+    "Service/ratelimit-headless": "for an Envoy that spreads calls itself",
+    "ConfigMap/ratelimit-config/metadata/labels": "kustomize's generator gives none",
+    "NetworkPolicy/ratelimit": "who may ask and scrape",
+    "Pod/ratelimit-test": "helm test",
+}
+GATEWAY = "envoy-ai-gateway-ratelimit"
+BEYOND_AI_GATEWAY = {
+    f"ServiceAccount/{GATEWAY}": "as above",
+    f"Deployment/{GATEWAY}/spec/template/spec/serviceAccountName": "as above",
+    f"Deployment/{GATEWAY}/spec/template/spec/topologySpreadConstraints": "as above",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/imagePullPolicy": "as above",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/startupProbe": "as in the base",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/DRAIN_DELAY": "as in the base",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/REPLICAS": "as above",
+    f"Deployment/{GATEWAY}/spec/template/spec/containers/0/env/REDIS_TYPE": "the default, written out",
+    f"Service/{GATEWAY}/spec/type": "as above",
+    f"Service/{GATEWAY}-headless": "as above",
+    f"PodDisruptionBudget/{GATEWAY}": "as in the base",
+    f"NetworkPolicy/{GATEWAY}": "as above",
+    f"Pod/{GATEWAY}-test": "helm test",
+}
+
+
+def compare():
+    built = subprocess.run([os.environ["WEIR_TEST_KUSTOMIZE"], "build", REPOSITORY / "deploy/kubernetes"], capture_output=True, text=True, timeout=60, check=True)
+    wrong = differences(schemas.documents(built.stdout), rendered({}).documents, BEYOND_THE_BASE)
+    # The same labels in one namespace with a Weir for other limits would mix the two; in the chart the release tells them apart.
+    gateway = (REPOSITORY / "deploy/envoy-ai-gateway/weir.yaml").read_text().replace("component: quota", "component: service")
+    gateway = schemas.documents(gateway)
+    return wrong + differences(gateway, rendered(CASES["control-plane"]).documents, BEYOND_AI_GATEWAY)
+
+
+def differences(files, made, expected):
+    """Where the manifests and the chart differ, without the differences that are expected."""
+    left, right = flat(files), flat(made)
+    wrong, used = [], set()
+    for path in sorted({*left, *right}):
+        if left.get(path) != right.get(path):
+            reasons = [start for start in expected if path == start or path.startswith(f"{start}/")]
+            used.update(reasons)
+            wrong += [] if reasons else [f"{path}: {left.get(path)!r} in the files, {right.get(path)!r} in the chart"]
+    return wrong + [f"no difference at {path} any more" for path in expected if path not in used]
+
+
+def flat(documents):
+    """Each value of the objects by its path. Variables and ports stand under their names; a namespace and labels of a release are left out."""
+
+    def walk(value, path):
+        if value in ({}, []):
+            yield path, value
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                yield from walk(inner, f"{path}/{key}") if key not in OF_A_RELEASE else ()
+        elif isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value) and value and path.endswith(("/env", "/ports", "/volumes", "/volumeMounts")):
+            for item in value:
+                yield from walk(item, f"{path}/{item['name']}")
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from walk(item, f"{path}/{index}")
+        else:
+            yield path, value
+
+    found = {}
+    for document in documents:
+        metadata = {key: value for key, value in document["metadata"].items() if key != "namespace"}
+        found.update(walk({**document, "metadata": metadata}, f"{document['kind']}/{metadata['name']}"))
+    return found
+
+
+def page():
+    """Each block of values in the section about Helm renders, alone and together, and so do its commands with the first of them as values.yaml."""
+    section = (REPOSITORY / "deploy/README.md").read_text().split("\n## Helm\n")[1].split("\n## ")[0]
+    blocks = [schemas.documents(block.split("```")[0])[0] for block in section.split("```yaml\n")[1:]]
+    wrong = [] if blocks else ["no block of values"]
+    for values in blocks:
+        made = Rendered(values)
+        wrong += schemas.check(made.documents, "page") or [f"page: {mistake}" for mistake in references.check(made)]
+    commands = [shlex.split(line[2:]) for line in section.splitlines() if line.startswith(("$ helm install ", "$ helm upgrade --install "))]
+    wrong += [] if commands else ["no command"]
+    for command in commands:
+        # helm install RELEASE CHART OPTIONS, or helm upgrade --install RELEASE CHART OPTIONS
+        rest = command[2:] if command[1] == "install" else command[3:]
+        at = rest.index("--values") if "--values" in rest else None
+        if at is not None:
+            del rest[at:at + 2]
+        release, chart, *options = rest
+        code, _, errors = run("template", release, REPOSITORY / chart, *options, values=blocks[0] if at is not None else {})
+        wrong += [] if code == 0 else [f"{shlex.join(command)}: {errors}"]
+    return wrong
+
+
+if __name__ == "__main__":
+    steps = {"lint": lint, "render": render, "refuse": refuse, "sources": sources, "compare": compare, "page": page}
+    if len(sys.argv) != 2 or sys.argv[1] not in steps:
+        sys.exit(__doc__)
+    mistakes = steps[sys.argv[1]]()
+    print("\n".join(mistakes) or "ok")
+    sys.exit(1 if mistakes else 0)

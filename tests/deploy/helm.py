@@ -1,0 +1,82 @@
+"""The real helm, and what it renders of the chart in deploy/helm/weir."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import schemas
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "deploy/helm/weir"
+RELEASE, NAMESPACE = "ratelimit", "edge"
+KUBERNETES = schemas.VERSIONS[-1]
+
+
+def run(*arguments, values=None):
+    """Runs helm with these values. Returns its exit code, standard output and standard error."""
+    program = os.environ.get("WEIR_TEST_HELM") or "helm"
+    with tempfile.TemporaryDirectory() as folder:
+        # Nothing of the user's own helm is read or written.
+        environment = {"PATH": os.environ["PATH"], "HOME": folder, "HELM_CONFIG_HOME": folder, "HELM_CACHE_HOME": folder, "HELM_DATA_HOME": folder}
+        if values is not None:
+            file = pathlib.Path(folder, "values.yaml")
+            file.write_text(json.dumps(values))
+            arguments = (*arguments, "--values", str(file))
+        ended = subprocess.run([program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def template(values, chart=CHART, kubernetes=KUBERNETES):
+    """As `helm template`: exit code, text and messages."""
+    return run("template", RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", kubernetes, values=values)
+
+
+class Rendered:
+    """The objects that the chart makes of some values."""
+
+    def __init__(self, values, chart=CHART):
+        code, self.text, errors = template(values, chart)
+        if code != 0:
+            raise AssertionError(f"helm refuses {json.dumps(values)}:\n{errors}")
+        self.values = values
+        self.documents = schemas.documents(self.text)
+
+    @classmethod
+    @functools.lru_cache(maxsize=None)
+    def of(cls, values):
+        """The objects of values that are given as JSON; each is rendered once."""
+        return cls(json.loads(values))
+
+    def all(self, kind, component=None):
+        """The objects of a kind, and of a component by its label."""
+        wanted = [document for document in self.documents if document["kind"] == kind]
+        return [one for one in wanted if component in (None, one["metadata"]["labels"].get("app.kubernetes.io/component"))]
+
+    def one(self, kind, component=None):
+        """The only such object."""
+        found = self.all(kind, component)
+        assert len(found) == 1, f"{len(found)} objects {kind} {component}"
+        return found[0]
+
+    @property
+    def pod(self):
+        """The pod's specification of Weir."""
+        return self.one("Deployment", "service")["spec"]["template"]["spec"]
+
+    @property
+    def environment(self):
+        """The variables of Weir and their values."""
+        return {entry["name"]: entry.get("value") for entry in self.pod["containers"][0]["env"]}
+
+    @property
+    def test(self):
+        """The pod of `helm test`."""
+        found = self.all("Pod", "test")
+        return found[0]["spec"] if found else None
+
+
+def rendered(values):
+    return Rendered.of(json.dumps(values, sort_keys=True))
