@@ -6,6 +6,8 @@ SECOND = "domain: second\ndescriptors:\n  - key: user\n    rate_limit: { unit: s
 CERT_MANAGER = {"enabled": True, "issuerRef": {"name": "internal", "kind": "ClusterIssuer"}}
 PEERS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "envoy"}}, "podSelector": {"matchLabels": {"app": "envoy"}}}]
 
+MESH = {"from": [{"namespaceSelector": {}}], "ports": [{"protocol": "TCP", "port": 15008}]}
+
 # name: values. Each is linted, rendered and validated; `serve.py` runs those that it names.
 CASES = {
     "default": {},
@@ -103,7 +105,8 @@ CASES = {
         "localReplicas": 6,
     },
     "closed": {
-        "networkPolicy": {"ask": PEERS, "scrape": [], "administer": [{"podSelector": {"matchLabels": {"role": "operator"}}}], "egress": {"enabled": True}},
+        "networkPolicy": {"ask": PEERS, "scrape": [], "administer": [{"podSelector": {"matchLabels": {"role": "operator"}}}], "extraIngress": [MESH],
+                          "egress": {"enabled": True}},
         "debug": {"listen": True},
     },
     "closed-to-all": {"networkPolicy": {"ask": [], "scrape": [], "administer": []}, "test": {"enabled": False}, "debug": {"listen": True}},
@@ -124,7 +127,7 @@ CASES = {
         },
         "networkPolicy": {"ask": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.9.0.0/16"]}}]},
     },
-    # What deploy/envoy-ai-gateway/weir.yaml is.
+    # What deploy/envoy-ai-gateway/weir.yaml is, and what deploy/README.md shows.
     "control-plane": {
         "fullnameOverride": "envoy-ai-gateway-ratelimit",
         "controlPlane": {"enabled": True, "address": "ai-gateway-controller.envoy-ai-gateway-system:18002", "nodeId": "envoy-ai-gateway-ratelimit"},

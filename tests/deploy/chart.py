@@ -243,10 +243,14 @@ def flat(documents):
 
 
 def page():
-    """Each block of values in the section about Helm renders, alone and together, and so do its commands with the first of them as values.yaml."""
-    section = (REPOSITORY / "deploy/README.md").read_text().split("\n## Helm\n")[1].split("\n## ")[0]
-    blocks = [schemas.documents(block.split("```")[0])[0] for block in section.split("```yaml\n")[1:]]
+    """The values in the section about Helm render, and so do its commands, with the first of the values as values.yaml."""
+    text = (REPOSITORY / "deploy/README.md").read_text()
+    section, gateway = (text.split(f"\n## {title}\n")[1].split("\n## ")[0] for title in ("Helm", "Envoy AI Gateway"))
+    values_in = lambda part: [schemas.documents(block.split("```")[0])[0] for block in part.split("```yaml\n")[1:]]
+    blocks = values_in(section)
     wrong = [] if blocks else ["no block of values"]
+    image = {"image": {"repository": "registry.example/weir"}}
+    wrong += [] if values_in(gateway) == [CASES["control-plane"] | image] else ["the values for Envoy AI Gateway are not those that `compare` compares"]
     for values in blocks:
         made = Rendered(values)
         wrong += schemas.check(made.documents, "page") or [f"page: {mistake}" for mistake in references.check(made)]

@@ -99,7 +99,7 @@ def network(rendered, must, selected, ports):
         must(len(chosen) == 1, "a NetworkPolicy selects no pods")
         for rule in policy["spec"].get("ingress") or []:
             must(rule.get("from") and all(rule["from"]) and rule.get("ports"), f"{rule} admits all peers or all ports")
-            for port in rule["ports"]:
+            for port in rule["ports"] if rule not in values.get("extraIngress", []) else []:
                 must(port["port"] in ports(chosen[0]), f"a NetworkPolicy names port {port['port']}")
     for deployment in rendered.all("Deployment"):
         component = deployment["metadata"]["labels"]["app.kubernetes.io/component"]
@@ -112,6 +112,7 @@ def network(rendered, must, selected, ports):
         if component != "service":
             continue
         must(own[0]["spec"]["policyTypes"] == ["Ingress", *(["Egress"] if values.get("egress", {}).get("enabled") else [])], "policyTypes")
+        must([rule for rule in rules if rule in values.get("extraIngress", [])] == values.get("extraIngress", []), "extraIngress")
         cluster = [{"namespaceSelector": {}}]
         expected = {"grpc": values.get("ask", cluster), "http": values.get("scrape", cluster), "metrics": values.get("scrape", cluster), "debug": values.get("administer", [])}
         test = rendered.test is not None
