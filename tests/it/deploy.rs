@@ -1,6 +1,7 @@
 //! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, Envoy accepts the filters, and alerts fire.
 
 mod chart;
+mod dockerfile;
 mod envoy_gateway;
 mod gateways;
 mod image;
@@ -52,21 +53,15 @@ fn every_command_of_the_readme_names_what_is_there() {
     for command in commands {
         let exists = |path: &str| assert!(tools::repository().join(path).exists(), "{path} of {command:?}");
         match command[..] {
-            ["docker", "build", "-f", file, "-t", image, "--build-arg", "WEIR_COMMIT=$(git", "rev-parse", "--short=12", "HEAD)", "."] => {
-                exists(file);
-                assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION")));
-            }
+            // Tests of deploy/install.rs run it.
+            ["deploy/build-image.sh"] => exists("deploy/build-image.sh"),
             ["docker", "run", .., image] => assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION"))),
-            ["docker", "compose", "-f", file, "up", "--build"] => exists(file),
-            ["curl", "-i", url] => {
-                let port = url.trim_start_matches("localhost:").trim_end_matches('/');
-                assert!(tools::file("deploy/envoy/envoy.yaml").contains(&format!("0.0.0.0, port_value: {port} ")), "{url}");
-            }
             // tests/deploy/chart.py renders these.
             ["helm", "install", _, chart, ..] | ["helm", "upgrade", "--install", _, chart, ..] | ["helm", "package" | "lint", chart] => {
                 exists(chart)
             }
             ["helm", "test", _] => {}
+            ["docker", "compose", "-f", file, "up", "--build", "--detach", "--wait"] => exists(file),
             ["kubectl", "apply", "-k" | "-f", path] => exists(path),
             ["envoy", "-c", file] => envoy::validate(&tools::file(file)),
             ["weir", ..] => {

@@ -1,4 +1,4 @@
-//! The image, without a container: the binary runs as the image's user in a root folder that `deploy/rootfs.sh` made.
+//! The image, without a container: the binary runs as the image's user in the root folder that the instructions of `deploy/Dockerfile` make.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{at, documents, items, kubernetes, text};
+use super::dockerfile::{self, last_stage};
+use super::{at, items, kubernetes, text};
 use crate::support::http_client::post;
 use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir, config_map, tools};
@@ -16,13 +17,15 @@ fn rootfs(binary: &Path, root: &Path) -> Output {
     Command::new(tools::repository().join("deploy/rootfs.sh")).arg(binary).arg(root).output().expect("rootfs.sh runs")
 }
 
-/// A folder whose `root` holds the files of the image, without limits.
+/// The binary in the image.
+fn binary() -> PathBuf {
+    tools::image_binary().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_weir")))
+}
+
+/// A folder, and in it the files of the image.
 pub(super) fn image() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let root = folder.path().join("root");
-    let output = rootfs(Path::new(env!("CARGO_BIN_EXE_weir")), &root);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    (folder, root)
+    let built = dockerfile::build(&binary(), "amd64");
+    (built.folder, built.root)
 }
 
 /// Runs the image's entry point in `root`.
@@ -34,7 +37,7 @@ fn enter(root: &Path) -> Command {
 fn run_in(root: &Path, program: &[String]) -> Command {
     let mut command = if is_root() {
         let mut chroot = Command::new("chroot");
-        chroot.arg(format!("--userspec={}", dockerfile("USER")));
+        chroot.arg(format!("--userspec={}", user()));
         chroot
     } else {
         let mut unshare = Command::new("unshare");
@@ -47,23 +50,25 @@ fn run_in(root: &Path, program: &[String]) -> Command {
     command
 }
 
-fn entry_point() -> Vec<String> {
-    serde_json::from_str(dockerfile("ENTRYPOINT")).expect("a list")
+pub(super) fn entry_point() -> Vec<String> {
+    serde_json::from_str(&last_stage("ENTRYPOINT")).expect("a list")
+}
+
+/// The user and the group, as `ID:ID`.
+pub(super) fn user() -> String {
+    last_stage("USER")
+}
+
+/// The command of the health check.
+pub(super) fn health_check() -> Vec<String> {
+    let check = last_stage("HEALTHCHECK");
+    let (_, command) = check.split_once(" CMD ").expect("a command");
+    serde_json::from_str(command).expect("a list")
 }
 
 pub(super) fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output().expect("id runs");
     output.stdout.trim_ascii() == b"0"
-}
-
-/// The arguments of an instruction that stands once in the final stage of the Dockerfile.
-fn dockerfile(instruction: &str) -> &'static str {
-    static TEXT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| tools::file("deploy/Dockerfile"));
-    let (_, stage) = TEXT.rsplit_once("\nFROM ").expect("stages");
-    let mut lines = stage.lines().filter_map(|line| line.strip_prefix(instruction)?.strip_prefix(' '));
-    let line = lines.next().unwrap_or_else(|| panic!("no {instruction}"));
-    assert_eq!(lines.next(), None, "{instruction} once");
-    line.trim()
 }
 
 /// The HTTP status of a request and the amount of the limit that decided it; 0 when no limit matched.
@@ -74,21 +79,26 @@ fn limit(weir: &Weir, request: &Value) -> (u16, u64) {
 }
 
 #[test]
-fn the_image_serves_its_examples() {
+fn the_image_serves_its_examples_and_its_health_check_says_so() {
     let (folder, root) = image();
-    fs::create_dir(root.join("config")).expect("a folder");
-    for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
-        let file = file.expect("a file");
-        fs::copy(file.path(), root.join("config").join(file.file_name())).expect("copied");
-    }
-    assert_eq!(dockerfile("WORKDIR"), "/", "so that ./config is /config");
+    assert_eq!(last_stage("WORKDIR"), "/", "so that ./config is /config");
     let mut command = enter(&root);
-    command.env("DRAIN_DELAY", "0s");
+    command.env("DRAIN_DELAY", "10s");
     let mut weir = Weir::spawn(command, folder);
     assert_eq!(weir.get("/healthcheck").0, 200);
     let client = json!({"domain": "demo", "descriptors": [{"entries": [{"key": "remote_address", "value": "1.2.3.4"}]}]});
     assert_eq!(limit(&weir, &client), (200, 20), "the examples are in force");
-    assert!(weir.terminate().success());
+
+    let check = || {
+        let mut check = run_in(&root, &health_check());
+        let output = check.env("PORT", weir.http_addr().port().to_string()).output().expect("it runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(check(), (true, "healthy\n".to_owned()));
+    weir.signal("TERM");
+    assert!(eventually(|| (!check().0).then_some(())).is_some(), "unhealthy while it drains");
+    weir.signal("KILL");
+    assert!(!weir.wait().success());
 }
 
 #[test]
@@ -120,7 +130,7 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     command.env("STORE_TIMEOUT", "10s");
     let mut weir = Weir::spawn(command, folder);
     if is_root() {
-        assert_eq!(format!("{0}:{0}", user_of(&weir)), dockerfile("USER"));
+        assert_eq!(format!("{0}:{0}", user_of(&weir)), user());
     }
     assert_eq!(weir.get("/healthcheck").0, 200);
 
@@ -140,43 +150,17 @@ pub(super) fn user_of(weir: &Weir) -> u32 {
 }
 
 #[test]
-fn dockerfile_deployment_and_compose_agree() {
+fn the_image_and_the_deployment_agree() {
     let deployment = kubernetes::manifest("Deployment", "ratelimit");
     let pod = at(&deployment, "/spec/template/spec");
-    let user = |field| at(pod, "/securityContext")[field].to_string();
-    assert_eq!(dockerfile("USER"), format!("{}:{}", user("runAsUser"), user("runAsGroup")));
+    let id = |field| at(pod, "/securityContext")[field].to_string();
+    assert_eq!(user(), format!("{}:{}", id("runAsUser"), id("runAsGroup")));
     let ports = items(pod, "/containers/0/ports").iter().map(|port| port["containerPort"].to_string());
-    let mut exposed: Vec<_> = dockerfile("EXPOSE").split(' ').map(str::to_owned).collect();
+    let mut exposed: Vec<_> = last_stage("EXPOSE").split(' ').map(str::to_owned).collect();
     let mut ports: Vec<_> = ports.collect();
     ports.sort();
     exposed.sort();
     assert_eq!(exposed, ports);
-
-    let text_of = tools::file("deploy/Dockerfile");
-    assert!(text_of.contains("deploy/rootfs.sh target/release/weir /rootfs\n") && text_of.contains("COPY --from=build /rootfs /\n"));
-    let (folder, root) = image();
-    assert!(root.join(entry_point()[0].trim_start_matches('/')).is_file());
-    drop(folder);
-
-    let compose = documents("deploy/compose.yaml").remove(0);
-    let service = at(&compose, "/services/weir");
-    let folder = tools::repository().join("deploy");
-    assert!(folder.join(text(service, "/build/context")).join(text(service, "/build/dockerfile")).is_file());
-    assert_eq!(text(service, "/image"), text(pod, "/containers/0/image"));
-    for volume in ["/services/weir/volumes", "/services/envoy/volumes"].iter().flat_map(|volumes| items(&compose, volumes)) {
-        let (host, _) = volume.as_str().and_then(|volume| volume.split_once(':')).expect("HOST:CONTAINER:ro");
-        assert!(folder.join(host).exists(), "{host}");
-    }
-    let published: Vec<_> = items(service, "/ports").iter().filter_map(Value::as_str).collect();
-    let envoy = tools::file("deploy/envoy/envoy.yaml");
-    for port in published {
-        let inner = port.rsplit(':').next().expect("a port");
-        assert!(
-            exposed.iter().any(|exposed| exposed == inner) || envoy.contains(&format!("port_value: {inner} ")),
-            "nothing listens on {port}"
-        );
-    }
-    assert_eq!(text(&compose, "/services/envoy/network_mode"), "service:weir");
 }
 
 #[test]

@@ -57,7 +57,9 @@ fn it_serves_as_ratelimit_and_writes_nothing() {
 #[test]
 fn under_its_own_name_it_is_strict() {
     let (_folder, root) = image();
-    let output = restricted(&root, &["--no-such-flag"]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().expect("it runs");
+    let mut command = restricted(&root, &["--no-such-flag"]);
+    command.envs([("RUNTIME_ROOT", "/missing"), ("RUNTIME_SUBDIRECTORY", "ratelimit")]);
+    let output = command.output().expect("it runs");
     assert_ne!(output.status.code(), Some(2), "as ratelimit it reads its limits, which are missing: {output:?}");
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("--no-such-flag").env_clear().output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));

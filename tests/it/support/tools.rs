@@ -32,6 +32,21 @@ pub fn promtool() -> PathBuf {
     required("promtool", "WEIR_TEST_PROMTOOL", "prometheus", "promtool")
 }
 
+/// Prometheus itself, of the same package.
+pub fn prometheus() -> PathBuf {
+    on_the_path(&promtool().to_string_lossy()).with_file_name("prometheus")
+}
+
+/// A program by its name in PATH, or by its path.
+pub fn on_the_path(program: &str) -> PathBuf {
+    in_path(program).unwrap_or_else(|| panic!("{program} is missing: run tests/run.sh, which installs it"))
+}
+
+/// The binary that the tests of the image use, where `tests/deploy.sh` has built a static one.
+pub fn image_binary() -> Option<PathBuf> {
+    variable_value("WEIR_TEST_IMAGE_BINARY").map(PathBuf::from)
+}
+
 /// grpcurl; `None` only when `tests/run.sh` reported that it cannot be installed.
 pub fn grpcurl() -> Option<PathBuf> {
     unless_none("grpcurl", "WEIR_TEST_GRPCURL")
@@ -58,12 +73,14 @@ fn required(name: &str, variable: &str, folder: &str, file: &str) -> PathBuf {
     }
     let (inner, file) = file.rsplit_once('/').unwrap_or(("", file));
     let installed = starting_with(&repository().join("target/tools"), folder).and_then(|folder| starting_with(&folder.join(inner), file));
-    let on_the_path = || {
-        let program = file.trim_end_matches('-');
-        let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().ok()?;
-        found.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
-    };
-    installed.or_else(on_the_path).unwrap_or_else(|| panic!("{name} is missing: run tests/run.sh, which installs it"))
+    installed
+        .or_else(|| in_path(file.trim_end_matches('-')))
+        .unwrap_or_else(|| panic!("{name} is missing: run tests/run.sh, which installs it"))
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().ok()?;
+    found.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
 }
 
 /// The last entry by name, which is the newer one of two versions in most cases.
