@@ -1,6 +1,7 @@
 //! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, Envoy accepts the filters, and alerts fire.
 
 mod chart;
+mod compose;
 mod dockerfile;
 mod envoy_gateway;
 mod gateways;

@@ -16,13 +16,16 @@ use crate::envoy::example_configuration;
 use crate::support::envoy::Envoy;
 use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
+/// Pages whose commands need Docker, Kubernetes or a release: deploy.rs and deploy/install.rs run what they can of them.
+const COMMANDS_ELSEWHERE: [&str; 3] = ["RELEASING.md", "deploy/README.md", "deploy/install.md"];
+
 /// A command of a console block, and the output that the page shows below it.
-struct Shown {
-    command: String,
-    output: Vec<String>,
+pub struct Shown {
+    pub command: String,
+    pub output: Vec<String>,
 }
 
-fn console(text: &str) -> Vec<Shown> {
+pub fn console(text: &str) -> Vec<Shown> {
     let mut shown: Vec<Shown> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
@@ -40,7 +43,7 @@ fn console(text: &str) -> Vec<Shown> {
 }
 
 /// A line without what differs from run to run: counts of seconds, of cores, and white space.
-fn timeless(line: &str) -> String {
+pub fn timeless(line: &str) -> String {
     let mut words: Vec<String> = line.split_whitespace().map(ToOwned::to_owned).collect();
     for index in 0..words.len() {
         let after_reset = index > 0 && (words[index - 1] == "in" || words[index - 1].ends_with("reset:"));
@@ -57,7 +60,7 @@ fn timeless(line: &str) -> String {
 }
 
 /// Asserts that the output has all lines that the page shows, in this order; `...` stands for any others.
-fn assert_shows(shown: &Shown, real: &str) {
+pub fn assert_shows(shown: &Shown, real: &str) {
     let mut real_lines = real.lines().map(timeless);
     for expected in shown.output.iter().filter(|line| *line != "...") {
         let expected = timeless(expected);
@@ -111,8 +114,7 @@ fn first_log_lines(count: usize) -> Vec<String> {
 fn every_command_prints_what_its_page_shows() {
     for page in pages() {
         let commands = console(&tools::file(&page));
-        // The commands of deploy/README.md need Docker or Kubernetes; deploy.rs compares them with the manifests.
-        if page != "deploy/README.md" && !commands.is_empty() {
+        if !COMMANDS_ELSEWHERE.contains(&&*page) && !commands.is_empty() {
             run(&commands);
         }
     }
@@ -181,7 +183,7 @@ fn run(commands: &[Shown]) {
             ["cargo", "+nightly", "fuzz", "run", target] => {
                 assert!(tools::repository().join(format!("fuzz/fuzz_targets/{target}.rs")).exists());
             }
-            ["tests/run.sh"] => assert!(tools::repository().join("tests/run.sh").exists()),
+            ["tests/run.sh" | "tests/deploy.sh"] => assert!(tools::repository().join(command).exists()),
             _ => panic!("no test runs `{command}`"),
         }
     }
