@@ -14,7 +14,7 @@ cd "$root"
 
 has go || die "Go is not installed. Install it (Debian package: golang-go, or https://go.dev/dl), then run this again"
 
-# need_go_tools: all tools of the steps below. Building helm takes five minutes of CPU; the definitions of custom resources are 17 MB.
+# need_go_tools: all tools of the steps below. Building helm takes five minutes of CPU, cargo-cyclonedx one or two; the definitions of custom resources are 17 MB.
 need_go_tools() {
     need_kustomize
     need_helm
@@ -23,6 +23,9 @@ need_go_tools() {
     need_promtool
     need_redis
     need_openssl
+    need_actionlint
+    need_cyclonedx
+    need_systemd_analyze
 }
 
 case "${1:-}" in
@@ -47,7 +50,7 @@ kustomize_base() {
 # Every manifest of deploy/, and what kustomize builds of every folder: patches are no whole manifests.
 manifests() {
     local files folder invalid=0
-    mapfile -t files < <(grep -rlE --include='*.yaml' '^apiVersion:' deploy | grep -v -e '^deploy/helm/' -e '^deploy/kubernetes/')
+    mapfile -t files < <(grep -rlE --include='*.yaml' '^apiVersion:' deploy | grep -v -e '^deploy/helm/' -e '^deploy/kubernetes/' -e '^deploy/compose/')
     "$python" tests/deploy/schemas.py "${files[@]}" || invalid=1
     while read -r folder; do
         printf '%s: ' "$folder"
@@ -71,4 +74,44 @@ step "chart: compare" "$python" tests/deploy/chart.py compare
 step "chart: page" "$python" tests/deploy/chart.py page
 step "weir" binary
 step "chart: serve" "$python" tests/deploy/serve.py
+
+# The tests of the image and of compose.yaml with a static binary, as deploy/Dockerfile builds it, but without optimization.
+static_image() {
+    local triple flags
+    triple=$(uname -m)-unknown-linux-gnu
+    flags=CARGO_TARGET_$(echo "$triple" | tr '[:lower:]-' '[:upper:]_')_RUSTFLAGS
+    env "$flags=-C target-feature=+crt-static" cargo build --locked --quiet --target "$triple" --bin weir &&
+        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image deploy::restricted deploy::compose
+}
+
+# Every crate that cargo links into the binary is in the bill of materials, and no crate that only tests use. (Features that only build scripts ask for
+# add a few others.)
+bill_of_materials() {
+    local folder linked listed missing
+    folder=$(mktemp -d)
+    deploy/release.sh sbom "$folder"
+    linked=$(cargo tree --locked --edges normal --target x86_64-unknown-linux-gnu --prefix none --format '{p}' | sed 's/ (.*//' | sort -u)
+    listed=$(python3 -c 'import json, sys
+for crate in json.load(open(sys.argv[1]))["components"]: print(crate["name"], "v" + crate["version"])' "$folder"/weir-*.cdx.json | sort -u)
+    rm -r "$folder"
+    # Weir itself is not one of its components.
+    missing=$(comm -23 <(echo "$linked") <(echo "$listed") | grep -v '^weir ' || true)
+    echo "$(wc -l <<<"$linked") crates are linked, $(wc -l <<<"$listed") are listed; missing: ${missing:-none}"
+    [ -z "$missing" ] && ! grep -E '^(proptest|rcgen|tempfile) ' <<<"$listed"
+}
+
+# systemd wants the program to exist.
+systemd_unit() {
+    local folder
+    folder=$(mktemp -d)
+    sed 's,/usr/local/bin/weir,/bin/true,' deploy/systemd/weir.service >"$folder/weir.service"
+    systemd-analyze verify "$folder/weir.service" 2>&1 | tee "$folder/log"
+    # It also warns of units of this machine.
+    ! grep -F "$folder/weir.service" "$folder/log" && systemd-analyze security --offline=true --threshold=20 "$folder/weir.service" | tail -n 1
+}
+
+step "workflows" "$WEIR_TEST_ACTIONLINT"
+step "bill of materials" bill_of_materials
+step "unit of systemd" systemd_unit
+step "static image" static_image
 summary

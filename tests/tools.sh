@@ -13,6 +13,8 @@ prometheus_operator_version=v0.85.0
 cert_manager_version=v1.21.2
 istio_api_version=v1.31.1
 envoy_gateway_version=v1.9.1
+actionlint_version=v1.7.12
+cyclonedx_version=0.5.9
 
 tools="$root/target/tools"
 
@@ -214,6 +216,24 @@ module_files() {
 
 need_openssl() {
     has openssl || system_packages openssl openssl
+}
+
+need_actionlint() {
+    go_tool WEIR_TEST_ACTIONLINT actionlint "$actionlint_version" github.com/rhysd/actionlint/cmd/actionlint "the syntax of .github/workflows"
+}
+
+# Writes bills of materials. It is built by cargo, in a folder of its own.
+need_cyclonedx() {
+    local home="$tools/cyclonedx-$cyclonedx_version"
+    if ! [ -x "$home/bin/cargo-cyclonedx" ]; then
+        say "building cargo-cyclonedx $cyclonedx_version into target/tools"
+        quietly "install cargo-cyclonedx" cargo install --locked --version "$cyclonedx_version" --root "$home" cargo-cyclonedx
+    fi
+    PATH="$home/bin:$PATH"
+}
+
+need_systemd_analyze() {
+    has systemd-analyze || system_packages "systemd-analyze" systemd
 }
 
 install_tools() {

@@ -6,9 +6,11 @@ mod dockerfile;
 mod envoy_gateway;
 mod gateways;
 mod image;
+mod install;
 mod istio;
 mod kubernetes;
 mod monitoring;
+mod release;
 mod restricted;
 
 use std::process::Command;

@@ -45,6 +45,8 @@ const CHECKED: &[&str] = &[
     "fuzz/fuzz_targets",
     "README.md",
     "CHANGELOG.md",
+    "RELEASING.md",
+    ".github",
     "ARCHITECTURE.md",
     "SECURITY.md",
     "Cargo.toml",
