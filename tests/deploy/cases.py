@@ -188,7 +188,12 @@ CASES = {
             "tls": {"enabled": True, "caSecret": "redis-ca", "caKey": "authorities.pem", "skipHostnameVerification": True},
         },
         "tls": {"enabled": True, "secretName": "grpc", "clients": {"caSecret": "client-ca", "caKey": "authorities.pem"}},
-        "test": {"caKey": "authorities.pem"},
+        "test": {"caKey": "authorities.pem", "serverName": "limits.example"},
+    },
+    "public-certificate": {
+        "controlPlane": {"enabled": True, "address": "a:1", "nodeId": "edge"},
+        "tls": {"enabled": True, "secretName": "grpc"},
+        "test": {"caKey": ""},
     },
     "control-plane-details": {
         "controlPlane": {

@@ -111,7 +111,7 @@ class Pod:
                     argument = f"{root}{argument}"
                 argument = {name: "127.0.0.1", "8080": str(self.ports["http"]), f"--address={name}:8081": f"--address=127.0.0.1:{self.ports['grpc']}"}.get(argument, argument)
                 arguments.append(argument)
-            if "--tls" in arguments:
+            if "--tls" in arguments and not any(argument.startswith("--server-name") for argument in arguments):
                 # The certificate is for the Service.
                 arguments.insert(1, f"--server-name={name}")
             ended = subprocess.run([WEIR, *arguments], env={}, capture_output=True, text=True, timeout=60)
