@@ -263,7 +263,7 @@ def page():
         if at is not None:
             del rest[at:at + 2]
         release, chart, *options = rest
-        code, _, errors = run("template", release, REPOSITORY / chart, *options, values=blocks[0] if at is not None else {})
+        code, _, errors = run("template", release, REPOSITORY / chart, "--kube-version", KUBERNETES, *options, values=blocks[0] if at is not None else {})
         wrong += [] if code == 0 else [f"{shlex.join(command)}: {errors}"]
     return wrong
 

@@ -61,7 +61,7 @@ fn every_command_of_the_readme_names_what_is_there() {
             ["docker", "run", .., image] => assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION"))),
             // tests/deploy/chart.py renders these.
             ["helm", "install", _, chart, ..] | ["helm", "upgrade", "--install", _, chart, ..] | ["helm", "package" | "lint", chart] => {
-                exists(chart)
+                exists(chart);
             }
             ["helm", "test", _] => {}
             ["docker", "compose", "-f", file, "up", "--build", "--detach", "--wait"] => exists(file),
