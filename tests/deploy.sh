@@ -43,14 +43,10 @@ need_go_tools
 python=$(dirname "$WEIR_TEST_K8S_VALIDATE")/python
 export PYTHONDONTWRITEBYTECODE=1
 
-kustomize_base() {
-    "$WEIR_TEST_KUSTOMIZE" build deploy/kubernetes >/dev/null
-}
-
-# Every manifest of deploy/, and what kustomize builds of every folder: patches are no whole manifests.
+# Every manifest of deploy/, and what kustomize builds of every overlay and of every folder that it can build: patches are no whole manifests.
 manifests() {
     local files folder invalid=0
-    mapfile -t files < <(grep -rlE --include='*.yaml' '^apiVersion:' deploy | grep -v -e '^deploy/helm/' -e '^deploy/kubernetes/' -e '^deploy/compose/')
+    mapfile -t files < <(grep -rlE --include='*.yaml' '^apiVersion:' deploy | grep -v -e '^deploy/helm/' -e '^deploy/kubernetes/' -e '^deploy/compose/' -e /kustomization.yaml)
     "$python" tests/deploy/schemas.py "${files[@]}" || invalid=1
     while read -r folder; do
         printf '%s: ' "$folder"
@@ -64,7 +60,6 @@ binary() {
     [ -n "${WEIR_TEST_WEIR:-}" ] || cargo build --locked --bin weir
 }
 
-step "kustomize base" kustomize_base
 step "manifests" manifests
 step "chart: lint" "$python" tests/deploy/chart.py lint
 step "chart: render" "$python" tests/deploy/chart.py render

@@ -1,4 +1,8 @@
-//! `deploy/kubernetes`: the manifests match the published schemas, and the names by which they refer to each other match.
+//! `deploy/kubernetes`: base, components and overlays match the published schemas, and the names by which they refer to each other match. `overlays`
+//! has what is checked in each of them, `stores` runs their Redis.
+
+mod overlays;
+mod stores;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,27 +14,65 @@ use super::{at, documents, documents_in, items, text};
 use crate::support::{RedisServer, tools};
 
 const FOLDER: &str = "deploy/kubernetes";
+const OVERLAYS: [&str; 6] = ["memory", "redis", "redis-sentinel", "redis-cluster", "tls", "monitoring"];
 
-/// The manifests that `kustomization.yaml` lists, in that order.
+/// Folders with a kustomization that is part of overlays.
+const PARTS: [&str; 3] = ["deploy/kubernetes/base", "deploy/kubernetes/components/tls", "deploy/monitoring"];
+
+/// Kinds of other projects, of which kubernetes-validate has no schema: their API version, and fields that they must have.
+const CUSTOM: [(&str, &str, &[&str]); 4] = [
+    ("Certificate", "cert-manager.io/v1", &["/spec/secretName", "/spec/issuerRef/name"]),
+    ("Issuer", "cert-manager.io/v1", &["/spec"]),
+    ("PodMonitor", "monitoring.coreos.com/v1", &["/spec/selector/matchLabels", "/spec/podMetricsEndpoints/0/port"]),
+    ("PrometheusRule", "monitoring.coreos.com/v1", &["/spec/groups/0/name", "/spec/groups/0/rules/0/expr"]),
+];
+
+/// The files of a list of a kustomization, such as `/resources`.
+fn listed(folder: &str, list: &str) -> Vec<String> {
+    let kustomization = documents(&format!("{folder}/kustomization.yaml")).remove(0);
+    let entries = kustomization.pointer(list).and_then(Value::as_array).cloned().unwrap_or_default();
+    let name = |entry: &Value| entry.as_str().or_else(|| entry["path"].as_str()).map(str::to_owned);
+    entries.iter().filter_map(name).filter(|name| tools::repository().join(folder).join(name).is_file()).collect()
+}
+
+fn overlay_folder(overlay: &str) -> String {
+    format!("{FOLDER}/overlays/{overlay}")
+}
+
+/// The manifests of `kubectl apply -k deploy/kubernetes`, without kustomize: files of the base and of the overlay redis, whose only patch adds variables.
 fn manifests() -> Vec<Value> {
-    let kustomization = documents("deploy/kubernetes/kustomization.yaml").remove(0);
-    let files = items(&kustomization, "/resources").iter();
-    files.flat_map(|file| documents(&format!("{FOLDER}/{}", file.as_str().expect("a file's name")))).collect()
+    let redis = overlay_folder("redis");
+    let files = [PARTS[0], &redis].map(|folder| listed(folder, "/resources").into_iter().map(move |file| format!("{folder}/{file}")));
+    let mut manifests: Vec<_> = files.into_iter().flatten().flat_map(|file| documents(&file)).collect();
+    for patch in listed(&redis, "/patches").iter().flat_map(|file| documents(&format!("{redis}/{file}"))) {
+        let is_patched =
+            |manifest: &&mut Value| manifest["kind"] == patch["kind"] && manifest["metadata"]["name"] == patch["metadata"]["name"];
+        let patched = manifests.iter_mut().find(is_patched).expect("what the patch names");
+        let added = items(container(&patch), "/env").to_vec();
+        patched.pointer_mut("/spec/template/spec/containers/0/env").and_then(Value::as_array_mut).expect("variables").extend(added);
+    }
+    manifests
 }
 
 /// The manifest of this kind and name.
 pub(super) fn manifest(kind: &str, name: &str) -> Value {
-    let found = manifests().into_iter().find(|manifest| manifest["kind"] == kind && manifest["metadata"]["name"] == name);
+    find(&manifests(), kind, name).clone()
+}
+
+fn find<'a>(manifests: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found = manifests.iter().find(|manifest| manifest["kind"] == kind && manifest["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
-/// The environment variables of a container: names and values.
+/// The environment variables of a container that have values: names and values.
 pub(super) fn environment(container: &Value) -> Vec<(&str, &str)> {
-    items(container, "/env").iter().map(|variable| (text(variable, "/name"), text(variable, "/value"))).collect()
+    let variables = container.pointer("/env").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let with_value = variables.iter().filter(|variable| variable.get("value").is_some());
+    with_value.map(|variable| (text(variable, "/name"), text(variable, "/value"))).collect()
 }
 
-fn container(deployment: &Value) -> &Value {
-    at(deployment, "/spec/template/spec/containers/0")
+fn container(workload: &Value) -> &Value {
+    at(workload, "/spec/template/spec/containers/0")
 }
 
 /// Validates a file against the schemas. Returns whether it is valid, and what the validator printed.
@@ -40,106 +82,167 @@ pub(super) fn validate(file: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output_text).into_owned())
 }
 
-#[test]
-fn every_manifest_matches_its_schema() {
-    for file in items(&documents("deploy/kubernetes/kustomization.yaml")[0], "/resources") {
-        let path = tools::repository().join(FOLDER).join(file.as_str().expect("a file's name"));
-        let (is_valid, output_text) = validate(&path);
-        assert!(is_valid, "{output_text}");
+/// As [`validate`], for documents; those of other projects are checked for their fields.
+fn validate_all(documents: &[Value]) {
+    let (custom, known): (Vec<_>, Vec<_>) =
+        documents.iter().partition(|document| CUSTOM.iter().any(|(kind, ..)| document["kind"] == *kind));
+    for document in custom {
+        let (_, version, fields) = CUSTOM.iter().find(|(kind, ..)| document["kind"] == *kind).expect("a known kind");
+        assert_eq!(document["apiVersion"], *version, "{document}");
+        for field in *fields {
+            at(document, field);
+        }
     }
     let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("all.yaml");
+    // JSON is YAML in which no text can be taken for something else.
+    let texts: Vec<_> = known.iter().map(ToString::to_string).collect();
+    std::fs::write(&file, texts.join("\n---\n")).expect("written");
+    let (is_valid, output_text) = validate(&file);
+    assert!(is_valid, "{output_text}");
+}
+
+/// What kustomize builds of a folder.
+fn build(kustomize: &Path, folder: &Path) -> Vec<Value> {
+    let output = Command::new(kustomize).arg("build").arg(folder).output().expect("kustomize runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    documents_in(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// What kustomize builds of an overlay; `None` where there is no kustomize.
+fn built(overlay: &str) -> Option<Vec<Value>> {
+    tools::kustomize().map(|kustomize| build(&kustomize, &tools::repository().join(overlay_folder(overlay))))
+}
+
+#[test]
+fn every_file_matches_its_schema() {
+    let folders = PARTS.map(str::to_owned).into_iter().chain(OVERLAYS.map(overlay_folder));
+    let files: Vec<_> =
+        folders.flat_map(|folder| listed(&folder, "/resources").into_iter().map(move |file| format!("{folder}/{file}"))).collect();
+    assert!(files.len() > 10, "{files:?}");
+    validate_all(&files.iter().flat_map(|file| documents(file)).collect::<Vec<_>>());
+    let folder = tempfile::tempdir().expect("a folder");
     let wrong = folder.path().join("wrong.yaml");
-    let service = tools::file("deploy/kubernetes/service.yaml").replace("targetPort: grpc", "targetprot: grpc");
+    let service = tools::file("deploy/kubernetes/base/service.yaml").replace("targetPort: grpc", "targetprot: grpc");
     std::fs::write(&wrong, service).expect("written");
     assert!(!validate(&wrong).0, "the schemas find a misspelled name");
 }
 
-#[test]
-fn the_kustomization_builds_and_leaves_nothing_out() {
-    let kustomization = documents("deploy/kubernetes/kustomization.yaml").remove(0);
-    let listed: BTreeSet<_> = items(&kustomization, "/resources").iter().map(|file| file.as_str().expect("a name").to_owned()).collect();
-    let files = std::fs::read_dir(tools::repository().join(FOLDER)).expect("the folder").map(|entry| entry.expect("an entry"));
-    let names = files.filter(|entry| entry.path().is_file()).map(|entry| entry.file_name().to_string_lossy().into_owned());
-    assert_eq!(listed, names.filter(|name| name != "kustomization.yaml").collect::<BTreeSet<_>>());
-
-    let Some(kustomize) = tools::kustomize() else { return };
-    let output = Command::new(kustomize).arg("build").arg(tools::repository().join(FOLDER)).output().expect("kustomize runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let folder = tempfile::tempdir().expect("a folder");
-    let built = folder.path().join("built.yaml");
-    std::fs::write(&built, &output.stdout).expect("written");
-    let (is_valid, output_text) = validate(&built);
-    assert!(is_valid, "{output_text}");
-    let built = documents_in(&String::from_utf8_lossy(&output.stdout));
-    assert_eq!(built.len(), manifests().len() + 1, "and the ConfigMap");
-    let config = built.iter().find(|manifest| manifest["kind"] == "ConfigMap").expect("a ConfigMap");
-    assert_eq!(config["metadata"]["name"], mounted_config()["configMap"]["name"], "without a suffix, so that it changes in place");
-    assert_eq!(config["data"]["ratelimit.yaml"], tools::file("deploy/kubernetes/limits/ratelimit.yaml"));
+/// Every file below a folder, relative to it.
+fn files_below(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
+        if entry.is_dir() {
+            found.extend(files_below(&entry).into_iter().map(|file| format!("{name}/{file}")));
+        } else {
+            found.push(name);
+        }
+    }
+    found
 }
 
 #[test]
-fn the_overlay_of_the_readme_replaces_image_and_redis() {
+fn kustomizations_leave_nothing_out() {
+    let overlays = std::fs::read_dir(tools::repository().join(FOLDER).join("overlays")).expect("the folder");
+    let overlays: BTreeSet<_> = overlays.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    assert_eq!(overlays, OVERLAYS.map(str::to_owned).into());
+    for folder in [PARTS[0].to_owned(), PARTS[1].to_owned()].into_iter().chain(OVERLAYS.map(overlay_folder)) {
+        let used = ["/resources", "/patches", "/configMapGenerator/0/files"].iter().flat_map(|list| listed(&folder, list));
+        let used: BTreeSet<_> = used.chain(["kustomization.yaml".to_owned()]).collect();
+        assert_eq!(used, files_below(&tools::repository().join(&folder)).into_iter().collect(), "{folder}");
+    }
+    let kustomization = documents(&format!("{FOLDER}/kustomization.yaml")).remove(0);
+    assert_eq!(kustomization["resources"], json!(["overlays/redis"]));
+    // Each dashboard has a ConfigMap.
+    let kustomization = documents("deploy/monitoring/kustomization.yaml").remove(0);
+    let maps = items(&kustomization, "/configMapGenerator").iter().map(|map| text(map, "/files/0").to_owned());
+    let dashboards = files_below(&tools::repository().join("deploy/monitoring/dashboards"));
+    assert_eq!(maps.collect::<BTreeSet<_>>(), dashboards.into_iter().map(|file| format!("dashboards/{file}")).collect());
+}
+
+#[test]
+fn what_kustomize_builds_matches_the_schemas() {
     let Some(kustomize) = tools::kustomize() else { return };
+    let all: Vec<_> = OVERLAYS.iter().filter_map(|overlay| built(overlay)).collect();
+    validate_all(&all.concat());
+    let redis = build(&kustomize, &tools::repository().join(FOLDER));
+    assert_eq!(redis, all[1], "`kubectl apply -k deploy/kubernetes` is the overlay redis");
+    assert_eq!(redis.len(), manifests().len() + 1, "and the ConfigMap");
+    for manifest in manifests() {
+        let found = find(&redis, text(&manifest, "/kind"), text(&manifest, "/metadata/name"));
+        if manifest["metadata"]["name"] == "ratelimit" && manifest["kind"] == "Deployment" {
+            let sorted = |manifest| environment(container(manifest)).into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+            assert_eq!(sorted(found).collect::<BTreeSet<_>>(), sorted(&manifest).collect(), "the tests without kustomize see the same");
+        } else {
+            assert_eq!(found, &manifest);
+        }
+    }
+    let config = find(&redis, "ConfigMap", "ratelimit-config");
+    assert_eq!(config["metadata"]["name"], mounted_config()["configMap"]["name"], "without a suffix, so that it changes in place");
+    assert_eq!(config["data"]["ratelimit.yaml"], tools::file("deploy/kubernetes/base/limits/ratelimit.yaml"));
+}
+
+/// The overlays that deploy/README.md shows, each built beside a copy of `kubernetes` and `monitoring`.
+fn overlays_of_the_readme(kustomize: &Path) -> Vec<Vec<Value>> {
     let readme = tools::file("deploy/README.md");
-    let overlay = readme.split("```yaml\n").find(|block| block.starts_with("resources: ")).expect("an overlay");
-    let (overlay, _) = overlay.split_once("```").expect("its end");
     let folder = tempfile::tempdir().expect("a folder");
     let write = |file: &str, text: &str| {
         let path = folder.path().join(file);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         std::fs::write(path, text).expect("written");
     };
-    write("overlay/kustomization.yaml", overlay);
-    let base = documents("deploy/kubernetes/kustomization.yaml").remove(0);
-    let resources = items(&base, "/resources").iter().map(|file| file.as_str().expect("a name"));
-    for file in resources.chain(["kustomization.yaml", "limits/ratelimit.yaml"]) {
-        write(&format!("kubernetes/{file}"), &tools::file(&format!("deploy/kubernetes/{file}")));
+    for part in ["kubernetes", "monitoring"] {
+        for file in files_below(&tools::repository().join("deploy").join(part)) {
+            write(&format!("{part}/{file}"), &tools::file(&format!("deploy/{part}/{file}")));
+        }
     }
-    let output = Command::new(kustomize).arg("build").arg(folder.path().join("overlay")).output().expect("kustomize runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let built = documents_in(&String::from_utf8_lossy(&output.stdout));
-    assert!(built.iter().all(|manifest| manifest["metadata"]["name"] != "ratelimit-redis"), "its own Redis is left out");
-    let weir = built.iter().find(|manifest| manifest["kind"] == "Deployment").expect("Weir");
-    assert_eq!((&weir["metadata"]["namespace"], &weir["spec"]["replicas"]), (&json!("edge"), &json!(3)));
+    let blocks = readme.split("```yaml\n").filter(|block| block.starts_with("resources:"));
+    let texts = blocks.map(|block| block.split_once("```").expect("its end").0);
+    let builds = texts.enumerate().map(|(number, overlay)| {
+        write(&format!("overlay{number}/kustomization.yaml"), overlay);
+        build(kustomize, &folder.path().join(format!("overlay{number}")))
+    });
+    builds.collect()
+}
+
+#[test]
+fn the_overlays_of_the_readme_do_what_it_says() {
+    let Some(kustomize) = tools::kustomize() else { return };
+    let [own_redis, combined] = &overlays_of_the_readme(&kustomize)[..] else { panic!("two overlays") };
+    validate_all(&[own_redis.clone(), combined.clone()].concat());
+
+    assert!(own_redis.iter().all(|manifest| manifest["metadata"]["name"] != "ratelimit-redis"), "its own Redis is left out");
+    let weir = find(own_redis, "Deployment", "ratelimit");
+    assert_eq!(weir["metadata"]["namespace"], "edge");
     assert_eq!(at(container(weir), "/image"), "registry.example/weir:0.1.0");
     let url = environment(container(weir)).into_iter().find(|(name, _)| *name == "REDIS_URL").expect("a Redis").1;
     assert_eq!(url, "redis.example:6379");
+    assert_eq!(at(find(own_redis, "HorizontalPodAutoscaler", "ratelimit"), "/spec/minReplicas"), 3);
+
+    for (kind, name) in [
+        ("StatefulSet", "ratelimit-redis"),
+        ("Job", "ratelimit-redis-create"),
+        ("PrometheusRule", "ratelimit"),
+        ("Certificate", "ratelimit"),
+    ] {
+        find(combined, kind, name);
+    }
+    let policy = find(combined, "NetworkPolicy", "ratelimit");
+    let gateway = at(policy, "/spec/ingress/0/from/0");
+    assert_eq!(
+        (at(policy, "/spec/ingress/0/ports/0/port"), gateway["podSelector"]["matchLabels"]["istio"].as_str()),
+        (&json!("grpc"), Some("ingressgateway"))
+    );
+    assert_eq!(at(policy, "/spec/ingress/1/ports/0/port"), "http");
+    let istio = documents("deploy/istio/envoyfilter.yaml").remove(0);
+    assert_eq!(at(&istio, "/spec/workloadSelector/labels"), at(gateway, "/podSelector/matchLabels"), "the gateway of deploy/istio");
+    assert_eq!(at(&istio, "/metadata/namespace"), at(gateway, "/namespaceSelector/matchLabels/kubernetes.io~1metadata.name"));
 }
 
 /// The volume of limits.
 fn mounted_config() -> Value {
     at(&manifest("Deployment", "ratelimit"), "/spec/template/spec/volumes/0").clone()
-}
-
-#[test]
-fn selectors_and_ports_refer_to_existing_names() {
-    let [weir, redis] = ["ratelimit", "ratelimit-redis"].map(|name| (manifest("Deployment", name), manifest("Service", name)));
-    for (deployment, service) in [&weir, &redis] {
-        let labels = at(deployment, "/spec/template/metadata/labels");
-        assert_eq!(at(deployment, "/spec/selector/matchLabels"), labels);
-        assert_eq!(at(service, "/spec/selector"), labels);
-        let named: Vec<_> = items(container(deployment), "/ports").iter().map(|port| (&port["name"], &port["containerPort"])).collect();
-        for port in items(service, "/spec/ports") {
-            assert!(named.contains(&(&port["targetPort"], &port["port"])), "{port} is none of {named:?}");
-        }
-        for probe in ["startupProbe", "readinessProbe", "livenessProbe"].iter().filter_map(|probe| container(deployment).get(probe)) {
-            let asks = ["httpGet", "grpc", "tcpSocket"].iter().find_map(|kind| probe.get(kind)).expect("a kind of probe");
-            assert!(named.iter().any(|(name, number)| [*name, *number].contains(&&asks["port"])), "{probe} uses none of {named:?}");
-        }
-    }
-    let (weir, redis) = (weir.0, redis.0);
-    assert_eq!(at(&manifest("PodDisruptionBudget", "ratelimit"), "/spec/selector/matchLabels"), at(&weir, "/spec/selector/matchLabels"));
-    let spread = at(&weir, "/spec/template/spec/topologySpreadConstraints/0/labelSelector/matchLabels");
-    assert_eq!(spread, at(&weir, "/spec/selector/matchLabels"));
-
-    let policy = manifest("NetworkPolicy", "ratelimit-redis");
-    assert_eq!(at(&policy, "/spec/podSelector/matchLabels"), at(&redis, "/spec/selector/matchLabels"));
-    assert_eq!(at(&policy, "/spec/ingress/0/from/0/podSelector/matchLabels"), at(&weir, "/spec/selector/matchLabels"));
-    assert_eq!(at(&policy, "/spec/ingress/0/ports/0/port"), at(container(&redis), "/ports/0/name"));
-
-    let url = environment(container(&weir)).into_iter().find(|(name, _)| *name == "REDIS_URL").expect("a Redis").1;
-    assert_eq!(url, "ratelimit-redis:6379", "the Service of Redis");
-    assert_eq!(at(container(&weir), "/image"), &json!(concat!("weir:", env!("CARGO_PKG_VERSION"))));
 }
 
 #[test]
@@ -152,39 +255,13 @@ fn limits_are_mounted_where_weir_reads_them_and_can_change() {
     assert_eq!(text(mount, "/mountPath"), read);
     assert_eq!(mount["name"], mounted_config()["name"]);
     assert!(mount.get("subPath").is_none(), "a subPath never changes");
-    for variable in ["HOST", "PORT", "GRPC_HOST", "GRPC_PORT"] {
+    for variable in ["HOST", "PORT", "GRPC_HOST", "GRPC_PORT", "DEBUG_HOST", "DEBUG_PORT"] {
         assert!(!settings.iter().any(|setting| setting.0 == variable), "{variable} would have to agree with ports and probes");
     }
     let mut check = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let output = check.args(["check", "--strict"]).arg(tools::repository().join(FOLDER).join("limits")).output().expect("the binary runs");
+    let limits = tools::repository().join(PARTS[0]).join("limits");
+    let output = check.args(["check", "--strict"]).arg(limits).output().expect("the binary runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-}
-
-#[test]
-fn every_setting_is_one_that_weir_knows() {
-    let help = Command::new(env!("CARGO_BIN_EXE_weir")).args(["serve", "--help"]).env_clear().output().expect("the binary runs");
-    let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    let weir = manifest("Deployment", "ratelimit");
-    let compose = documents("deploy/compose.yaml").remove(0);
-    let in_compose = at(&compose, "/services/weir/environment").as_object().expect("names and values").keys();
-    for name in environment(container(&weir)).iter().map(|setting| setting.0).chain(in_compose.map(String::as_str)) {
-        assert!(["=", "]"].iter().any(|end| help.contains(&format!("[env: {name}{end}"))), "{name} is not in `weir serve --help`");
-    }
-}
-
-#[test]
-fn pods_have_the_strictest_security_context() {
-    for name in ["ratelimit", "ratelimit-redis"] {
-        let deployment = manifest("Deployment", name);
-        let pod = at(&deployment, "/spec/template/spec");
-        assert_eq!(pod["automountServiceAccountToken"], false);
-        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
-        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
-        let limits = at(container(&deployment), "/resources/limits");
-        assert!(limits.get("memory").is_some() && limits.get("cpu").is_none(), "{limits}");
-        let expected = json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}});
-        assert_eq!(at(container(&deployment), "/securityContext"), &expected);
-    }
 }
 
 #[test]
@@ -198,4 +275,47 @@ fn redis_accepts_its_arguments() {
     let compose = documents("deploy/compose.yaml").remove(0);
     let in_compose: Vec<_> = items(&compose, "/services/redis/command").iter().filter_map(Value::as_str).skip(1).collect();
     assert_eq!(in_compose, arguments);
+}
+
+/// The variables in the help text of `weir serve`.
+fn is_known_setting() -> impl Fn(&str) -> bool {
+    let help = Command::new(env!("CARGO_BIN_EXE_weir")).args(["serve", "--help"]).env_clear().output().expect("the binary runs");
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    move |name| ["=", "]"].iter().any(|end| help.contains(&format!("[env: {name}{end}")))
+}
+
+#[test]
+fn every_setting_of_compose_is_one_that_weir_knows() {
+    let is_known = is_known_setting();
+    let compose = documents("deploy/compose.yaml").remove(0);
+    for name in at(&compose, "/services/weir/environment").as_object().expect("names and values").keys() {
+        assert!(is_known(name), "{name} is not in `weir serve --help`");
+    }
+}
+
+/// What is in front of the groups of alerts.yaml in the object of the Prometheus operator.
+const RULE: &str = "\
+# The alerts of alerts.yaml as an object of the Prometheus operator. This file is generated: after a change of alerts.yaml,
+# `WEIR_WRITE=1 cargo test --test it -- the_rule_of_the_operator` writes it anew.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: ratelimit
+  labels: { app.kubernetes.io/name: weir, app.kubernetes.io/component: service }
+spec:
+";
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "tells whether to write the file")]
+fn the_rule_of_the_operator_has_the_alerts_of_the_file() {
+    let alerts = tools::file("deploy/monitoring/alerts.yaml");
+    let (_, groups) = alerts.split_once("\ngroups:\n").expect("groups");
+    let indented: String = groups.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect();
+    let generated = format!("{RULE}  groups:\n{indented}");
+    if std::env::var_os("WEIR_WRITE").is_some() {
+        std::fs::write(tools::repository().join("deploy/monitoring/prometheusrule.yaml"), &generated).expect("written");
+    }
+    let written = tools::file("deploy/monitoring/prometheusrule.yaml");
+    assert!(generated == written, "deploy/monitoring/prometheusrule.yaml is not made of alerts.yaml; its first lines say how to write it");
+    assert_eq!(at(&documents_in(&written)[0], "/spec/groups"), at(&documents_in(&alerts)[0], "/groups"));
 }

@@ -82,7 +82,7 @@ fn a_release_names_one_version_everywhere() {
         "README.md",
         "deploy/Dockerfile",
         "deploy/compose.yaml",
-        "deploy/kubernetes/deployment.yaml",
+        "deploy/kubernetes/base/deployment.yaml",
     ] {
         assert!(changed.lines().any(|line| line == file), "{file} is not in\n{changed}");
         assert!(read(file).contains("1.2.3"), "{file}");
