@@ -259,9 +259,9 @@ fn start(network: &Network, services: &BTreeMap<&str, &Value>) -> BTreeMap<Strin
         let mut container = Container::start(network, name, image_of(name, service), &user, environment(service), &command(name, service));
         let healthy = eventually(|| {
             container.assert_runs();
-            container.execute(network, &check(service)).status.success().then_some(())
+            container.execute(&check(service)).status.success().then_some(())
         });
-        assert!(healthy.is_some(), "{name} is not healthy: {:?}\n{}", container.execute(network, &check(service)), container.log());
+        assert!(healthy.is_some(), "{name} is not healthy: {:?}\n{}", container.execute(&check(service)), container.log());
         running.insert(name.to_owned(), container);
     }
     running
@@ -307,7 +307,7 @@ fn its_processes_answer_the_readme_and_prometheus_sees_the_requests() {
     }
     let through_envoy = printed(&network, "curl -s localhost:10000/");
     assert_eq!(timeless(&through_envoy), "hello", "the application behind Envoy");
-    let keys = running["redis"].execute(&network, &["redis-cli", "dbsize"].map(str::to_owned));
+    let keys = running["redis"].execute(&["redis-cli", "dbsize"].map(str::to_owned));
     assert_ne!(String::from_utf8_lossy(&keys.stdout).trim(), "0", "Weir counts in Redis");
 
     // Two requests through Envoy and one by /json, which is no call of gRPC.

@@ -190,7 +190,7 @@ fn write_programs(programs: &Path, log: &Path, binary: &Path) {
     for name in ["apt-get", "rustup", "x86_64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"] {
         write(name, "");
     }
-    // The real cargo reads the manifest, which must be complete at this point, and the copy stands where the real one is built.
+    // The real cargo reads manifest and lock, and the copy stands where the real one is built.
     let cargo = format!(
         "target= previous=
 for word; do [ \"$previous\" != --target ] || target=$word; previous=$word; done
@@ -294,6 +294,13 @@ fn its_instructions_build_the_image() {
         assert!(files.len() > 100 && included.len() > 5, "{} files, {included:?}", files.len());
         for file in files.iter().chain(&included) {
             assert!(source.join(file).exists(), "{} is not in the stage that builds", file.display());
+        }
+        // `cargo build` reads no manifest that names a missing file.
+        let manifest = tools::file("Cargo.toml");
+        let benches: Vec<_> = manifest.split("[[bench]]\nname = \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(benches.len() > 2);
+        for bench in benches {
+            assert!(source.join(format!("benches/{bench}.rs")).is_file(), "{bench}");
         }
         // The files of the layer are gone: Weir's own came after them.
         assert_eq!(fs::read(source.join("build.rs")).expect("a file"), fs::read(tools::repository().join("build.rs")).expect("a file"));

@@ -159,7 +159,7 @@ fn run(shown: &Shown, release: &Path) {
         }
         ["install", "-m", "644", source, _] => exists(source),
         ["systemctl", "enable", "--now", "weir"] => exists("deploy/systemd/weir.service"),
-        ["tests/run.sh"] | ["tests/deploy.sh"] => exists(&shown.command),
+        ["tests/run.sh" | "tests/deploy.sh"] => exists(&shown.command),
         // tests/it/deploy/release.rs runs these.
         ["deploy/release.sh", command, ..] => assert!(release::COMMANDS.contains(&command), "{command}"),
         ["git", "commit" | "tag" | "push", ..] => {}

@@ -56,11 +56,11 @@ impl Network {
 
     /// Runs a shell line in the network, as on a machine whose ports lead into it.
     pub(super) fn shell(&self, line: &str) -> Output {
-        self.enter(&self.holder, &["--net"]).args(["sh", "-c", line]).output().expect("a shell")
+        Self::enter(&self.holder, &["--net"]).args(["sh", "-c", line]).output().expect("a shell")
     }
 
     /// A command that runs in these namespaces of a process; its arguments follow.
-    fn enter(&self, process: &Child, namespaces: &[&str]) -> Command {
+    fn enter(process: &Child, namespaces: &[&str]) -> Command {
         let mut nsenter = Command::new("nsenter");
         nsenter.arg(format!("--target={}", process.id())).args(namespaces);
         if !is_root() {
@@ -148,7 +148,7 @@ impl Container {
         command: &[String],
     ) -> Self {
         fs::write(image.root.join("etc/hosts"), &network.hosts).expect("written");
-        let mut entered = network.enter(&network.holder, &["--net"]);
+        let mut entered = Network::enter(&network.holder, &["--net"]);
         entered.args(["unshare", "--mount", "sh", "-ec", MOUNTS, "sh"]).arg(&image.root);
         for (source, target) in &image.mounts {
             entered.arg(source).arg(target);
@@ -162,8 +162,8 @@ impl Container {
     }
 
     /// Runs a command beside the process, as a health check does.
-    pub(super) fn execute(&self, network: &Network, command: &[String]) -> Output {
-        let mut entered = network.enter(&self.child, &["--net", "--mount", "--root", "--wd"]);
+    pub(super) fn execute(&self, command: &[String]) -> Output {
+        let mut entered = Network::enter(&self.child, &["--net", "--mount", "--root", "--wd"]);
         entered.args(command).env_clear().env("PATH", PATH);
         entered.envs(self.environment.iter().map(|(name, value)| (name, value))).output().expect("nsenter runs")
     }
