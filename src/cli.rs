@@ -8,6 +8,7 @@ mod health;
 mod hit;
 mod print;
 mod serve;
+pub mod size;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Hit(hit::Hit),
     /// Ask a running service on this machine whether it is healthy
     Health(health::Health),
+    /// Print what a load needs: replicas, CPU, memory, and servers of Redis
+    Size(Box<size::Size>),
     /// Print a script with which a shell completes commands and flags
     Completions(completions::Completions),
 }
@@ -64,6 +67,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
         Command::Health(health) => health::run(&health),
+        Command::Size(size) => size::run(&size),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
     };
     exit_code(result, &given, format)

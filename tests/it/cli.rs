@@ -4,6 +4,7 @@ mod check;
 mod health;
 mod hit;
 mod serve;
+mod size;
 
 use std::fs;
 use std::process::{Command, Output};
@@ -45,9 +46,16 @@ fn shell(line: &str) -> (Option<i32>, String) {
 
 #[test]
 fn help_and_version_succeed() {
-    for arguments in
-        [&["--help"][..], &["--version"], &["serve", "--help"], &["check", "--help"], &["hit", "-h"], &["help"], &["help", "serve"]]
-    {
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["serve", "--help"],
+        &["check", "--help"],
+        &["hit", "-h"],
+        &["size", "--help"],
+        &["help"],
+        &["help", "serve"],
+    ] {
         let output = weir(arguments, &[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://:hunter2@h")]);
         assert!(output.status.success(), "{arguments:?}");
         assert!(!stdout(&output).contains("hunter2"), "{arguments:?} shows a secret");
@@ -64,7 +72,7 @@ fn completions_are_scripts_of_their_shells() {
         let output = weir(&["completions", name], &[]);
         let script = stdout(&output);
         assert!(output.status.success(), "{}", stderr(&output));
-        for word in ["check", "hit", "health", "timeout-ms", "grpc-port"] {
+        for word in ["check", "hit", "health", "size", "timeout-ms", "grpc-port"] {
             assert!(script.contains(word), "{name}: no {word}");
         }
         let file = tempfile::NamedTempFile::new().expect("a file");

@@ -35,6 +35,7 @@ mod requests;
 mod rules;
 mod server;
 mod shaping;
+mod size;
 mod support;
 mod tracing;
 mod variables;

@@ -124,6 +124,7 @@ fn help_texts_have_none_of_the_phrases() {
         &["check", "--help"],
         &["hit", "--help"],
         &["health", "--help"],
+        &["size", "--help"],
         &["completions", "--help"],
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).env_clear().output().expect("the binary runs");

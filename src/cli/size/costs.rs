@@ -1,0 +1,100 @@
+//! What one request, one decision and one key cost, from the measured figures: interpolation between what was measured, and the memory of a key in
+//! Redis.
+
+use super::measured::{ALGORITHMS, AlgorithmCosts, BATCHES, CONNECTIONS, DESCRIPTORS, KEYS, LIMITS};
+use super::measured::{MEMORY_MICROS, REDIS_3_DESCRIPTORS_MICROS, TLS_CALL_MICROS};
+use crate::algorithm::AlgorithmKind;
+
+/// The limits and the keys with which a request in memory was measured (benches/README.md, "Speed: method").
+const BENCH_LIMITS: f64 = 100.0;
+const BENCH_KEYS: f64 = 10_000.0;
+
+/// The row of an algorithm.
+pub(super) fn of(kind: AlgorithmKind) -> &'static AlgorithmCosts {
+    ALGORITHMS.iter().find(|row| row.kind == kind).unwrap_or(&ALGORITHMS[0])
+}
+
+/// The value of a curve at `x`: straight between its points, and beyond the last one as between the last two. Before the first it is the first value.
+pub(super) fn straight(curve: &[(f64, f64)], x: f64) -> f64 {
+    interpolate(curve, x, |x| x)
+}
+
+/// The same over the logarithm of `x`, for what is measured in powers; beyond the last point it is the last value.
+pub(super) fn over_powers(curve: &[(f64, f64)], x: f64) -> f64 {
+    let most = curve.last().map_or(x, |last| last.0);
+    interpolate(curve, x.clamp(1.0, most.max(1.0)), f64::ln)
+}
+
+fn interpolate(curve: &[(f64, f64)], x: f64, scale: impl Fn(f64) -> f64) -> f64 {
+    let Some(first) = curve.first() else { return f64::NAN };
+    let behind = curve.iter().position(|point| point.0 >= x).unwrap_or(curve.len() - 1);
+    let Some(before) = behind.checked_sub(1).map(|index| curve[index]) else { return first.1 };
+    let after = curve[behind];
+    let share = (scale(x) - scale(before.0)) / (scale(after.0) - scale(before.0));
+    before.1 + share * (after.1 - before.1)
+}
+
+/// A request, as far as its cost depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestShape {
+    pub(super) descriptors: u32,
+    pub(super) algorithm: AlgorithmKind,
+    pub(super) limits: f64,
+    pub(super) keys: f64,
+    pub(super) is_tls: bool,
+}
+
+/// µs of CPU of a request whose decisions are made in memory, or by the denial cache, at 4 connections with many calls each.
+pub(super) fn memory_request_micros(shape: &RequestShape) -> f64 {
+    let by_limits = over_powers(LIMITS, shape.limits) / over_powers(LIMITS, BENCH_LIMITS);
+    let by_keys = (over_powers(KEYS, shape.keys) / over_powers(KEYS, BENCH_KEYS)).max(1.0);
+    let descriptors = f64::from(shape.descriptors);
+    // The figure of a request is that of a fixed window.
+    let step = of(shape.algorithm).memory_micros - of(AlgorithmKind::FixedWindow).memory_micros;
+    MEMORY_MICROS * straight(DESCRIPTORS, descriptors) * by_limits * by_keys + (descriptors * step).max(0.0) + tls_micros(shape)
+}
+
+/// µs of CPU of a request that Redis decides, of Weir alone, at 4 connections with many calls each.
+pub(super) fn redis_request_micros(shape: &RequestShape) -> f64 {
+    let by_limits = over_powers(LIMITS, shape.limits) / over_powers(LIMITS, BENCH_LIMITS);
+    let further = (REDIS_3_DESCRIPTORS_MICROS - of(AlgorithmKind::FixedWindow).redis_request_micros) / 2.0;
+    of(shape.algorithm).redis_request_micros * by_limits + further * f64::from(shape.descriptors - 1) + tls_micros(shape)
+}
+
+/// µs that a call costs more when a thread has so many connections, and reads and writes most calls alone.
+pub(super) fn alone_micros(connections_of_a_thread: f64) -> f64 {
+    MEMORY_MICROS * (over_powers(CONNECTIONS, connections_of_a_thread).max(1.0) - 1.0)
+}
+
+/// µs that a call costs more when each is read and written alone: the dearest that was measured.
+pub(super) fn most_alone_micros() -> f64 {
+    CONNECTIONS.iter().map(|&(connections, _)| alone_micros(connections)).fold(0.0, f64::max)
+}
+
+fn tls_micros(shape: &RequestShape) -> f64 {
+    let [plaintext, tls] = TLS_CALL_MICROS;
+    // The two were measured on a machine of their own, so that only their ratio is used.
+    if shape.is_tls { MEMORY_MICROS * (tls / plaintext - 1.0).max(0.0) } else { 0.0 }
+}
+
+/// A deployment of Redis, as far as the cost of a decision depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RedisShape {
+    pub(super) algorithm: AlgorithmKind,
+    pub(super) is_cluster: bool,
+    pub(super) is_tls: bool,
+}
+
+/// µs of CPU of a Redis server for one batch of `checks`.
+pub(super) fn batch_micros(shape: &RedisShape, checks: f64) -> f64 {
+    let row = of(shape.algorithm);
+    let points: [(f64, f64); BATCHES.len()] = std::array::from_fn(|index| {
+        let by_cluster = if shape.is_cluster { row.cluster_ratio[index] } else { 1.0 };
+        let by_tls = if shape.is_tls { row.redis_tls_ratio[index] } else { 1.0 };
+        (BATCHES[index], BATCHES[index] * row.redis_micros[index] * by_cluster * by_tls)
+    });
+    straight(&points, checks)
+}
+
+/// The largest batch that was measured. Weir makes none of more than 96 checks.
+pub(super) const LARGEST_BATCH: f64 = BATCHES[BATCHES.len() - 1];

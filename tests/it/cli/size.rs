@@ -1,0 +1,190 @@
+//! `weir size`: its output for people and for programs, and its errors.
+
+use serde_json::Value;
+
+use super::{stderr, stdout, weir};
+
+fn json(arguments: &[&str]) -> Value {
+    let output = weir(&[&["size", "--format", "json"], arguments].concat(), &[]);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    let text = stdout(&output);
+    assert_eq!(text.matches('\n').count(), 1, "one object on one line");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The value of a figure, such as `/weir/replicas`.
+fn value(report: &Value, path: &str) -> f64 {
+    let figure = report.pointer(&format!("/figures{path}")).unwrap_or_else(|| panic!("no {path} in {report}"));
+    assert!(figure["assumption"].as_str().is_some_and(|text| text.len() > 10), "{path} has no assumption: {figure}");
+    figure["value"].as_f64().unwrap_or_else(|| panic!("{path} is no number: {figure}"))
+}
+
+#[test]
+fn programs_get_every_figure_with_its_assumption() {
+    let report = json(&["--rate", "50k", "--keys", "2M", "--algorithm", "token_bucket", "--redis", "cluster"]);
+    assert_eq!(report["fits"], true);
+    for (section, figures) in report["figures"].as_object().expect("sections") {
+        for name in figures.as_object().expect("figures").keys() {
+            value(&report, &format!("/{section}/{name}"));
+        }
+    }
+    assert_eq!(value(&report, "/weir/requests_per_second"), 50_000.0);
+    assert!(value(&report, "/weir/replicas") >= 2.0, "one may be missing");
+    assert!(value(&report, "/redis/servers") >= 3.0, "a cluster has three primaries at least");
+    let used = value(&report, "/redis/used_memory_bytes") * value(&report, "/redis/servers");
+    let bytes = value(&report, "/redis/bytes_per_key");
+    assert!((used / (2e6 * bytes) - 1.0).abs() < 0.01, "{used} bytes, {bytes} of a key");
+    let bounds = report["bounds"].as_array().expect("bounds");
+    assert!(bounds.len() > 2 && bounds.iter().all(|bound| bound["reached_at"].as_f64().is_some_and(|rate| rate >= 50_000.0)), "{bounds:?}");
+    assert!(bounds.iter().all(|bound| bound["remedy"].as_str().is_some_and(|text| !text.is_empty())));
+}
+
+#[test]
+fn people_get_the_same_figures() {
+    let arguments = ["--rate", "250k", "--keys", "3M", "--descriptors", "2", "--redis", "sentinel", "--per-second", "40%", "--local"];
+    let text = stdout(&weir(&[&["size"][..], &arguments].concat(), &[]));
+    let report = json(&arguments);
+    for (section, name, label) in [
+        ("weir", "requests_per_second", "requests/s"),
+        ("weir", "replicas", "replicas"),
+        ("weir", "local_max_keys", "LOCAL_MAX_KEYS"),
+        ("redis", "capacity_per_server", "capacity of a server"),
+        ("redis_persecond", "decisions_per_second", "decisions/s"),
+    ] {
+        let value = format!("{:.0}", value(&report, &format!("/{section}/{name}")));
+        let shown =
+            text.lines().any(|line| line.trim().starts_with(label) && line.replace(',', "").split_whitespace().any(|word| word == value));
+        assert!(shown, "{label} {value} is not in:\n{text}");
+    }
+    assert_eq!(value(&report, "/weir/requests_per_second"), 125_000.0);
+    assert_eq!(
+        (value(&report, "/redis/decisions_per_second"), value(&report, "/redis_persecond/decisions_per_second")),
+        (150_000.0, 100_000.0)
+    );
+}
+
+#[test]
+fn a_deployment_that_is_too_small_is_marked() {
+    let arguments = ["--rate", "10M", "--keys", "1M", "--algorithm", "token_bucket", "--redis", "single"];
+    let report = json(&arguments);
+    assert_eq!(report["fits"], false);
+    let first = &report["bounds"][0];
+    assert_eq!(first["resource"], "CPU of Redis");
+    assert!(
+        first["reached_at"].as_f64().is_some_and(|rate| rate < 10e6)
+            && first["remedy"].as_str().is_some_and(|text| text.contains("--redis cluster"))
+    );
+    let output = weir(&[&["size"][..], &arguments].concat(), &[]);
+    assert!(output.status.success(), "the answer is that it does not fit");
+    assert!(stdout(&output).contains("TOO SMALL: Redis Cluster"), "{}", stdout(&output));
+}
+
+#[test]
+fn counters_in_memory_have_one_process() {
+    let report = json(&["--rate", "50k", "--keys", "2M", "--redis", "none"]);
+    assert_eq!((value(&report, "/weir/replicas"), report.pointer("/figures/redis")), (1.0, None));
+    assert!(value(&report, "/weir/memory_max_keys") > 2e6);
+    let remedies: Vec<_> = report["bounds"].as_array().expect("bounds").iter().map(|bound| bound["remedy"].to_string()).collect();
+    assert!(remedies.len() > 1 && !remedies.iter().any(|remedy| remedy.contains("more replicas")), "{remedies:?}");
+}
+
+#[test]
+fn mistakes_are_errors_with_a_remedy() {
+    let good = ["--rate", "50k", "--keys", "2M"];
+    for (arguments, parts) in [
+        (&[][..], &["--rate", "--keys", "required"][..]),
+        (&["--rate", "0", "--keys", "1"], &["'0'", "--rate", "write 1 to 1G"]),
+        (&["--rate", "-5k", "--keys", "1"], &["'-5k'", "such as 500, 50k"]),
+        (&["--rate", "5m", "--keys", "1"], &["'5m'", "M for millions"]),
+        (&["--rate", "5x", "--keys", "1"], &["'x' is no suffix"]),
+        (&["--rate", "1e6", "--keys", "1"], &["'1e6'"]),
+        (&["--rate", "2G", "--keys", "1"], &["write 1 to 1G"]),
+        (&["--rate", "1", "--keys", "101G"], &["--keys", "write 1 to 100G"]),
+        (&["--rate", "1", "--keys", "0"], &["--keys", "write 1 to 100G"]),
+        (&["--descriptors", "0"], &["--descriptors", "1..=256"]),
+        (&["--descriptors", "-1"], &["--descriptors"]),
+        (&["--algorithm", "gcra"], &["gcra", "token_bucket"]),
+        (&["--window", "60"], &["--window", "add a unit"]),
+        (&["--window", "0s"], &["write 1s to"]),
+        (&["--target", "0.6"], &["a percentage such as 60%"]),
+        (&["--target", "0%"], &["write 1% to 100%"]),
+        (&["--cached", "100%"], &["write 0% to 99%"]),
+        (&["--redis", "memcached"], &["memcached", "cluster"]),
+        (&["--redis-rtt", "1s"], &["write 10us to 500ms"]),
+        (&["--redis-memory", "16"], &["write 1MiB to"]),
+        (&["--workers", "2000"], &["--workers"]),
+        (&["--cpu-factor", "0"], &["write 0.05 to 20"]),
+        (&["--headless"], &["--envoys"]),
+        (&["--redis", "none", "--per-second", "50%"], &["--per-second", "--redis single"]),
+        (&["--redis", "none", "--redis-tls"], &["--redis-tls", "leave"]),
+        (&["--redis", "none", "--local"], &["--local"]),
+        (&["--rate", "10", "--keys", "1", "--descriptors", "16"], &["--rate counts decisions"]),
+        (&["--replicas", "3"], &["--replicas"]),
+    ] {
+        let has_load = arguments.contains(&"--rate") || arguments.is_empty();
+        let all = [&["size"][..], if has_load { &[][..] } else { &good }, arguments].concat();
+        let output = weir(&all, &[]);
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{all:?}: {text}");
+        assert_eq!(text.matches('\n').count(), 1, "{all:?}: one line: {text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{all:?}: {text} lacks one of {parts:?}");
+    }
+}
+
+/// No combination of extreme values overflows, panics or prints what is no number.
+#[test]
+fn extremes_are_answered() {
+    for arguments in [
+        &["--rate", "1", "--keys", "1"][..],
+        &[
+            "--rate",
+            "1G",
+            "--keys",
+            "100G",
+            "--redis",
+            "cluster",
+            "--redis-memory",
+            "1MiB",
+            "--algorithm",
+            "sliding_window_log",
+            "--entries",
+            "100000",
+        ],
+        &[
+            "--rate",
+            "1G",
+            "--keys",
+            "1",
+            "--redis",
+            "none",
+            "--algorithm",
+            "sliding_window_buckets",
+            "--target",
+            "1%",
+            "--cpu-factor",
+            "20",
+        ],
+        &["--rate", "1G", "--keys", "100G", "--per-second", "99%", "--cached", "99%", "--redis-rtt", "500ms", "--redis-tls", "--tls"],
+        &[
+            "--rate",
+            "256",
+            "--keys",
+            "1",
+            "--descriptors",
+            "256",
+            "--limits",
+            "10000000",
+            "--envoys",
+            "1000000",
+            "--envoy-threads",
+            "1024",
+            "--headless",
+        ],
+        &["--rate", "1", "--keys", "1", "--window", "876000h", "--key-bytes", "65535", "--workers", "1024", "--spare", "1000"],
+    ] {
+        let output = weir(&[&["size"][..], arguments].concat(), &[]);
+        let text = stdout(&output);
+        assert!(output.status.success() && !text.contains("NaN") && !text.contains("inf"), "{arguments:?}: {}{text}", stderr(&output));
+        json(arguments);
+    }
+}
