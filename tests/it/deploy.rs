@@ -4,6 +4,7 @@ mod chart;
 mod compose;
 mod dockerfile;
 mod envoy_gateway;
+pub mod examples;
 mod gateways;
 mod image;
 mod install;

@@ -20,10 +20,11 @@ use prost::Message;
 use tokio::net::TcpListener;
 use weir::proto::rate_limit_response::Code;
 
-use crate::support::envoy::{Envoy, with};
+use crate::deploy::examples::configuration;
+use crate::support::envoy::{Envoy, validate, with};
 use crate::support::http_client;
 use crate::support::wait::{TIMEOUT, eventually_async};
-use crate::support::{RedisServer, Weir, descriptor, ports, request};
+use crate::support::{RedisServer, Weir, descriptor, ports, request, tools};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -295,42 +296,24 @@ async fn a_collector_that_does_not_work_changes_no_answer() {
     }
 }
 
-/// Envoy traces its client's request, and Weir's span belongs to the span of Envoy's call.
+/// `deploy/envoy/tracing.yaml`: Envoy traces its client's request, and Weir's span belongs to the span of Envoy's call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spans_of_weir_belong_to_those_of_envoy() {
-    const TRACING: &str = "use_remote_address: true
-                tracing:
-                  random_sampling: { value: 100 }
-                  provider:
-                    name: envoy.tracers.opentelemetry
-                    typed_config:
-                      \"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig
-                      service_name: front
-                      grpc_service: { envoy_grpc: { cluster_name: collector } }";
     let (of_weir, of_envoy) = (Collector::http(StatusCode::OK).await, Collector::grpc().await);
-    let weir = of_weir.weir(&[("TRACING_SAMPLING_RATE", "0")]);
-    let cluster = format!(
-        "  clusters:
-    - name: collector
-      type: STATIC
-      connect_timeout: 10s
-      typed_extension_protocol_options:
-        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-          explicit_http_config: {{ http2_protocol_options: {{}} }}
-      load_assignment:
-        cluster_name: collector
-        endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]\n",
-        of_envoy.address.port()
-    );
-    let template = with(include_str!("envoy/descriptors.yaml"), "use_remote_address: true", TRACING);
-    let template = with(&template, "  clusters:\n", &cluster);
-    let configuration =
-        template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
+    let example = tools::file("config/basic.yaml");
+    let environment = of_weir.environment();
+    let environment: Vec<_> = environment.iter().map(|(name, value)| (&**name, &**value)).chain([("TRACING_SAMPLING_RATE", "0")]).collect();
+    let weir = Weir::start(&[("basic.yaml", &example)], &environment);
+    let configuration = configuration("tracing", weir.grpc_addr());
+    let configuration = with(&configuration, "port_value: 4317", &format!("port_value: {}", of_envoy.address.port()));
     let envoy = tokio::task::spawn_blocking(move || {
+        validate(&configuration);
         let envoy = Envoy::start(&configuration);
-        let front = envoy.listener("front");
-        assert_eq!(http_client::request(front, "/header", &[("x-user", b"ana")]).status, 200);
+        let response = http_client::get(envoy.listener("front"), "/");
+        assert!(
+            response.status == 200 && response.header("x-ratelimit-limit").is_some_and(|limit| limit.contains("per-client")),
+            "{response:?}"
+        );
         envoy
     });
     let _envoy = envoy.await.expect("an Envoy");
