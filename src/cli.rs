@@ -4,6 +4,7 @@ mod arguments;
 mod check;
 mod completions;
 mod connect;
+mod envoy;
 mod health;
 mod hit;
 mod print;
@@ -37,6 +38,8 @@ enum Command {
     Check(check::Check),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
+    /// Print the configuration with which Envoy sends what limit files limit
+    Envoy(Box<envoy::Envoy>),
     /// Ask a running service on this machine whether it is healthy
     Health(health::Health),
     /// Print what a load needs: replicas, CPU, memory, and servers of Redis
@@ -66,6 +69,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(flags) => serve::run(*flags, &given, &ignored),
         Command::Check(check) => check::run(&check),
         Command::Hit(hit) => hit::run(hit),
+        Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Health(health) => health::run(&health),
         Command::Size(size) => size::run(&size),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
@@ -83,11 +87,17 @@ struct UsageError(String);
 #[error("the limit files cannot be used; `weir check` checks them without a start")]
 struct UnusableLimits(Vec<Problem>);
 
+/// Limit files and sources of which `weir envoy` makes no configuration, with their problems.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is printed, because Envoy would not send what the files limit")]
+struct Unusable(Vec<Problem>);
+
 /// The exit code of a command; an error is printed as one line, and problems of files as one each, in the format of compilers. A setting that
 /// cannot be used is an invalid argument too.
 fn exit_code(result: anyhow::Result<ExitCode>, given: &Given, format: telemetry::Format) -> ExitCode {
     result.unwrap_or_else(|error| {
-        let problems = error.downcast_ref::<UnusableLimits>().map_or(&[][..], |unusable| &unusable.0);
+        let limits = error.downcast_ref::<UnusableLimits>().map(|unusable| &unusable.0);
+        let problems = limits.or_else(|| error.downcast_ref::<Unusable>().map(|unusable| &unusable.0)).map_or(&[][..], |problems| problems);
         print::failure(format, &given.name(&format!("{error:#}")), problems);
         if error.is::<UsageError>() || error.is::<SettingError>() { ExitCode::from(USAGE_ERROR) } else { ExitCode::FAILURE }
     })

@@ -155,7 +155,7 @@ fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
 }
 
 /// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
-fn from_here(path: &Path, name: &str) -> String {
+pub(super) fn from_here(path: &Path, name: &str) -> String {
     let is_in_folder = path.is_dir() && Path::new(name) != path;
     let named = if is_in_folder { path.join(name) } else { path.to_owned() };
     named.to_string_lossy().into_owned()

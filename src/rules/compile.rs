@@ -11,6 +11,7 @@ mod defaults;
 mod descriptor;
 mod fields;
 mod locations;
+pub mod outline;
 mod overlay;
 mod problem;
 mod rate;

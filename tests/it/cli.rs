@@ -1,6 +1,7 @@
 //! The command line as its users see it: one file per command. Here is what concerns all of them: arguments, help and output.
 
 mod check;
+mod envoy;
 mod health;
 mod hit;
 mod serve;
@@ -53,6 +54,7 @@ fn help_and_version_succeed() {
         &["check", "--help"],
         &["hit", "-h"],
         &["size", "--help"],
+        &["envoy", "-h"],
         &["help"],
         &["help", "serve"],
     ] {
@@ -72,7 +74,7 @@ fn completions_are_scripts_of_their_shells() {
         let output = weir(&["completions", name], &[]);
         let script = stdout(&output);
         assert!(output.status.success(), "{}", stderr(&output));
-        for word in ["check", "hit", "health", "size", "timeout-ms", "grpc-port"] {
+        for word in ["check", "hit", "envoy", "health", "size", "timeout-ms", "grpc-port"] {
             assert!(script.contains(word), "{name}: no {word}");
         }
         let file = tempfile::NamedTempFile::new().expect("a file");

@@ -6,6 +6,7 @@ mod dockerfile;
 mod envoy_gateway;
 pub mod examples;
 mod gateways;
+mod generated;
 mod image;
 mod install;
 mod istio;

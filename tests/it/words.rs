@@ -123,6 +123,7 @@ fn help_texts_have_none_of_the_phrases() {
         &["serve", "-h"],
         &["check", "--help"],
         &["hit", "--help"],
+        &["envoy", "--help"],
         &["health", "--help"],
         &["size", "--help"],
         &["completions", "--help"],

@@ -1,0 +1,327 @@
+//! The descriptors that Envoy has to send, so that every limit of a domain is found: one list of actions for each list of keys that leads to a
+//! limit. What a list sends beyond that finds no limit, because Weir looks every value up in the same tree.
+
+use hashbrown::{HashMap, HashSet};
+
+use super::matches::{Values, default_action};
+use super::source::{Kind, Source};
+use super::sources::Sources;
+use super::yaml::{Yaml, map, one};
+use crate::rules::compile::outline::Outline;
+use crate::rules::compile::{OneLine, Problem};
+
+/// The most descriptors that one request may send: Weir refuses more.
+const MOST_AT_ONCE: usize = 256;
+
+/// The most lists of actions, so that a file of a million values does not become a configuration that no Envoy can load.
+const MOST_LISTS: usize = 4_096;
+
+/// Limits that are named above a list of actions.
+const MOST_NAMED: usize = 5;
+
+/// What the descriptors describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http,
+    /// A connection, for which Envoy has entries in place of actions.
+    Tcp,
+}
+
+/// One list of actions.
+#[derive(Clone, Debug)]
+pub(super) struct Descriptor {
+    /// The actions, or for TCP the entries.
+    pub(super) actions: Vec<Yaml>,
+    /// The limits that it finds, for people.
+    limits: Vec<String>,
+    further: usize,
+}
+
+impl Descriptor {
+    /// What stands above it.
+    pub(super) fn comments(&self) -> Vec<String> {
+        let more = (self.further > 0).then(|| format!("and {} more", self.further));
+        self.limits.iter().cloned().chain(more).collect()
+    }
+}
+
+/// Everything that Envoy sends for a domain.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    pub(super) all: Vec<Descriptor>,
+    /// Limits for which nothing is sent, because the operator named other values.
+    pub(super) left_out: Vec<String>,
+    /// The keys that are sent, in their order.
+    pub(super) keys: Vec<String>,
+}
+
+/// Makes the descriptors of a domain.
+///
+/// # Errors
+/// All reasons why Envoy would not send what the files limit.
+pub(super) fn descriptors(outline: &[Outline], sources: &Sources, protocol: Protocol) -> Result<Descriptors, Vec<Problem>> {
+    let mut walk = Walk {
+        sources,
+        protocol,
+        values: HashMap::new(),
+        found: Descriptors::default(),
+        known: HashMap::new(),
+        problems: Vec::new(),
+        reported: HashSet::new(),
+    };
+    walk.check_values(outline);
+    for (key, source) in sources.all() {
+        let is_needed = outline.iter().any(|own| own.uses(key));
+        if is_needed && protocol == Protocol::Http && !source.kind.sends_value_of_request() && !matches!(source.kind, Kind::GenericKey(_)) {
+            walk.values.insert(key.to_owned(), Values::collect(key, source, outline, &mut walk.problems));
+        }
+    }
+    walk.level(outline, &[Vec::new()], &mut Vec::new());
+    walk.finish(outline)
+}
+
+struct Walk<'s> {
+    sources: &'s Sources,
+    protocol: Protocol,
+    /// Of keys whose source matches values of the file.
+    values: HashMap<String, Values>,
+    found: Descriptors,
+    /// The index of each list of actions.
+    known: HashMap<Vec<Yaml>, usize>,
+    problems: Vec<Problem>,
+    /// Keys with a problem of their own, which is reported once.
+    reported: HashSet<String>,
+}
+
+impl Walk<'_> {
+    /// Finds the values of the files that their sources never send.
+    fn check_values(&mut self, level: &[Outline]) {
+        for own in level {
+            if let (Some(source), Some(value)) = (self.sources.get(&own.key), own.value.as_deref())
+                && let Some(reason) = source.kind.never_sends(value)
+            {
+                let what = format!("{} never sends '{value}'", source.text);
+                self.problems.push(own.at.error(what, reason));
+            }
+            self.check_values(&own.children);
+        }
+    }
+
+    /// Adds the lists of a level. `before` are the lists that lead to it, and `path` the names of the levels.
+    fn level(&mut self, level: &[Outline], before: &[Vec<Yaml>], path: &mut Vec<String>) {
+        // Keys whose values the operator names are followed once for each value.
+        let mut named: HashSet<&str> = HashSet::new();
+        for own in level {
+            if self.found.all.len() > MOST_LISTS {
+                return;
+            }
+            let Some(source) = self.source(own) else { continue };
+            match &source.kind {
+                Kind::GenericKey(values) if !values.is_empty() => {
+                    if !named.insert(&own.key) {
+                        continue;
+                    }
+                    let same: Vec<&Outline> = level.iter().filter(|other| other.key == own.key).collect();
+                    let reached: Vec<_> = values.iter().map(|value| (value, find(&same, value))).collect();
+                    for other in &same {
+                        if !reached.iter().any(|(_, found)| found.is_some_and(|found| std::ptr::eq(found, *other))) {
+                            self.leave_out(other, path);
+                        }
+                    }
+                    for (value, found) in reached {
+                        if let Some(found) = found {
+                            self.branch(found, vec![self.fixed(&own.key, value)], before, path);
+                        }
+                    }
+                }
+                _ => {
+                    let elements = self.elements(own, level, &source);
+                    self.branch(own, elements, before, path);
+                }
+            }
+        }
+    }
+
+    /// Adds the lists of a descriptor and of those below it. `elements` are the ways in which Envoy sends its entry, of which a request takes one.
+    fn branch(&mut self, own: &Outline, elements: Vec<Yaml>, before: &[Vec<Yaml>], path: &mut Vec<String>) {
+        if !own.limits_anything() {
+            return;
+        }
+        if !self.found.keys.iter().any(|key| **key == *own.key) {
+            self.found.keys.push(own.key.to_string());
+        }
+        let ways = elements.iter().flat_map(|element| before.iter().map(move |list| (list, element)));
+        let lists: Vec<Vec<Yaml>> =
+            ways.take(MOST_LISTS + 1).map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat()).collect();
+        path.push(shown(own));
+        if own.has_limit {
+            for list in &lists {
+                self.add(list, path, own);
+            }
+        }
+        self.level(&own.children, &lists, path);
+        path.pop();
+    }
+
+    fn add(&mut self, list: &[Yaml], path: &[String], own: &Outline) {
+        let index = *self.known.entry_ref(list).or_insert_with(|| {
+            self.found.all.push(Descriptor { actions: list.to_vec(), limits: Vec::new(), further: 0 });
+            self.found.all.len() - 1
+        });
+        let descriptor = &mut self.found.all[index];
+        if descriptor.limits.len() < MOST_NAMED {
+            descriptor.limits.push(named(path, own));
+        } else {
+            descriptor.further += 1;
+        }
+    }
+
+    fn leave_out(&mut self, own: &Outline, path: &mut Vec<String>) {
+        path.push(shown(own));
+        if own.has_limit {
+            self.found.left_out.push(named(path, own));
+        }
+        for below in &own.children {
+            self.leave_out(below, path);
+        }
+        path.pop();
+    }
+
+    /// The source of a descriptor's key; `None` if it needs none, or with a problem.
+    fn source(&mut self, own: &Outline) -> Option<Source> {
+        if !own.limits_anything() {
+            return None;
+        }
+        let key = &*own.key;
+        let Some(source) = self.sources.get(key) else {
+            if self.reported.insert(key.to_owned()) {
+                self.problems.push(without_source(own, self.protocol));
+            }
+            return None;
+        };
+        let wrong = match self.protocol {
+            Protocol::Http if matches!(source.kind, Kind::Connection(_)) => {
+                Some((format!("{} exists for TCP connections only", source.text), "say another source, or write --attach tcp".to_owned()))
+            }
+            Protocol::Http => source.kind.only_key().filter(|only| *only != key).map(|only| {
+                (format!("Envoy sends {} under the key '{only}' only", source.text), format!("rename the key '{key}' to '{only}'"))
+            }),
+            Protocol::Tcp if source.kind.of_connection().is_none() && !matches!(source.kind, Kind::GenericKey(_)) => Some((
+                format!("a TCP connection has no {}", source.text),
+                "say remote-address, server-name, peer-subject, peer-uri, local-port or generic-key".to_owned(),
+            )),
+            Protocol::Tcp => None,
+        };
+        if let Some((what, remedy)) = wrong {
+            if self.reported.insert(key.to_owned()) {
+                self.problems.push(own.at.error(what, remedy));
+            }
+            return None;
+        }
+        Some(source.clone())
+    }
+
+    /// The ways in which Envoy sends the entry of a descriptor of a level.
+    fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<Yaml> {
+        let key = &*own.key;
+        match (&source.kind, own.value.as_deref()) {
+            (Kind::GenericKey(_), value) => match value.filter(|value| !value.contains('*')) {
+                Some(value) => vec![self.fixed(key, value)],
+                None => {
+                    let what = format!("generic-key sends fixed values, and the limit of '{}' is for any", shown(own));
+                    self.problems.push(own.at.error(what, format!("name them: --from {key}=generic-key:VALUE,VALUE")));
+                    Vec::new()
+                }
+            },
+            (kind, _) if self.protocol == Protocol::Tcp => kind.of_connection().map(|operator| entry(key, operator)).into_iter().collect(),
+            (kind, _) if kind.sends_value_of_request() => {
+                let default = source.default.as_deref();
+                let missing = default.and_then(|default| default_action(key, kind, default));
+                [kind.action(key, default)].into_iter().chain(missing).collect()
+            }
+            // What Envoy sends for a request is one text in the whole domain: an exact value of another level may lead to this pattern.
+            _ => {
+                let Some(values) = self.values.get(key) else { return Vec::new() };
+                let same: Vec<&Outline> = level.iter().filter(|other| other.key == own.key).collect();
+                let leads_here = |value: &&str| own.matches(value) && find(&same, value).is_some_and(|found| std::ptr::eq(found, own));
+                values.all().filter(leads_here).flat_map(|value| values.actions(key, source, value)).collect()
+            }
+        }
+    }
+
+    /// An entry with a text of the configuration.
+    fn fixed(&self, key: &str, value: &str) -> Yaml {
+        match self.protocol {
+            Protocol::Http => one("generic_key", map([("descriptor_key", key.into()), ("descriptor_value", value.into())])),
+            // A `%` begins an operator there.
+            Protocol::Tcp => entry(key, &value.replace('%', "%%")),
+        }
+    }
+
+    fn finish(mut self, outline: &[Outline]) -> Result<Descriptors, Vec<Problem>> {
+        self.problems.extend(self.sources.unused(outline));
+        let at_once = self.found.all.iter().filter(|own| own.actions.iter().all(|action| !is_match(action))).count();
+        if let (true, Some(first)) = (at_once > MOST_AT_ONCE || self.found.all.len() > MOST_LISTS, outline.first()) {
+            let what =
+                format!("Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or try more than {MOST_LISTS}");
+            self.problems.push(first.at.error(what, "say sources that send what the request has, such as header or path"));
+        }
+        if self.problems.is_empty() {
+            return Ok(self.found);
+        }
+        self.problems.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+        self.problems.dedup();
+        Err(self.problems)
+    }
+}
+
+/// The branch that Weir takes for a value: the exact one, else the first pattern, else the key alone.
+fn find<'o>(same: &[&'o Outline], value: &str) -> Option<&'o Outline> {
+    let exact = same.iter().find(|own| own.value.as_deref() == Some(value));
+    let pattern = || same.iter().find(|own| own.value.is_some() && own.matches(value));
+    exact.or_else(pattern).or_else(|| same.iter().find(|own| own.value.is_none())).copied()
+}
+
+/// Whether an action depends on what the request has, so that only some of many lists are sent.
+fn is_match(action: &Yaml) -> bool {
+    let Yaml::Map(fields) = action else { return false };
+    fields.iter().any(|(name, _)| name.ends_with("_match"))
+}
+
+fn entry(key: &str, value: &str) -> Yaml {
+    map([("key", key.into()), ("value", value.into())])
+}
+
+fn shown(own: &Outline) -> String {
+    own.value.as_ref().map_or_else(|| own.key.to_string(), |value| format!("{}={value}", own.key))
+}
+
+fn named(path: &[String], own: &Outline) -> String {
+    OneLine(&format!("{} ({}:{})", path.join(", "), own.at.file, own.at.line)).to_string()
+}
+
+/// A key that Envoy could take from anywhere.
+fn without_source(own: &Outline, protocol: Protocol) -> Problem {
+    let key = &*own.key;
+    if key.contains('*') {
+        let what = format!("the key '{key}' is a pattern, and Envoy sends keys of its configuration");
+        return own.at.error(what, "write a descriptor for each key that Envoy sends");
+    }
+    let fixed = own.value.as_deref().is_some_and(|value| !value.contains('*'));
+    let likely = match (key, protocol) {
+        ("remote_address", _) => "remote-address",
+        ("generic_key", _) => "generic-key",
+        (_, Protocol::Tcp) if fixed => "generic-key",
+        (_, Protocol::Tcp) => "server-name",
+        ("masked_remote_address", _) => "masked-remote-address:24,64",
+        ("source_cluster", _) => "source-cluster",
+        ("destination_cluster", _) => "destination-cluster",
+        ("path" | "PATH", _) => "path",
+        ("method" | "METHOD", _) => "method",
+        ("header_match", _) => "header-match:NAME",
+        ("query_match", _) => "query-match:NAME",
+        _ => "header:NAME",
+    };
+    let remedy = format!("say where Envoy takes it from, such as --from {key}={likely}; `weir envoy --help` lists all sources");
+    own.at.error(format!("the key '{key}' has no source"), remedy)
+}

@@ -1,0 +1,380 @@
+//! Sources: where Envoy takes the value of a key from, as an operator writes it, and the action of Envoy that sends it.
+//!
+//! Reference of the actions: Envoy's API, `config.route.v3.RateLimit.Action` of Envoy 1.40.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use super::yaml::{Yaml, map, one};
+
+/// All sources: the name, what stands behind it, and what Envoy sends.
+pub(super) const NAMES: [(&str, &str, &str); 24] = [
+    ("header", ":NAME", "the value of a request header"),
+    ("method", "", "the method of the request"),
+    ("authority", "", "the host of the request"),
+    ("scheme", "", "http or https"),
+    ("path", "", "the path without its query"),
+    ("path-and-query", "", "the path with its query"),
+    ("query", ":NAME", "the value of a query parameter"),
+    ("remote-address", "", "the address of the client, as Envoy trusts it"),
+    ("masked-remote-address", ":V4[,V6]", "its network, such as 10.1.2.0/24 with `:24,64`"),
+    ("generic-key", "[:VALUE,...]", "these values, or those of the file, in every request"),
+    ("source-cluster", "", "Envoy's own cluster (--service-cluster)"),
+    ("destination-cluster", "", "the cluster that the request is routed to"),
+    ("metadata", ":FILTER/KEY/...", "a text in the dynamic metadata of a filter"),
+    ("route-metadata", ":FILTER/KEY/...", "a text in the metadata of the route"),
+    ("cluster-metadata", ":FILTER/KEY/...", "a text in the metadata of the cluster"),
+    ("jwt", ":CLAIM", "a claim that the filter jwt_authn has verified (payload_in_metadata: payload)"),
+    ("header-match", ":NAME", "a value of the file, if the header has it"),
+    ("path-match", "", "a value of the file, if the path has it"),
+    ("query-match", ":NAME", "a value of the file, if the query parameter has it"),
+    ("address-match", "", "a block of addresses of the file, if the client is in it"),
+    ("server-name", "", "TCP: the name that the client asks for with TLS (SNI)"),
+    ("peer-subject", "", "TCP: the subject of the client certificate"),
+    ("peer-uri", "", "TCP: the URI of the client certificate"),
+    ("local-port", "", "TCP: the port that the client connects to"),
+];
+
+/// Between a source and the value that is sent where the source has none.
+const DEFAULT: &str = " or ";
+
+/// A source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) kind: Kind,
+    /// Sent where a request has no value.
+    pub(super) default: Option<String>,
+    /// As the operator writes it.
+    pub(super) text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A header in lower case, or a pseudo header.
+    Header(String),
+    Path,
+    Query(String),
+    RemoteAddress,
+    MaskedRemoteAddress {
+        v4: u8,
+        v6: u8,
+    },
+    /// Without values: those that the file writes.
+    GenericKey(Vec<String>),
+    SourceCluster,
+    DestinationCluster,
+    Metadata {
+        of: &'static str,
+        filter: String,
+        path: Vec<String>,
+    },
+    HeaderMatch(String),
+    PathMatch,
+    QueryMatch(String),
+    AddressMatch,
+    /// An operator of Envoy's access log.
+    Connection(&'static str),
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (source, default) = text.split_once(DEFAULT).map_or((text, None), |(source, default)| (source, Some(default)));
+        let (name, argument) = source.split_once(':').map_or((source, None), |(name, argument)| (name, Some(argument)));
+        let kind = kind(name, argument)?;
+        if default.is_some() && !matches!(kind, Kind::Header(_) | Kind::Query(_) | Kind::Metadata { .. }) {
+            return Err(format!("`{source}` has no `or`: only header, query and metadata can be missing in a request"));
+        }
+        if default == Some("") {
+            return Err(format!("a value is missing behind `{}`", DEFAULT.trim_end()));
+        }
+        Ok(Self { kind, default: default.map(str::to_owned), text: text.to_owned() })
+    }
+}
+
+fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
+    let Some((_, hint, _)) = NAMES.iter().find(|(known, ..)| *known == name) else {
+        let nearest = NAMES.iter().map(|(known, ..)| (strsim::damerau_levenshtein(known, name), *known)).min();
+        let near = nearest.filter(|(distance, near)| *distance <= near.len() / 3).map(|(_, near)| format!("; did you mean `{near}`?"));
+        let all = || format!("; write one of {}", NAMES.map(|(known, hint, _)| format!("{known}{hint}")).join(", "));
+        return Err(format!("`{name}` is no source{}", near.unwrap_or_else(all)));
+    };
+    let needed = || argument.filter(|text| !text.is_empty()).ok_or_else(|| format!("write {name}{hint}"));
+    if hint.is_empty() && argument.is_some() {
+        return Err(format!("`{name}` takes nothing behind it"));
+    }
+    Ok(match name {
+        "header" => Kind::Header(header(needed()?)?),
+        "header-match" => Kind::HeaderMatch(header(needed()?)?),
+        "method" => Kind::Header(":method".to_owned()),
+        "authority" => Kind::Header(":authority".to_owned()),
+        "scheme" => Kind::Header(":scheme".to_owned()),
+        "path-and-query" => Kind::Header(":path".to_owned()),
+        "path" => Kind::Path,
+        "query" => Kind::Query(needed()?.to_owned()),
+        "remote-address" => Kind::RemoteAddress,
+        "masked-remote-address" => masked(argument)?,
+        "generic-key" => Kind::GenericKey(match argument {
+            None => Vec::new(),
+            Some(_) => needed()?.split(',').map(str::to_owned).collect(),
+        }),
+        "source-cluster" => Kind::SourceCluster,
+        "destination-cluster" => Kind::DestinationCluster,
+        "metadata" => metadata("DYNAMIC", needed()?)?,
+        "route-metadata" => metadata("ROUTE_ENTRY", needed()?)?,
+        "cluster-metadata" => metadata("CLUSTER_ENTRY", needed()?)?,
+        // A claim is one key, whatever is in its name: those of OpenID Connect may be URLs.
+        "jwt" => Kind::Metadata {
+            of: "DYNAMIC",
+            filter: "envoy.filters.http.jwt_authn".to_owned(),
+            path: vec!["payload".to_owned(), needed()?.to_owned()],
+        },
+        "path-match" => Kind::PathMatch,
+        "query-match" => Kind::QueryMatch(needed()?.to_owned()),
+        "address-match" => Kind::AddressMatch,
+        "server-name" => Kind::Connection("%REQUESTED_SERVER_NAME%"),
+        "peer-subject" => Kind::Connection("%DOWNSTREAM_PEER_SUBJECT%"),
+        "peer-uri" => Kind::Connection("%DOWNSTREAM_PEER_URI_SAN%"),
+        "local-port" => Kind::Connection("%DOWNSTREAM_LOCAL_PORT%"),
+        _ => unreachable!("each name of the table is above"),
+    })
+}
+
+fn header(name: &str) -> Result<String, String> {
+    let name = name.to_ascii_lowercase();
+    let own = [(":path", "path"), (":method", "method"), (":authority", "authority"), ("host", "authority"), (":scheme", "scheme")];
+    if let Some((_, source)) = own.iter().find(|(own, _)| *own == name) {
+        return Err(format!("write the source `{source}` in place of the header `{name}`"));
+    }
+    http::HeaderName::from_bytes(name.as_bytes())
+        .map(|name| name.as_str().to_owned())
+        .map_err(|_| format!("`{name}` is no name of a header"))
+}
+
+fn masked(argument: Option<&str>) -> Result<Kind, String> {
+    let wrong = || "write masked-remote-address:V4,V6 with the bits of the networks, such as `masked-remote-address:24,64`".to_owned();
+    let (v4, v6) = argument.ok_or_else(wrong)?.split_once(',').map_or((argument, None), |(v4, v6)| (Some(v4), Some(v6)));
+    let bits = |text: Option<&str>, most: u8| match text {
+        None => Ok(most),
+        Some(text) => text.parse::<u8>().ok().filter(|bits| *bits <= most).ok_or_else(wrong),
+    };
+    Ok(Kind::MaskedRemoteAddress { v4: bits(v4, 32)?, v6: bits(v6, 128)? })
+}
+
+fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
+    let mut parts = text.split('/').map(str::to_owned);
+    let filter = parts.next().unwrap_or_default();
+    let path: Vec<_> = parts.collect();
+    if filter.is_empty() || path.is_empty() || path.iter().any(String::is_empty) {
+        return Err("write the filter and the keys in its metadata, such as `metadata:envoy.lb/tenant`".to_owned());
+    }
+    Ok(Kind::Metadata { of, filter, path })
+}
+
+impl Kind {
+    /// Whether Envoy sends what the request has. Otherwise it sends a text of its configuration.
+    pub(super) const fn sends_value_of_request(&self) -> bool {
+        !matches!(self, Self::GenericKey(_) | Self::HeaderMatch(_) | Self::PathMatch | Self::QueryMatch(_) | Self::AddressMatch)
+    }
+
+    /// The key that Envoy sends in HTTP, where it leaves no choice.
+    pub(super) const fn only_key(&self) -> Option<&'static str> {
+        match self {
+            Self::RemoteAddress => Some("remote_address"),
+            Self::MaskedRemoteAddress { .. } => Some("masked_remote_address"),
+            Self::SourceCluster => Some("source_cluster"),
+            Self::DestinationCluster => Some("destination_cluster"),
+            _ => None,
+        }
+    }
+
+    /// Whether a request can lack it, so that Envoy sends none of the descriptors with it.
+    pub(super) const fn may_be_missing(&self) -> bool {
+        match self {
+            Self::Header(name) => !matches!(name.as_bytes().first(), Some(b':')),
+            Self::Query(_) | Self::Metadata { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The action of a source that sends what the request has.
+    pub(super) fn action(&self, key: &str, default: Option<&str>) -> Yaml {
+        match self {
+            Self::Header(name) => one("request_headers", map([("header_name", name.as_str().into()), ("descriptor_key", key.into())])),
+            Self::Query(name) => {
+                one("query_parameters", map([("query_parameter_name", name.as_str().into()), ("descriptor_key", key.into())]))
+            }
+            Self::Path => {
+                let config = map([
+                    ("@type", "type.googleapis.com/envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor".into()),
+                    ("descriptor_key", key.into()),
+                    ("text", "request.url_path".into()),
+                ]);
+                one("extension", map([("name", "envoy.rate_limit_descriptors.expr".into()), ("typed_config", config)]))
+            }
+            Self::RemoteAddress => one("remote_address", map([])),
+            Self::MaskedRemoteAddress { v4, v6 } => {
+                let bits = map([("v4_prefix_mask_len", u32::from(*v4).into()), ("v6_prefix_mask_len", u32::from(*v6).into())]);
+                one("masked_remote_address", bits)
+            }
+            Self::SourceCluster => one("source_cluster", map([])),
+            Self::DestinationCluster => one("destination_cluster", map([])),
+            Self::Metadata { of, filter, path } => {
+                let keys: Vec<_> = path.iter().map(|key| one("key", key.as_str())).collect();
+                let metadata_key = map([("key", filter.as_str().into()), ("path", keys.into())]);
+                let action = map([("descriptor_key", key.into()), ("source", (*of).into()), ("metadata_key", metadata_key)]);
+                one("metadata", default.into_iter().fold(action, |action, default| action.with("default_value", default)))
+            }
+            Self::GenericKey(_)
+            | Self::HeaderMatch(_)
+            | Self::PathMatch
+            | Self::QueryMatch(_)
+            | Self::AddressMatch
+            | Self::Connection(_) => {
+                unreachable!("it sends no value of a request")
+            }
+        }
+    }
+
+    /// The value in a descriptor of a TCP connection; `None` if there is none.
+    pub(super) const fn of_connection(&self) -> Option<&'static str> {
+        match self {
+            Self::RemoteAddress => Some("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
+            Self::Connection(operator) => Some(operator),
+            _ => None,
+        }
+    }
+
+    /// Why Envoy never sends this value, which a file writes; `None` if it may.
+    pub(super) fn never_sends(&self, value: &str) -> Option<String> {
+        let is_pattern = value.contains('*');
+        match self {
+            Self::Path | Self::PathMatch if value.contains(['?', '#']) => {
+                Some("the path is sent without `?` and what follows it; write the path alone, or use path-and-query".to_owned())
+            }
+            Self::Path | Self::PathMatch if !value.starts_with(['/', '*']) => Some("a path begins with `/`".to_owned()),
+            Self::Header(name) if name == ":path" && !value.starts_with(['/', '*']) => Some("a path begins with `/`".to_owned()),
+            Self::Header(name) if name == ":method" && value.chars().any(|letter| letter.is_ascii_lowercase()) => {
+                Some(format!("methods are in capital letters; write {}", value.to_ascii_uppercase()))
+            }
+            Self::RemoteAddress if !is_pattern => match value.parse::<IpAddr>() {
+                Ok(address) if address.to_string() == value => None,
+                Ok(address) => Some(format!("Envoy writes this address as {address}")),
+                Err(_) => Some("it is no address; use masked-remote-address or address-match for a network".to_owned()),
+            },
+            Self::MaskedRemoteAddress { v4, v6 } if !is_pattern => masked_never_sends(value, *v4, *v6),
+            Self::AddressMatch => network(value).map_or(Some("write a network, such as 10.0.0.0/8".to_owned()), |_| None),
+            _ => None,
+        }
+    }
+}
+
+/// An address and the length of its network.
+pub(super) fn network(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let (address, bits) = (address.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?);
+    (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, bits))
+}
+
+fn masked_never_sends(value: &str, v4: u8, v6: u8) -> Option<String> {
+    let Some((address, bits)) = network(value) else { return Some("it is no network such as 10.1.2.0/24".to_owned()) };
+    let (own, masked) = match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
+            (v4, IpAddr::V4((address.to_bits() & mask).into()))
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
+            (v6, IpAddr::V6((address.to_bits() & mask).into()))
+        }
+    };
+    let sent = format!("{masked}/{own}");
+    (bits != own || sent != value).then(|| format!("for this address Envoy sends {sent}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Kind, String> {
+        text.parse::<Source>().map(|source| source.kind)
+    }
+
+    #[test]
+    fn each_name_of_the_table_is_a_source() {
+        for (name, hint, _) in NAMES {
+            let text = match hint {
+                "" | "[:VALUE,...]" => name.to_owned(),
+                ":V4[,V6]" => format!("{name}:24,64"),
+                ":FILTER/KEY/..." => format!("{name}:f/k"),
+                _ => format!("{name}:x"),
+            };
+            let kind = parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            if kind.sends_value_of_request() && !matches!(kind, Kind::Connection(_)) {
+                kind.action("key", None);
+            }
+            if !hint.is_empty() && !hint.starts_with('[') {
+                assert!(parse(name).is_err(), "{name} needs {hint}");
+            } else if hint.is_empty() {
+                assert!(parse(&format!("{name}:x")).is_err(), "{name} takes nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_to_write() {
+        for (text, expected) in [
+            ("haeder:x", "did you mean `header`?"),
+            ("zzz", "write one of header:NAME, method, "),
+            ("header", "write header:NAME"),
+            ("header:", "write header:NAME"),
+            ("header:a b", "no name of a header"),
+            ("header:Host", "write the source `authority`"),
+            ("header::path", "write the source `path`"),
+            ("masked-remote-address", "write masked-remote-address:V4,V6"),
+            ("masked-remote-address:33", "write masked-remote-address:V4,V6"),
+            ("metadata:envoy.lb", "write the filter and the keys"),
+            ("path or x", "has no `or`"),
+            ("header:x or ", "a value is missing"),
+        ] {
+            let error = text.parse::<Source>().expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let source: Source = "header:X-User or some one".parse().expect("a source");
+        assert_eq!((source.kind, source.default.as_deref()), (Kind::Header("x-user".to_owned()), Some("some one")));
+        assert_eq!(
+            parse("jwt:https://example.com/tenant").map(|kind| matches!(kind, Kind::Metadata { path, .. } if path.len() == 2)),
+            Ok(true)
+        );
+    }
+
+    #[test]
+    fn values_that_envoy_never_sends_are_found() {
+        for (source, value, is_sent) in [
+            ("path", "/login", true),
+            ("path", "*.css", true),
+            ("path", "login", false),
+            ("path", "/a?b=1", false),
+            ("path-and-query", "/a?b=1", true),
+            ("method", "GET", true),
+            ("method", "get", false),
+            ("header:x", "get", true),
+            ("remote-address", "10.0.0.1", true),
+            ("remote-address", "10.0.*", true),
+            ("remote-address", "10.0.0.0/8", false),
+            ("remote-address", "2001:DB8::1", false),
+            ("masked-remote-address:24,64", "10.1.2.0/24", true),
+            ("masked-remote-address:24,64", "10.1.2.0/16", false),
+            ("masked-remote-address:24,64", "10.1.2.3/24", false),
+            ("masked-remote-address:0", "0.0.0.0/0", true),
+            ("masked-remote-address:24,64", "2001:db8::/64", true),
+            ("masked-remote-address:24,64", "2001:db8::/32", false),
+            ("address-match", "10.0.0.0/8", true),
+            ("address-match", "10.0.0.1", false),
+        ] {
+            let kind = parse(source).expect(source);
+            assert_eq!(kind.never_sends(value).is_none(), is_sent, "{source} {value}: {:?}", kind.never_sends(value));
+        }
+    }
+}

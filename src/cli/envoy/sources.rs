@@ -1,0 +1,103 @@
+//! The source of each key, from the command line (`--from KEY=SOURCE`) and from a file.
+
+use std::str::FromStr;
+
+use super::source::Source;
+use crate::rules::compile::outline::{Outline, WrittenAt, WrittenPair};
+use crate::rules::compile::{Problem, Severity};
+
+/// `KEY=SOURCE`.
+#[derive(Clone, Debug)]
+pub(super) struct KeySource {
+    key: String,
+    source: Source,
+}
+
+impl FromStr for KeySource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, source) =
+            text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("write KEY=SOURCE, such as user=header:x-user")?;
+        Ok(Self { key: key.to_owned(), source: source.parse()? })
+    }
+}
+
+/// The sources of all keys.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    /// In the order in which they were given; with their position, if a file gives them.
+    all: Vec<(String, Source, Option<WrittenAt>)>,
+}
+
+impl Sources {
+    /// Sources of the command line, and below them those of a file.
+    ///
+    /// # Errors
+    /// All sources that are wrong, and keys that have two.
+    pub(super) fn try_new(given: &[KeySource], file: &[WrittenPair]) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut sources = Self::default();
+        for KeySource { key, source } in given {
+            if sources.get(key).is_some() {
+                problems.push(on_command_line(format!("the key '{key}' has two sources"), "say one"));
+            }
+            sources.all.push((key.clone(), source.clone(), None));
+        }
+        for WrittenPair { key, text, at } in file {
+            match text.parse::<Source>() {
+                // The command line wins over the file, as with settings.
+                Ok(_) if given.iter().any(|from| *from.key == **key) => {}
+                Ok(source) => sources.all.push((key.to_string(), source, Some(at.clone()))),
+                Err(error) => problems.push(at.error(format!("the source of '{key}' cannot be used"), error)),
+            }
+        }
+        if problems.is_empty() { Ok(sources) } else { Err(problems) }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Source> {
+        self.all.iter().find(|(own, ..)| own == key).map(|(_, source, _)| source)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Source)> {
+        self.all.iter().map(|(key, source, _)| (key.as_str(), source))
+    }
+
+    /// The sources of keys that no limit has, and the values of `generic-key` that no descriptor has: misspelled, most likely.
+    pub(super) fn unused(&self, outline: &[Outline]) -> Vec<Problem> {
+        let mut keys = Vec::new();
+        collect(outline, &mut keys);
+        let mut problems = Vec::new();
+        for (key, source, at) in &self.all {
+            let error = |what: String, remedy: String| match at {
+                Some(at) => at.error(what, remedy),
+                None => on_command_line(what, &remedy),
+            };
+            if !keys.contains(&key.as_str()) {
+                let remedy = format!("remove its source, or write one of the keys {}", keys.join(", "));
+                problems.push(error(format!("no limit of the domain has the key '{key}'"), remedy));
+            } else if let super::source::Kind::GenericKey(values) = &source.kind {
+                for value in values.iter().filter(|value| !outline.iter().any(|own| own.has_value(key, value))) {
+                    let remedy = format!("remove the value, or write a descriptor for it in the files of the limits");
+                    problems.push(error(format!("no limit of the domain has the key '{key}' with the value '{value}'"), remedy));
+                }
+            }
+        }
+        problems
+    }
+}
+
+/// The keys that lead to limits, each once.
+fn collect<'o>(outline: &'o [Outline], keys: &mut Vec<&'o str>) {
+    for own in outline.iter().filter(|own| own.limits_anything()) {
+        if !keys.contains(&&*own.key) {
+            keys.push(&own.key);
+        }
+        collect(&own.children, keys);
+    }
+}
+
+fn on_command_line(what: String, remedy: &str) -> Problem {
+    let (file, path, remedy) = ("--from".to_owned(), String::new(), remedy.to_owned());
+    Problem { severity: Severity::Error, file, path, line: 0, column: 0, what, remedy }
+}
