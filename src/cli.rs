@@ -4,7 +4,9 @@ mod arguments;
 mod check;
 mod completions;
 mod connect;
+mod entries;
 mod envoy;
+mod explain;
 mod health;
 mod hit;
 mod print;
@@ -36,6 +38,8 @@ enum Command {
     Serve(Box<crate::settings::Flags>),
     /// Check limit files, and print every problem in them
     Check(check::Check),
+    /// Say which limits a request finds in limit files, and why no others
+    Explain(explain::Explain),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
     /// Print the configuration with which Envoy sends what limit files limit
@@ -68,6 +72,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match cli.command {
         Command::Serve(flags) => serve::run(*flags, &given, &ignored),
         Command::Check(check) => check::run(&check),
+        Command::Explain(explain) => explain::run(&explain),
         Command::Hit(hit) => hit::run(hit),
         Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Health(health) => health::run(&health),

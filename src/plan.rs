@@ -4,10 +4,12 @@
 
 mod all_or_none;
 mod checks;
+mod explain;
 pub(crate) mod key;
 
 pub use all_or_none::AllOrNone;
 pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes};
+pub use explain::{Explanation, Outcome};
 
 use std::sync::Arc;
 

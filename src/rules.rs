@@ -20,6 +20,7 @@ use hashbrown::HashMap;
 use crate::ask::Entry;
 use limit::{Limit, LimitId, OnStoreFailure};
 use tree::Tree;
+pub use tree::trace;
 
 /// All domains, and so all limits. Rules that follow each other may share domains, which need not be compiled again.
 #[derive(Debug, Default)]
@@ -106,6 +107,12 @@ impl Rules {
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
         let Some(domain) = self.by_name.get(domain) else { return Lookup::UnknownDomain };
         domain.tree.find(entries).map_or(Lookup::NoLimit, |id| Lookup::Limit(&domain.limits[id.limit as usize]))
+    }
+
+    /// Why [`Rules::find`] finds what it does, level by level; `None` if no file defines the domain.
+    #[must_use]
+    pub fn trace(&self, domain: &[u8], entries: &[Entry<'_>]) -> Option<trace::Trace> {
+        self.by_name.get(domain).map(|domain| domain.tree.trace(entries))
     }
 
     /// The limit of that id.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use serde::Serialize;
 use tonic::Status;
 
 use super::connect::{Target, connect};
-use super::{UsageError, print};
+use super::{entries, print};
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
@@ -128,23 +127,8 @@ pub(super) fn request_error(address: &Target, status: &Status) -> anyhow::Error 
 }
 
 fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
-    let mut descriptors = vec![RateLimitDescriptor::default()];
-    for text in &hit.entries {
-        let bytes = text.clone().into_vec();
-        if bytes == b"," {
-            descriptors.push(RateLimitDescriptor::default());
-            continue;
-        }
-        let equals = bytes.iter().position(|&byte| byte == b'=');
-        let equals = equals.ok_or_else(|| UsageError(format!("`{}` is not an entry; write key=value", text.to_string_lossy())))?;
-        if let Some(descriptor) = descriptors.last_mut() {
-            descriptor.entries.push(Entry { key: bytes[..equals].to_vec(), value: bytes[equals + 1..].to_vec() });
-        }
-    }
+    let mut descriptors = entries::descriptors(&hit.entries)?;
     for descriptor in &mut descriptors {
-        if descriptor.entries.is_empty() {
-            return Err(UsageError("a descriptor has no entries; write key=value on both sides of `,`".to_owned()).into());
-        }
         descriptor.hits_addend = hit.hits.map(i64::unsigned_abs);
         descriptor.is_negative_hits = hit.hits.is_some_and(i64::is_negative);
     }
@@ -162,11 +146,7 @@ fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String 
 }
 
 fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
-    let entries = descriptor.entries.iter().map(|entry| {
-        let text = format!("{}={}", String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
-        text.escape_debug().to_string()
-    });
-    let entries = entries.collect::<Vec<_>>().join(" ");
+    let entries = descriptor.entries.iter().map(|entry| entries::shown(&entry.key, &entry.value)).collect::<Vec<_>>().join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         None => "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned(),

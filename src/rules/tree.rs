@@ -4,6 +4,8 @@
 //! patterns are tried whose prefix the value has. There is no backtracking, neither between siblings nor inside a pattern, so that no client
 //! can make a look-up slow by the values that it sends.
 
+pub mod trace;
+
 use hashbrown::{Equivalent, HashMap};
 use memchr::memmem;
 

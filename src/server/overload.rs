@@ -289,11 +289,7 @@ mod tests {
         let late = connection(&worker, 21).await;
         assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [Err(Over), Ok(Some(ms(1))), Ok(None)]);
         late.read(1, None);
-        assert_eq!(
-            serve(&late, [Some(ms(20)), Some(ms(0))]),
-            [Ok(Some(ms(20))), Ok(Some(ms(0)))],
-            "it is not known how long they waited"
-        );
+        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(0))]), [Ok(Some(ms(20))), Ok(Some(ms(0)))], "it is not known how long they waited");
         let without = Lateness::new(None);
         without.read(1, Some(Instant::now()));
         advance(Duration::from_secs(1)).await;

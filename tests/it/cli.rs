@@ -2,6 +2,7 @@
 
 mod check;
 mod envoy;
+mod explain;
 mod health;
 mod hit;
 mod serve;

@@ -144,7 +144,7 @@ fn run(commands: &[Shown]) {
                 let ports = format!("PORT={} GRPC_PORT={} ", weir.http_addr().port(), weir.grpc_addr().port());
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
-            ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
+            ["weir", "check" | "explain", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&example_configuration(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");

@@ -1,0 +1,38 @@
+//! Descriptors as arguments: `key=value ...`, with a `,` between two descriptors.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use super::UsageError;
+use crate::proto::RateLimitDescriptor;
+use crate::proto::rate_limit_descriptor::Entry;
+
+/// The descriptors of these arguments, whose values may be any bytes.
+///
+/// # Errors
+/// An argument is no entry, or a descriptor has none.
+pub(super) fn descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescriptor>, UsageError> {
+    let mut descriptors = vec![RateLimitDescriptor::default()];
+    for text in arguments {
+        let bytes = text.clone().into_vec();
+        if bytes == b"," {
+            descriptors.push(RateLimitDescriptor::default());
+            continue;
+        }
+        let equals = bytes.iter().position(|&byte| byte == b'=');
+        let equals = equals.ok_or_else(|| UsageError(format!("`{}` is not an entry; write key=value", text.to_string_lossy())))?;
+        if let Some(descriptor) = descriptors.last_mut() {
+            descriptor.entries.push(Entry { key: bytes[..equals].to_vec(), value: bytes[equals + 1..].to_vec() });
+        }
+    }
+    if descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) {
+        return Err(UsageError("a descriptor has no entries; write key=value on both sides of `,`".to_owned()));
+    }
+    Ok(descriptors)
+}
+
+/// An entry as it is shown: on one line, without control characters.
+pub(super) fn shown(key: &[u8], value: &[u8]) -> String {
+    let text = format!("{}={}", String::from_utf8_lossy(key), String::from_utf8_lossy(value));
+    text.escape_debug().to_string()
+}
