@@ -130,20 +130,20 @@ impl Walk<'_> {
                     }
                     for (value, found) in reached {
                         if let Some(found) = found {
-                            self.branch(found, vec![self.fixed(&own.key, value)], before, path);
+                            self.branch(found, &[self.fixed(&own.key, value)], before, path);
                         }
                     }
                 }
                 _ => {
                     let elements = self.elements(own, level, &source);
-                    self.branch(own, elements, before, path);
+                    self.branch(own, &elements, before, path);
                 }
             }
         }
     }
 
     /// Adds the lists of a descriptor and of those below it. `elements` are the ways in which Envoy sends its entry, of which a request takes one.
-    fn branch(&mut self, own: &Outline, elements: Vec<Yaml>, before: &[Vec<Yaml>], path: &mut Vec<String>) {
+    fn branch(&mut self, own: &Outline, elements: &[Yaml], before: &[Vec<Yaml>], path: &mut Vec<String>) {
         if !own.limits_anything() {
             return;
         }

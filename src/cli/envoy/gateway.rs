@@ -16,7 +16,7 @@ const FILTER: &str = "weir";
 pub(super) struct Listener {
     namespace: String,
     gateway: String,
-    listener: String,
+    name: String,
 }
 
 impl FromStr for Listener {
@@ -26,7 +26,7 @@ impl FromStr for Listener {
         let parts: Vec<_> = text.split('/').collect();
         match parts[..] {
             [namespace, gateway, listener] if parts.iter().all(|part| !part.is_empty()) => {
-                Ok(Self { namespace: namespace.to_owned(), gateway: gateway.to_owned(), listener: listener.to_owned() })
+                Ok(Self { namespace: namespace.to_owned(), gateway: gateway.to_owned(), name: listener.to_owned() })
             }
             _ => Err("write NAMESPACE/GATEWAY/LISTENER, such as default/eg/http"),
         }
@@ -35,8 +35,8 @@ impl FromStr for Listener {
 
 impl Listener {
     /// The policy. Envoy Gateway gives listeners of Envoy this name, unless Gateways are merged.
-    pub(super) fn envoy_patch_policy(&self, name: &str, asking: &Asking<'_>, descriptors: &Descriptors) -> Yaml {
-        let Self { namespace, gateway, listener } = self;
+    pub(super) fn envoy_patch_policy(&self, policy: &str, asking: &Asking<'_>, descriptors: &Descriptors) -> Yaml {
+        let Self { namespace, gateway, name } = self;
         let target = map([("group", "gateway.networking.k8s.io".into()), ("kind", "Gateway".into()), ("name", gateway.as_str().into())]);
         // Behind filters that verify clients, as the router is the last one.
         let router = "..http_filters[?(@.name=='envoy.filters.http.router')]";
@@ -47,13 +47,13 @@ impl Listener {
             map([("type", format!("type.googleapis.com/envoy.config.{kind}").into()), ("name", name.into()), ("operation", operation)])
         };
         let patches = vec![
-            patch("listener.v3.Listener", format!("{namespace}/{gateway}/{listener}"), insert),
+            patch("listener.v3.Listener", format!("{namespace}/{gateway}/{name}"), insert),
             patch("cluster.v3.Cluster", "weir".to_owned(), cluster),
         ];
         map([
             ("apiVersion", "gateway.envoyproxy.io/v1alpha1".into()),
             ("kind", "EnvoyPatchPolicy".into()),
-            ("metadata", one("name", name).with("namespace", namespace.as_str())),
+            ("metadata", one("name", policy).with("namespace", namespace.as_str())),
             ("spec", map([("targetRef", target), ("type", "JSONPatch".into()), ("jsonPatches", patches.into())])),
         ])
     }

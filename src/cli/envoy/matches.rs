@@ -51,11 +51,8 @@ impl Values {
                     )),
                     None => {}
                     Some(value) if value.contains(ANY) => self.add_pattern(source, own, value, number, problems),
-                    Some(value) => {
-                        if !self.exact.iter().any(|known| known == value) {
-                            self.exact.push(value.to_owned());
-                        }
-                    }
+                    Some(value) if self.exact.iter().any(|known| known == value) => {}
+                    Some(value) => self.exact.push(value.to_owned()),
                 }
             }
             self.add(key, source, &own.children, lists, problems);

@@ -78,7 +78,7 @@ impl Sources {
                 problems.push(error(format!("no limit of the domain has the key '{key}'"), remedy));
             } else if let super::source::Kind::GenericKey(values) = &source.kind {
                 for value in values.iter().filter(|value| !outline.iter().any(|own| own.has_value(key, value))) {
-                    let remedy = format!("remove the value, or write a descriptor for it in the files of the limits");
+                    let remedy = "remove the value, or write a descriptor for it in the files of the limits".to_owned();
                     problems.push(error(format!("no limit of the domain has the key '{key}' with the value '{value}'"), remedy));
                 }
             }
