@@ -3,6 +3,7 @@
 #
 #     tests/deploy.sh            runs everything
 #     tests/deploy.sh install    only installs missing tools
+#     tests/deploy.sh static     only the tests of the image and of compose.yaml with a static binary, which needs a build of its own
 #
 # After the installation no step needs a network. Every step runs even when an earlier one has failed, so that one run reports all failures.
 set -euo pipefail
@@ -28,13 +29,28 @@ need_go_tools() {
     need_systemd_analyze
 }
 
+# The tests of the image and of compose.yaml with a static binary, as deploy/Dockerfile builds it, but without optimization.
+static_image() {
+    local triple flags
+    triple=$(uname -m)-unknown-linux-gnu
+    flags=CARGO_TARGET_$(echo "$triple" | tr '[:lower:]-' '[:upper:]_')_RUSTFLAGS
+    env "$flags=-C target-feature=+crt-static" cargo build --locked --quiet --target "$triple" --bin weir &&
+        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image deploy::restricted deploy::compose
+}
+
 case "${1:-}" in
 install)
     need_go_tools
     exit
     ;;
+static)
+    install_tools
+    step "static image" static_image
+    summary
+    exit
+    ;;
 "") ;;
-*) die "unknown argument '$1'; usage: tests/deploy.sh [install]" ;;
+*) die "unknown argument '$1'; usage: tests/deploy.sh [install|static]" ;;
 esac
 
 need_go_tools
@@ -55,9 +71,9 @@ manifests() {
     return "$invalid"
 }
 
-# The binary that the last step runs; WEIR_TEST_WEIR is another one.
+# The binary that the next step runs, as tests/run.sh has built it; WEIR_TEST_WEIR is another one.
 binary() {
-    [ -n "${WEIR_TEST_WEIR:-}" ] || cargo build --locked --bin weir
+    [ -n "${WEIR_TEST_WEIR:-}" ] || cargo test --locked --quiet --no-run --test it
 }
 
 step "manifests" manifests
@@ -69,15 +85,6 @@ step "chart: compare" "$python" tests/deploy/chart.py compare
 step "chart: page" "$python" tests/deploy/chart.py page
 step "weir" binary
 step "chart: serve" "$python" tests/deploy/serve.py
-
-# The tests of the image and of compose.yaml with a static binary, as deploy/Dockerfile builds it, but without optimization.
-static_image() {
-    local triple flags
-    triple=$(uname -m)-unknown-linux-gnu
-    flags=CARGO_TARGET_$(echo "$triple" | tr '[:lower:]-' '[:upper:]_')_RUSTFLAGS
-    env "$flags=-C target-feature=+crt-static" cargo build --locked --quiet --target "$triple" --bin weir &&
-        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image deploy::restricted deploy::compose
-}
 
 # Every crate that cargo links into the binary is in the bill of materials, and no crate that only tests use. (Features that only build scripts ask for
 # add a few others.)
@@ -108,5 +115,4 @@ systemd_unit() {
 step "workflows" "$WEIR_TEST_ACTIONLINT"
 step "bill of materials" bill_of_materials
 step "unit of systemd" systemd_unit
-step "static image" static_image
 summary
