@@ -86,6 +86,19 @@ step "chart: page" "$python" tests/deploy/chart.py page
 step "weir" binary
 step "chart: serve" "$python" tests/deploy/serve.py
 
+# The custom resources that `weir envoy` prints.
+generated() {
+    local weir=${WEIR_TEST_WEIR:-target/debug/weir} output invalid=0
+    local sources=(remote_address=remote-address path=path generic_key=generic-key user=header:x-user api_key=header:x-api-key)
+    for output in "istio --attach filter" "istio --attach virtual-host" "istio --attach route" "envoy-gateway --attach filter"; do
+        printf '%s: ' "$output"
+        # shellcheck disable=SC2086 # several words
+        "$weir" envoy config/basic.yaml "${sources[@]/#/--from=}" --for $output | "$python" tests/deploy/schemas.py - || invalid=1
+    done
+    return "$invalid"
+}
+step "weir envoy" generated
+
 # Every crate that cargo links into the binary is in the bill of materials, and no crate that only tests use. (Features that only build scripts ask for
 # add a few others.)
 bill_of_materials() {
