@@ -87,22 +87,31 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 #[error("{0}")]
 struct UsageError(String);
 
-/// Limit files without which a service does not start, with their problems.
+/// Files that cannot be used, with their problems, and what follows.
 #[derive(Debug, thiserror::Error)]
-#[error("the limit files cannot be used; `weir check` checks them without a start")]
-struct UnusableLimits(Vec<Problem>);
+#[error("{consequence}")]
+struct UnusableFiles {
+    problems: Vec<Problem>,
+    consequence: &'static str,
+}
 
-/// Limit files and sources of which `weir envoy` makes no configuration, with their problems.
-#[derive(Debug, thiserror::Error)]
-#[error("nothing is printed, because Envoy would not send what the files limit")]
-struct Unusable(Vec<Problem>);
+impl UnusableFiles {
+    /// Limit files without which a service does not start.
+    fn limits(problems: Vec<Problem>) -> Self {
+        Self { problems, consequence: "the limit files cannot be used; `weir check` checks them without a start" }
+    }
+
+    /// Limit files and sources of which `weir envoy` makes no configuration.
+    fn for_envoy(problems: Vec<Problem>) -> Self {
+        Self { problems, consequence: "nothing is printed, because Envoy would not send what the files limit" }
+    }
+}
 
 /// The exit code of a command; an error is printed as one line, and problems of files as one each, in the format of compilers. A setting that
 /// cannot be used is an invalid argument too.
 fn exit_code(result: anyhow::Result<ExitCode>, given: &Given, format: telemetry::Format) -> ExitCode {
     result.unwrap_or_else(|error| {
-        let limits = error.downcast_ref::<UnusableLimits>().map(|unusable| &unusable.0);
-        let problems = limits.or_else(|| error.downcast_ref::<Unusable>().map(|unusable| &unusable.0)).map_or(&[][..], |problems| problems);
+        let problems = error.downcast_ref::<UnusableFiles>().map_or(&[][..], |unusable| &unusable.problems);
         print::failure(format, &given.name(&format!("{error:#}")), problems);
         if error.is::<UsageError>() || error.is::<SettingError>() { ExitCode::from(USAGE_ERROR) } else { ExitCode::FAILURE }
     })

@@ -72,29 +72,20 @@ pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     Ok(if found.counts.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Compiles the files. Problems name files relative to the current folder, so that an editor finds them.
+/// Compiles the files.
 fn compile(check: &Check) -> Found {
     let mut options = check.read.options(check.path.clone(), check.strict);
     options.compile.for_check = true;
-    let mut read = match files::read(&options) {
+    let read = match read(&options) {
         Ok(read) => read,
-        Err(mut problems) => {
-            for problem in &mut problems {
-                problem.file = from_here(&check.path, &problem.file);
-            }
-            return Found { problems, ..Found::default() };
-        }
+        Err(problems) => return Found { problems, ..Found::default() },
     };
-    for text in &mut read.texts {
-        text.name = from_here(&check.path, &text.name);
-    }
-    let skipped = read.skipped.iter().map(|name| from_here(&check.path, name)).collect();
     let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
     };
     let counts = rules.as_ref().map(|rules| (rules.limit_count(), rules.domains().count()));
-    Found { problems, counts, texts: read.texts, skipped, rules, difference: None, entries: None }
+    Found { problems, counts, texts: read.texts, skipped: read.skipped, rules, difference: None, entries: None }
 }
 
 fn read_overlay(check: &Check, path: &Path) -> Found {
@@ -132,7 +123,7 @@ fn not_a_file(path: &Path) -> Problem {
 fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
     let options = check.read.options(old.to_owned(), false);
     let mut texts = Vec::new();
-    let compiled = files::read(&options).and_then(|read| {
+    let compiled = read(&options).and_then(|read| {
         texts = read.texts;
         compile::compile(&texts, &options.compile)
     });
@@ -140,22 +131,34 @@ fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
         (Ok(old), Some(new)) => found.difference = Some(Difference::new(&old.rules, new)),
         (Ok(_), None) => {}
         (Err(problems), _) => {
-            for mut problem in problems {
-                problem.file = from_here(old, &problem.file);
-                found.problems.push(problem);
-            }
-            for mut text in texts {
-                text.name = from_here(old, &text.name);
-                found.texts.push(text);
-            }
+            found.problems.extend(problems);
+            found.texts.extend(texts);
             found.counts = None;
         }
     }
     found
 }
 
+/// Reads limit files. They, and so their problems, have names relative to the current folder, so that an editor finds them.
+///
+/// # Errors
+/// The problems of files that cannot be read.
+pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>> {
+    let from_here = |name: &mut String| *name = from_here(&options.path, name);
+    match files::read(options) {
+        Ok(mut read) => {
+            read.texts.iter_mut().map(|text| &mut text.name).chain(&mut read.skipped).for_each(from_here);
+            Ok(read)
+        }
+        Err(mut problems) => {
+            problems.iter_mut().map(|problem| &mut problem.file).for_each(from_here);
+            Err(problems)
+        }
+    }
+}
+
 /// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
-pub(super) fn from_here(path: &Path, name: &str) -> String {
+fn from_here(path: &Path, name: &str) -> String {
     let is_in_folder = path.is_dir() && Path::new(name) != path;
     let named = if is_in_folder { path.join(name) } else { path.to_owned() };
     named.to_string_lossy().into_owned()

@@ -17,12 +17,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Unusable, UsageError, check, print};
+use super::{UnusableFiles, UsageError, check, print};
 use crate::algorithm::Algorithm;
 use crate::live::files;
 use crate::rules::Rules;
 use crate::rules::compile::outline::{WrittenPair, outline, read_pairs};
-use crate::rules::compile::{self, OneLine, Problem, SourceText};
+use crate::rules::compile::{self, OneLine, SourceText};
 use crate::settings::ReadFlags;
 use crate::time::Span;
 use descriptors::{Descriptors, Protocol};
@@ -130,21 +130,12 @@ fn label(text: &str) -> Result<(String, String), String> {
 pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     let mut options = envoy.read.options(envoy.path.clone(), false);
     options.compile.for_check = true;
-    let unusable = |mut problems: Vec<Problem>| {
-        for problem in &mut problems {
-            problem.file = check::from_here(&envoy.path, &problem.file);
-        }
-        Unusable(problems)
-    };
-    let mut read = files::read(&options).map_err(unusable)?;
-    for text in &mut read.texts {
-        text.name = check::from_here(&envoy.path, &text.name);
-    }
-    let rules = compile::compile(&read.texts, &options.compile).map_err(Unusable)?.rules;
+    let read = check::read(&options).map_err(UnusableFiles::for_envoy)?;
+    let rules = compile::compile(&read.texts, &options.compile).map_err(UnusableFiles::for_envoy)?.rules;
     let domain = domain(envoy, &rules)?;
-    let sources = Sources::try_new(&envoy.from, &pairs(envoy)?).map_err(Unusable)?;
+    let sources = Sources::try_new(&envoy.from, &pairs(envoy)?).map_err(UnusableFiles::for_envoy)?;
     let protocol = if envoy.attach == Attach::Tcp { Protocol::Tcp } else { Protocol::Http };
-    let descriptors = descriptors::descriptors(&outline(&read.texts, &domain), &sources, protocol).map_err(Unusable)?;
+    let descriptors = descriptors::descriptors(&outline(&read.texts, &domain), &sources, protocol).map_err(UnusableFiles::for_envoy)?;
     if descriptors.all.is_empty() {
         return Err(UsageError(format!("no descriptor finds a limit of the domain `{domain}`; name other values of generic-key")).into());
     }
@@ -166,11 +157,11 @@ fn domain(envoy: &Envoy, rules: &Rules) -> Result<String, UsageError> {
 }
 
 /// The pairs of the file of sources.
-fn pairs(envoy: &Envoy) -> Result<Vec<WrittenPair>, Unusable> {
+fn pairs(envoy: &Envoy) -> Result<Vec<WrittenPair>, UnusableFiles> {
     let Some(path) = &envoy.sources else { return Ok(Vec::new()) };
-    let file = files::read(&files::Options { path: path.clone(), ..files::Options::default() }).map_err(Unusable)?;
+    let file = files::read(&files::Options { path: path.clone(), ..files::Options::default() }).map_err(UnusableFiles::for_envoy)?;
     let name = |text: SourceText| SourceText { name: path.to_string_lossy().into_owned(), ..text };
-    file.texts.into_iter().next().map(name).map_or(Ok(Vec::new()), |file| read_pairs(&file)).map_err(Unusable)
+    file.texts.into_iter().next().map(name).map_or(Ok(Vec::new()), |file| read_pairs(&file)).map_err(UnusableFiles::for_envoy)
 }
 
 /// The whole output.

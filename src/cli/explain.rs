@@ -12,7 +12,7 @@ use clap::Args;
 use prost::Message;
 use serde::{Serialize, Serializer};
 
-use super::{UnusableLimits, UsageError, entries, print};
+use super::{UnusableFiles, UsageError, entries, print};
 use crate::ask::Ask;
 use crate::http::json;
 use crate::live::files;
@@ -89,7 +89,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 fn rules(explain: &Explain) -> anyhow::Result<Arc<Rules>> {
     let options = explain.read.options(explain.config.clone(), false);
     let compiled = files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
-    Ok(Arc::new(compiled.map_err(UnusableLimits)?.rules))
+    Ok(Arc::new(compiled.map_err(UnusableFiles::limits)?.rules))
 }
 
 /// What is printed.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::UnusableLimits;
+use super::UnusableFiles;
 use crate::app;
 use crate::settings::{Flags, Given, Settings};
 
@@ -15,7 +15,7 @@ pub(super) fn run(flags: Flags, given: &Given, ignored: &[String]) -> anyhow::Re
     }
     match app::serve(settings) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(app::StartError::Limits(problems)) => Err(UnusableLimits(problems).into()),
+        Err(app::StartError::Limits(problems)) => Err(UnusableFiles::limits(problems).into()),
         Err(error) => Err(error.into()),
     }
 }

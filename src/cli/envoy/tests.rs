@@ -10,6 +10,7 @@ use super::yaml::Yaml;
 use super::*;
 use crate::ask::Entry;
 use crate::rules::Lookup;
+use crate::rules::compile::Problem;
 
 fn compiled(text: &str) -> (Rules, Vec<SourceText>) {
     let files = vec![SourceText { name: "f.yaml".to_owned(), text: text.into() }];
