@@ -1,5 +1,6 @@
 //! `weir size`: what a load needs, from measured figures. The model beside this file is pure; here are the flags and what they mean together.
 
+mod algorithm_costs;
 mod amount;
 mod costs;
 mod inputs;

@@ -1,7 +1,8 @@
 //! What one request, one decision and one key cost, from the measured figures: interpolation between what was measured, and the memory of a key in
 //! Redis.
 
-use super::measured::{ALGORITHMS, AlgorithmCosts, BATCHES, CONNECTIONS, DESCRIPTORS, KEYS, LIMITS};
+use super::algorithm_costs::{AlgorithmCosts, BATCHES};
+use super::measured::{ALGORITHMS, CONNECTIONS, DESCRIPTORS, KEYS, LIMITS};
 use super::measured::{MEMORY_MICROS, REDIS_3_DESCRIPTORS_MICROS, TLS_CALL_MICROS};
 use crate::algorithm::AlgorithmKind;
 

@@ -115,8 +115,7 @@ impl Tree {
         let mut passed = Vec::new();
         for (index, written) in self.written().into_iter().enumerate() {
             let Some(written) = written else { continue };
-            let key = Glob::new(&written.key);
-            if !key.matches(entry.key) && written.key.as_bytes() != entry.key {
+            if !Glob::new(&written.key).matches(entry.key) {
                 continue;
             }
             match written.how(entry) {
