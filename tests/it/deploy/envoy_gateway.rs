@@ -15,6 +15,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use weir::proto::rate_limit_response::Code;
 use weir::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 
+use super::gateways::set_by_envoy_gateway;
 use super::image::{image, is_root, user_of};
 use super::restricted::{USER, restricted};
 use crate::support::control_plane::ControlPlane;
@@ -80,17 +81,10 @@ async fn the_image_alone_is_changed() {
     let control = ControlPlane::start_with_tls(control_plane_tls(&certs));
     let (redis, metrics) = (RedisServer::start(), ports::free());
     let mut command = restricted(&root, &[]);
-    // In the order of its manifest, with all that its options add.
+    let (control_plane, redis_url) = (control.url().replace("127.0.0.1", "envoy-gateway"), format!("redis:{}", redis.port()));
+    command.envs(set_by_envoy_gateway(&control_plane, &redis_url));
+    // All that its options add.
     command.envs([
-        ("RUNTIME_ROOT", "/data"),
-        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-        ("RUNTIME_IGNOREDOTFILES", "true"),
-        ("RUNTIME_WATCH_ROOT", "false"),
-        ("LOG_LEVEL", "info"),
-        ("USE_STATSD", "false"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-        ("CONFIG_GRPC_XDS_SERVER_URL", &control.url().replace("127.0.0.1", "envoy-gateway")),
-        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
         ("GRPC_SERVER_USE_TLS", "true"),
         ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
         ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
@@ -99,9 +93,6 @@ async fn the_image_alone_is_changed() {
         ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
         ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
         ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
-        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-        ("REDIS_SOCKET_TYPE", "tcp"),
-        ("REDIS_URL", &format!("redis:{}", redis.port())),
         ("USE_PROMETHEUS", "true"),
         ("PROMETHEUS_ADDR", &metrics.to_string()),
         ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),

@@ -22,6 +22,24 @@ fn the_manifests_match_the_schemas() {
     }
 }
 
+/// What Envoy Gateway sets whatever its options are: internal/infrastructure/kubernetes/ratelimit.
+pub(super) fn set_by_envoy_gateway<'a>(control_plane: &'a str, redis: &'a str) -> [(&'static str, &'a str); 12] {
+    [
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("LOG_LEVEL", "info"),
+        ("USE_STATSD", "false"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", control_plane),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", redis),
+    ]
+}
+
 /// The names are those of the API of Envoy Gateway (api/v1alpha1) and those that its own deployment has.
 #[tokio::test]
 async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variables_that_weir_knows() {
@@ -33,22 +51,8 @@ async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variable
     let redis = RedisServer::start();
     let control = ControlPlane::start();
     control.set("1", [users("default/eg/http", 1)]);
-    // What Envoy Gateway sets, without TLS: internal/infrastructure/kubernetes/ratelimit.
     let (url, redis_url) = (control.url(), redis.url());
-    let own = [
-        ("RUNTIME_ROOT", "/data"),
-        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-        ("RUNTIME_IGNOREDOTFILES", "true"),
-        ("RUNTIME_WATCH_ROOT", "false"),
-        ("LOG_LEVEL", "info"),
-        ("USE_STATSD", "false"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-        ("CONFIG_GRPC_XDS_SERVER_URL", &url),
-        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
-        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-        ("REDIS_SOCKET_TYPE", "tcp"),
-        ("REDIS_URL", &redis_url),
-    ];
+    let own = set_by_envoy_gateway(&url, &redis_url);
     let added = environment(container);
     let weir = start_with(&[&own[..], &added].concat());
     control.wait_for_ack("1").await;
