@@ -2,12 +2,13 @@
 //!
 //! The checks of a request go to the servers that own their keys (`topology`). Each worker has one queue per server, whose requests it sends
 //! together (`lanes`), as commands on a pooled connection (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers,
-//! probes those that stopped answering, and inspects all of them. `rtt` estimates how long a server takes to answer. `error` names each error
+//! probes those that stopped answering, and inspects all of them. `direct` sends what is no decision. `rtt` estimates how long a server takes to answer. `error` names each error
 //! and says whether the command ran.
 //!
 //! No hit may count twice: a check is sent a second time only if it certainly did not run the first time.
 
 mod connection;
+mod direct;
 pub(crate) mod error;
 mod lanes;
 mod monitor;
@@ -28,6 +29,7 @@ use tokio::time::{Duration, Instant, sleep, timeout_at};
 pub use self::connection::options::{
     Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions, Secret, Tls, TlsError, TlsFiles, Topology,
 };
+pub use self::direct::Direct;
 pub use self::error::Failure;
 use self::lanes::Lanes;
 pub use self::monitor::supervisor::supervise;
