@@ -11,6 +11,7 @@ mod stores;
 
 use std::fmt::Display;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic_health::ServingStatus;
 
+use crate::admin::{self, Access, Api};
 use crate::background;
 use crate::debug;
 use crate::health::{Health, Status};
@@ -92,6 +94,7 @@ pub fn serve(settings: Settings) -> Result<(), StartError> {
 
 #[expect(clippy::disallowed_methods, reason = "tasks of the control thread, all of which end below")]
 async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>) -> Result<(), StartError> {
+    let started_at = admin::status::now();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -145,9 +148,12 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
 
     let (stop, stopping) = watch::channel(false);
     let rls = Arc::new(new_rls(control));
-    let decide = move |frame: Bytes| {
+    let decide = {
         let rls = Arc::clone(&rls);
-        async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
+        move |frame: Bytes| {
+            let rls = Arc::clone(&rls);
+            async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
+        }
     };
     let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
     let entrance = match &settings.certificates {
@@ -166,7 +172,17 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         tokio::spawn(exporters::serve_prometheus(listener, options, Arc::clone(&metrics), stopping.clone()));
     }
     if let Some(listener) = debug {
-        let pages = debug::Pages::new(Arc::clone(&live), Arc::clone(&metrics));
+        let address = listener.local_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+        let parts = admin::Parts {
+            live: Arc::clone(&live),
+            metrics: Arc::clone(&metrics),
+            health: health.clone(),
+            rls: Arc::clone(&rls),
+            deployments: stores.deployments().into_iter().map(|(name, deployment)| (name.label(), deployment)).collect(),
+            started_at,
+        };
+        let api = Api::new(parts, Access::new(address, settings.admin_tokens.clone()));
+        let pages = debug::Pages::new(Arc::clone(&live), Arc::clone(&metrics)).with_api(api);
         tokio::spawn(http::serve(listener, pages, stopping.clone()));
     }
     tokio::spawn(log_outages(stores.clone(), Arc::clone(&metrics)));

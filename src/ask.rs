@@ -3,6 +3,8 @@
 //! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation. Keys and values are bytes, because Envoy forwards
 //! header values that need not be UTF-8.
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::time::Rate;
@@ -25,6 +27,14 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// Often chosen by a client: any bytes of any length.
     pub value: &'a [u8],
+}
+
+impl fmt::Display for Entry<'_> {
+    /// On one line, without control characters.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, value) = (String::from_utf8_lossy(self.key), String::from_utf8_lossy(self.value));
+        write!(out, "{}={}", key.escape_debug(), value.escape_debug())
+    }
 }
 
 /// One descriptor, apart from its entries.
@@ -71,6 +81,13 @@ impl<'a> Ask<'a> {
             start = descriptor.end;
             (descriptor, entries)
         })
+    }
+
+    /// Makes each descriptor look, whatever it asked for.
+    pub fn look(&mut self) {
+        for descriptor in &mut self.descriptors {
+            *descriptor = Descriptor { hits_addend: Some(0), is_negative_hits: false, ..*descriptor };
+        }
     }
 
     /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of i64.

@@ -47,6 +47,18 @@ pub enum State {
     },
 }
 
+impl State {
+    /// Its name, for people and programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::Ramp { .. } => "ramp",
+        }
+    }
+}
+
 /// How often the breaker changed its state since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transitions {

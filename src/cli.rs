@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand. Without a subcommand, `weir` serves.
 
+mod admin;
 mod arguments;
 mod check;
 mod completions;
@@ -38,7 +39,7 @@ enum Command {
     Serve(Box<crate::settings::Flags>),
     /// Check limit files, and print every problem in them
     Check(check::Check),
-    /// Say which limits a request finds in limit files, and why no others
+    /// Say which limits a request finds, and why no others: in limit files, or in a running service
     Explain(explain::Explain),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),

@@ -1,6 +1,6 @@
 //! The debug listener: pages for people who want to know what this process does. It listens on loopback unless a setting says otherwise.
 //!
-//! Pages show no secret and change nothing: whatever changes something needs authorisation first. A part of the process that has something to show
+//! Pages show no secret and change nothing: changes are calls of the admin API, which need a token. A part of the process that has something to show
 //! adds a page ([`Pages::add`]). The texts are made on threads of lower priority and shared among their readers, as the metrics are.
 
 mod limits;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
+use crate::admin::Api;
 use crate::http::Site;
 use crate::http::responses::{Page, failed, text};
 use crate::http::shared_texts::SharedTexts;
@@ -43,6 +44,7 @@ pub struct View {
 /// The pages.
 pub struct Pages {
     metrics: Arc<Metrics>,
+    api: Option<Api>,
     entries: Vec<Entry>,
 }
 
@@ -63,13 +65,20 @@ impl Pages {
     #[must_use]
     pub fn new(live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
         let counted = Arc::clone(&metrics);
-        Self { metrics, entries: Vec::new() }
+        Self { metrics, api: None, entries: Vec::new() }
             .add("/rlconfig", "limits in force, and where each is written; ?format=json, ?domain=NAME", move |view| {
                 limits::page(&live, view, MAX_PAGE_BYTES)
             })
             .add("/stats", "counters under the names of envoyproxy/ratelimit; ?format=json", move |view| {
                 stats::page(&counted, view, MAX_PAGE_BYTES)
             })
+    }
+
+    /// Adds the admin API.
+    #[must_use]
+    pub fn with_api(mut self, api: Api) -> Self {
+        self.api = Some(api);
+        self
     }
 
     /// Adds a page: its path, a line for the list of pages, and how its text is made. The text has a bound, and holds no secret.
@@ -86,6 +95,9 @@ impl Pages {
             // Writing to a string does not fail.
             let _ = writeln!(list, "{path}: {what}");
         }
+        if self.api.is_some() {
+            list += "/api/v1/: the admin API; /api/v1/openapi.json describes it\n";
+        }
         list + "\nWeir has no pprof: it profiles programs in Go. Use perf.\nMetrics for Prometheus are at /metrics on the HTTP port.\n"
     }
 }
@@ -97,6 +109,9 @@ impl Site for Pages {
 
     async fn page(&self, request: Request<Incoming>) -> Page {
         let path = request.uri().path();
+        if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(Api::PREFIX)) {
+            return api.answer(request).await;
+        }
         if path == "/" {
             return text(StatusCode::OK, self.list());
         }

@@ -3,6 +3,7 @@
 //! It runs on the control thread and is not made for load: connections, bodies and times have tight bounds. There is no authentication, so that
 //! no page may show a secret. The other listeners for operators are served by the same code (`http/serving.rs`, `http/shared_texts.rs`).
 
+pub mod bodies;
 mod encoding;
 pub(crate) mod json;
 pub mod responses;
@@ -11,14 +12,11 @@ pub mod shared_texts;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use self::responses::{Page, failed, not_allowed, response, text};
@@ -39,9 +37,6 @@ const MAX_UNANSWERED_BYTES: usize = 16 << 20;
 
 /// What a JSON request takes beside its body.
 const REQUEST_BYTES: usize = 4 << 10;
-
-/// Time for the body of a request to arrive.
-const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
 const INDEX: &str = "\
 Weir, a rate-limit service for Envoy
@@ -101,7 +96,7 @@ impl Pages {
     }
 
     async fn decide_json(&self, body: Incoming, charge: &Charge) -> Page {
-        let body = match collect(body, charge).await {
+        let body = match bodies::collect(body, MAX_BODY_BYTES, charge).await {
             Ok(body) => body,
             Err(refused) => return refused,
         };
@@ -141,30 +136,6 @@ impl Site for Pages {
             "/" => text(StatusCode::OK, INDEX),
             _ => text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),
         }
-    }
-}
-
-/// Reads a body, and charges its bytes as they arrive.
-async fn collect(body: Incoming, charge: &Charge) -> Result<Vec<u8>, Page> {
-    let mut body = Limited::new(body, MAX_BODY_BYTES);
-    let mut collected = Vec::new();
-    let arrives = async {
-        while let Some(frame) = body.frame().await {
-            if let Some(data) = frame?.data_ref() {
-                let before = collected.capacity();
-                collected.extend_from_slice(data);
-                charge.add(collected.capacity() - before);
-            }
-        }
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-    };
-    match timeout(BODY_DEADLINE, arrives).await {
-        Ok(Ok(())) => Ok(collected),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(failed(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {} MiB", MAX_BODY_BYTES >> 20)))
-        }
-        Ok(Err(error)) => Err(failed(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {error}"))),
-        Err(_) => Err(failed(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     }
 }
 

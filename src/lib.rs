@@ -51,6 +51,7 @@
 //! * [`rls`]: the request path.
 //! * [`http`], [`server`]: the HTTP listener (health, metrics, JSON) and the gRPC listener with its workers.
 //! * [`exporters`]: the metrics under the names of envoyproxy/ratelimit, for its Prometheus port and for StatsD servers.
+//! * [`admin`]: the admin API: what operators ask a running process, and what they change.
 //! * [`debug`]: the debug listener: the limits in force and where each is written, and the counters.
 //! * [`settings`], [`app`], [`cli`]: flags and variables, the process from start-up to exit, and the commands.
 //! * `fuzzing`: properties of everything that reads bytes from outside; compiled for tests and for the fuzz targets in `fuzz/` only.
@@ -80,6 +81,7 @@ pub mod rls;
 pub mod http;
 pub mod server;
 pub mod exporters;
+pub mod admin;
 pub mod debug;
 pub mod settings;
 pub mod app;

@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
 
+use crate::ask::Ask;
 use crate::limiter::Limiter;
 use crate::live::Live;
 use crate::metrics::{Core, ErrorCause, Metrics};
 use crate::plan::{self, Plan};
 use crate::traces::{TraceSpan, Tracer};
+use crate::verdict::Decisions;
 pub use decision_log::DecisionFilter;
 use decode::decode;
 use failure::Failure;
@@ -85,6 +87,13 @@ impl Rls {
             self.metrics.request_failed(self.core, cause);
             failure.into()
         })
+    }
+
+    /// The plan of an ask whose descriptors look, and what its limits have left; `None` before there are rules. Counts nothing, also not in metrics.
+    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions)> {
+        let plan = Plan::new(&self.live.load()?.rules, ask, &self.options.plan);
+        let decisions = self.limiter.decide(&plan.checks, None, &TraceSpan::default()).await;
+        Some((plan, decisions))
     }
 
     async fn decide(&self, message: &[u8], timeout: Option<Duration>, span: &TraceSpan) -> Result<Framed, Failure> {

@@ -29,7 +29,7 @@ use crate::store;
 use crate::store::memory;
 use crate::telemetry::Format;
 use crate::traces;
-use crate::{limiter, metrics, plan, rls, server};
+use crate::{admin, limiter, metrics, plan, rls, server};
 
 pub use exporters::PrometheusPort;
 pub use flags::{Flags, ReadFlags};
@@ -94,6 +94,8 @@ pub struct Settings {
     pub statsd: Option<statsd::Options>,
     /// Address of the debug listener, if it is on.
     pub debug: Option<server::TcpAddress>,
+    /// The tokens of the admin API, if it accepts changes.
+    pub admin_tokens: Option<admin::Tokens>,
     /// The least severe log lines that are written.
     pub log_level: String,
     /// The format of log lines.
@@ -203,6 +205,7 @@ impl Settings {
             prometheus,
             statsd,
             debug: flags.debug.address()?,
+            admin_tokens: flags.debug.tokens()?,
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
             warnings,

@@ -23,7 +23,7 @@ pub(super) enum DeploymentName {
 }
 
 impl DeploymentName {
-    const fn label(self) -> &'static str {
+    pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Main => "main",
             Self::PerSecond => "per_second",

@@ -30,9 +30,3 @@ pub(super) fn descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescrip
     }
     Ok(descriptors)
 }
-
-/// An entry as it is shown: on one line, without control characters.
-pub(super) fn shown(key: &[u8], value: &[u8]) -> String {
-    let text = format!("{}={}", String::from_utf8_lossy(key), String::from_utf8_lossy(value));
-    text.escape_debug().to_string()
-}

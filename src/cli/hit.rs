@@ -146,7 +146,12 @@ fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String 
 }
 
 fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
-    let entries = descriptor.entries.iter().map(|entry| entries::shown(&entry.key, &entry.value)).collect::<Vec<_>>().join(" ");
+    let entries = descriptor
+        .entries
+        .iter()
+        .map(|entry| crate::ask::Entry { key: &entry.key, value: &entry.value }.to_string())
+        .collect::<Vec<_>>()
+        .join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         None => "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned(),

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Format, View};
+use crate::admin::limits;
 use crate::live::{Live, RejectedConfig};
 use crate::rules::Rules;
 use crate::rules::compile::OneLine;
-use crate::rules::diff;
 use crate::rules::limit::Limit;
 
 /// Problems of a refused configuration that are shown; the log and `weir check` have all.
@@ -28,18 +28,9 @@ pub(super) fn page(live: &Live, view: &View, max_bytes: usize) -> String {
     }
 }
 
-/// The limits that a view shows, by domain.
-fn limits<'r>(rules: &'r Rules, view: &View) -> Vec<(&'r str, &'r [Limit])> {
-    let domains = rules.by_number().iter().map(|domain| (domain.name(), domain.limits()));
-    let mut shown: Vec<_> =
-        domains.filter(|(name, _)| !name.is_empty() && view.domain.as_deref().is_none_or(|domain| domain == *name)).collect();
-    shown.sort_unstable_by_key(|(name, _)| *name);
-    shown
-}
-
 fn lines(rules: &Rules, generation: u64, rejected: Option<&RejectedConfig>, view: &View, max_bytes: usize) -> String {
     let mut text = String::new();
-    let all = limits(rules, view);
+    let all = limits::in_order(rules, view.domain.as_deref());
     'all: for (_, limits) in &all {
         for limit in *limits {
             if text.len() >= max_bytes {
@@ -78,7 +69,7 @@ fn line(rules: &Rules, limit: &Limit, text: &mut String) {
         Some(_) => {}
         None => text.push_str(", unlimited: true"),
     }
-    for (name, value) in further_fields(rules, limit) {
+    for (name, value) in limits::further_fields(rules, limit) {
         let is_usual =
             matches!((name, value.as_str()), (_, "false") | ("commit", "each") | ("algorithm", "fixed_window") | ("count_denied", "true"));
         if !is_usual {
@@ -89,16 +80,10 @@ fn line(rules: &Rules, limit: &Limit, text: &mut String) {
     let _ = writeln!(text, ", from: {}", OneLine(&origin));
 }
 
-/// What a limit says besides its rate and modes. Metadata is left out: it may be long, and is meant for Envoy only.
-fn further_fields(rules: &Rules, limit: &Limit) -> impl Iterator<Item = (&'static str, String)> {
-    const SHOWN_ANYWAY: [&str; 4] = ["rate", "shadow_mode", "quota_mode", "metadata"];
-    diff::fields(rules, limit).into_iter().filter(|(name, _)| !SHOWN_ANYWAY.contains(name))
-}
-
 fn object(rules: &Rules, generation: u64, rejected: Option<&RejectedConfig>, view: &View, max_bytes: usize) -> String {
     let mut text = format!("{{\"generation\":{generation},\"rejected\":{},\"domains\":[", rejected_object(rejected));
     let mut is_cut = false;
-    'all: for (number, (name, limits)) in limits(rules, view).into_iter().enumerate() {
+    'all: for (number, (name, limits)) in limits::in_order(rules, view.domain.as_deref()).into_iter().enumerate() {
         let comma = if number == 0 { "" } else { "," };
         let _ = write!(text, "{comma}{{\"domain\":{},\"limits\":[", Value::from(name));
         for (number, limit) in limits.iter().enumerate() {
@@ -108,34 +93,12 @@ fn object(rules: &Rules, generation: u64, rejected: Option<&RejectedConfig>, vie
                 break 'all;
             }
             let comma = if number == 0 { "" } else { "," };
-            let _ = write!(text, "{comma}{}", limit_object(rules, limit));
+            let _ = write!(text, "{comma}{}", limits::object(rules, limit));
         }
         text.push_str("]}");
     }
     let _ = writeln!(text, "],\"cut\":{is_cut}}}");
     text
-}
-
-fn limit_object(rules: &Rules, limit: &Limit) -> Value {
-    let level = |level: &crate::rules::limit::Level| json!({ "key": level.key, "value": level.value });
-    let mut object = json!({
-        "limit": limit.path(),
-        "path": limit.levels.iter().map(level).collect::<Vec<_>>(),
-        "unlimited": limit.amount.is_none(),
-        "shadow_mode": limit.shadow_mode,
-        "quota_mode": limit.quota_mode,
-        "from": { "document": *limit.origin.document, "line": Some(limit.origin.line).filter(|&line| line > 0) },
-    });
-    if let Some(fields) = object.as_object_mut() {
-        if let Some(amount) = &limit.amount {
-            fields.insert("unit".to_owned(), amount.rate.unit.name().into());
-            fields.insert("unit_multiplier".to_owned(), amount.rate.unit_multiplier.into());
-            fields.insert("requests_per_unit".to_owned(), amount.rate.requests_per_unit.into());
-        }
-        let further: Map<String, Value> = further_fields(rules, limit).map(|(name, value)| (name.to_owned(), value.into())).collect();
-        fields.insert("further".to_owned(), further.into());
-    }
-    object
 }
 
 fn rejected_object(rejected: Option<&RejectedConfig>) -> Value {

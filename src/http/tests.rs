@@ -1,12 +1,13 @@
 #![expect(clippy::disallowed_methods, reason = "tests own their tasks")]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::serving::{ANSWER_DEADLINE, GRACE};
 use super::*;

@@ -156,6 +156,24 @@ impl Metrics {
         self.series().values().cloned().collect()
     }
 
+    /// Shows `visit` the decisions of all limits, in no particular order: domain, path in the domain, and the count of each outcome.
+    pub fn read_decisions(&self, mut visit: impl FnMut(&str, &str, &mut dyn Iterator<Item = (&'static str, u64)>)) {
+        let outcomes = |counts: Counts| OUTCOMES.into_iter().zip(counts.into_iter().skip(DECISIONS));
+        let domains = self.series_by_domain();
+        for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
+            visit(&id.labels.domain, &limit.path, &mut outcomes(limit.series.sums()));
+        }
+        for (labels, counts) in self.dynamic.series() {
+            visit(&labels.domain, REQUEST_LIMIT, &mut outcomes(counts));
+        }
+    }
+
+    /// The descriptors that no limit applied to.
+    #[must_use]
+    pub fn free_descriptors(&self) -> u64 {
+        self.free().values().map(|cells| cells.sums()[0]).sum()
+    }
+
     /// Shows `visit` the counters of all limits that have counted hits, in no particular order.
     pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
         let domains = self.series_by_domain();

@@ -4,12 +4,12 @@ use clap::{ArgAction, Args};
 
 use super::listeners::address;
 use super::{SettingError, parse};
+use crate::admin::Tokens;
 use crate::server::TcpAddress;
 
 /// The debug listener.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Debug listener")]
-#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 pub(super) struct DebugFlags {
     /// Open the debug listener, which shows the limits in force and the counters
     #[arg(long, env = "DEBUG_ENABLED", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
@@ -17,15 +17,29 @@ pub(super) struct DebugFlags {
     debug_enabled: bool,
     /// Address of the debug listener; 0.0.0.0 for all addresses
     ///
-    /// It has neither authentication nor TLS, and shows the keys and values of limits.
+    /// It has no TLS, and its pages no authentication: they show the keys and values of limits. See ADMIN_TOKEN_FILE for the admin API.
     #[arg(long, env = "DEBUG_HOST", default_value = "127.0.0.1", value_name = "ADDRESS")]
     debug_host: String,
     /// Port of the debug listener; 0 takes a free port. If it is in use, Weir starts without the debug listener
     #[arg(long, env = "DEBUG_PORT", default_value_t = 6070, value_name = "PORT")]
     debug_port: u16,
+    /// File of tokens for the admin API on the debug listener: a line name:token each; a change needs one
+    ///
+    /// A token has 16 characters or more. Weir reads the file for each token that it gets, so that a removed one is refused at once. Without this file
+    /// the admin API changes nothing, and answers only on loopback.
+    #[arg(long, env = "ADMIN_TOKEN_FILE", value_name = "PATH")]
+    admin_token_file: Option<String>,
 }
 
 impl DebugFlags {
+    /// The tokens of the admin API, if there are any.
+    pub(super) fn tokens(&self) -> Result<Option<Tokens>, SettingError> {
+        let path = self.admin_token_file.as_deref().filter(|path| !path.is_empty());
+        let tokens =
+            path.map(|path| Tokens::try_new(path.into()).map_err(|error| SettingError(format!("ADMIN_TOKEN_FILE: {path} {error}"))));
+        tokens.transpose()
+    }
+
     /// Where the debug listener listens, if it is on.
     pub(super) fn address(&self) -> Result<Option<TcpAddress>, SettingError> {
         self.debug_enabled.then(|| address("DEBUG_HOST", Some(&self.debug_host), self.debug_port)).transpose()

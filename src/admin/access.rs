@@ -1,0 +1,345 @@
+//! Who may call the API: the tokens of `ADMIN_TOKEN_FILE`, and the checks against pages of other sites in an operator's browser.
+//!
+//! On a loopback listener reading is free, because who can connect to it runs on this machine. A browser runs there too, and shows pages of others:
+//! so a call has to name a loopback host (a page that points its own name to 127.0.0.1 names that) and, if it comes from a page, one of this
+//! listener. A change needs a token whose name stands in the log. The token is a header and never a cookie, so that no other page can make a browser
+//! send it. On other addresses every call needs one.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+
+use super::reply::Failure;
+
+/// The largest file of tokens in bytes, and the most tokens in it.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+const MAX_TOKENS: usize = 256;
+
+/// The shortest token: 16 characters of `openssl rand -hex` are 64 bits.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// The longest name.
+const MAX_NAME_BYTES: usize = 64;
+
+/// The time between two lines of the log about wrong tokens.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a call needs to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It reads.
+    Read,
+    /// It changes something.
+    Change,
+}
+
+/// Who calls: the name of the token, if there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller(pub Option<Box<str>>);
+
+/// The file of tokens: a line `name:token` each. It is read anew for each token that is presented, so that a removed one is refused at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokens(PathBuf);
+
+/// Why a file of tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(#[from] io::Error),
+    /// It is too large.
+    #[error("is larger than {} KiB", MAX_FILE_BYTES >> 10)]
+    TooLarge,
+    /// A line is wrong.
+    #[error("line {line}: {what}")]
+    Line {
+        /// Its number, from 1 on.
+        line: usize,
+        /// What is wrong, and what to write; never a token.
+        what: &'static str,
+    },
+    /// It has no token.
+    #[error("has no token; write a line name:token")]
+    Empty,
+}
+
+/// A token as it is kept: its name, and the digest of its text.
+type Known = (Box<str>, [u8; 32]);
+
+impl Tokens {
+    /// The tokens in this file.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn try_new(path: PathBuf) -> Result<Self, TokensError> {
+        let tokens = Self(path);
+        tokens.read().map(|_| tokens)
+    }
+
+    fn read(&self) -> Result<Vec<Known>, TokensError> {
+        let mut text = String::new();
+        std::fs::File::open(&self.0)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(TokensError::TooLarge);
+        }
+        parse(&text)
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
+    let mut tokens: Vec<Known> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |what| TokensError::Line { line: index + 1, what };
+        let (name, token) = line.split_once(':').ok_or_else(|| wrong("write name:token"))?;
+        let is_part_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_part_of_name) {
+            return Err(wrong("a name has 1 to 64 letters, digits, and characters of ._-@"));
+        }
+        if token.len() < MIN_TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(wrong("a token has 16 or more printable ASCII characters and no spaces, such as `openssl rand -hex 32` prints"));
+        }
+        if tokens.iter().any(|(known, _)| **known == *name) {
+            return Err(wrong("another line has this name"));
+        }
+        if tokens.len() == MAX_TOKENS {
+            return Err(wrong("256 tokens at most"));
+        }
+        tokens.push((name.into(), Sha256::digest(token).into()));
+    }
+    if tokens.is_empty() { Err(TokensError::Empty) } else { Ok(tokens) }
+}
+
+/// The name of a token. Takes the same time whichever line it is in, and whichever characters of it are wrong.
+fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
+    let digest = Sha256::digest(presented);
+    let mut name = None;
+    for (known, token) in tokens {
+        if bool::from(token.ct_eq(digest.as_slice())) {
+            name = Some(known.clone());
+        }
+    }
+    name
+}
+
+/// The rules of one listener.
+pub struct Access {
+    is_loopback: bool,
+    tokens: Option<Tokens>,
+    logged_at: Mutex<Option<Instant>>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Access").field("is_loopback", &self.is_loopback).finish_non_exhaustive()
+    }
+}
+
+/// Whether a browser sends a request on behalf of another site. Source: W3C, "Fetch Metadata Request Headers".
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+impl Access {
+    /// The rules of a listener at this address.
+    #[must_use]
+    pub fn new(listener: IpAddr, tokens: Option<Tokens>) -> Self {
+        Self { is_loopback: listener.is_loopback(), tokens, logged_at: Mutex::default() }
+    }
+
+    /// Whether any change is accepted.
+    #[must_use]
+    pub const fn accepts_changes(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// Who calls, if the call may be answered.
+    ///
+    /// # Errors
+    /// 401 or 403, with what to do.
+    pub async fn caller(&self, headers: &HeaderMap, need: Need) -> Result<Caller, Failure> {
+        self.check_browser(headers)?;
+        let Some(presented) = headers.get(AUTHORIZATION) else {
+            return match (&self.tokens, need) {
+                (_, Need::Read) if self.is_loopback => Ok(Caller(None)),
+                (None, Need::Change) => Err(Failure::forbidden("this process accepts no changes; set ADMIN_TOKEN_FILE")),
+                (None, Need::Read) => Err(Failure::forbidden(
+                    "the debug listener is not on loopback, and needs a token: set ADMIN_TOKEN_FILE, or DEBUG_HOST to 127.0.0.1",
+                )),
+                (Some(_), _) => Err(Failure::unauthorized("a token of ADMIN_TOKEN_FILE is needed; send it as Authorization: Bearer TOKEN")),
+            };
+        };
+        let Some(tokens) = self.tokens.clone() else {
+            return Err(Failure::forbidden("this process has no tokens; set ADMIN_TOKEN_FILE"));
+        };
+        let presented = presented.as_bytes();
+        let Some(token) = presented.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer ")).map(|_| presented[7..].to_vec())
+        else {
+            return Err(Failure::unauthorized("write Authorization: Bearer TOKEN"));
+        };
+        let name = tokio::task::spawn_blocking(move || tokens.read().map(|known| name_of(&known, &token))).await;
+        match name {
+            Ok(Ok(Some(name))) => Ok(Caller(Some(name))),
+            Ok(Ok(None)) => {
+                self.log_wrong_token();
+                Err(Failure::unauthorized("ADMIN_TOKEN_FILE has no such token"))
+            }
+            Ok(Err(error)) => Err(Failure::unavailable(&format!("ADMIN_TOKEN_FILE {error}"))),
+            Err(error) => Err(Failure::unavailable(&error.to_string())),
+        }
+    }
+
+    /// Refuses calls that pages of other sites make.
+    fn check_browser(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        let host =
+            headers.get(HOST).and_then(|host| host.to_str().ok()).ok_or_else(|| Failure::bad_request("the header Host is missing"))?;
+        if self.is_loopback && !is_loopback(host) {
+            return Err(Failure::forbidden("this listener is on loopback: call it as 127.0.0.1, [::1] or localhost"));
+        }
+        let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host));
+        let is_foreign_origin = headers.get_all(ORIGIN).iter().any(|origin| !origin.to_str().is_ok_and(is_own));
+        let is_foreign_site = headers.get_all(SEC_FETCH_SITE).iter().any(|site| site != "same-origin" && site != "none");
+        if is_foreign_origin || is_foreign_site {
+            return Err(Failure::forbidden("pages of other sites may not call this listener"));
+        }
+        Ok(())
+    }
+
+    fn log_wrong_token(&self) {
+        let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            *logged_at = Some(Instant::now());
+            tracing::warn!("a call of the admin API had a token that ADMIN_TOKEN_FILE does not have");
+        }
+    }
+}
+
+/// Whether a host with or without a port means this machine.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use hyper::StatusCode;
+
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    const GOOD: &str = "# people\nann:0123456789abcdef\n\nbob@shop.example:fedcba9876543210fedcba\n";
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in all {
+            headers.append(*name, value.parse().expect("a header"));
+        }
+        headers
+    }
+
+    async fn result(access: &Access, need: Need, all: &[(&'static str, &str)]) -> Result<Option<Box<str>>, StatusCode> {
+        access.caller(&headers(all), need).await.map(|caller| caller.0).map_err(|failure| failure.status)
+    }
+
+    #[test]
+    fn a_wrong_file_names_its_line_and_no_token() {
+        for (text, what) in [
+            ("", "has no token"),
+            ("# only\n", "has no token"),
+            ("ann 0123456789abcdef", "line 1: write name:token"),
+            ("\n:0123456789abcdef", "line 2: a name"),
+            ("a b:0123456789abcdef", "line 1: a name"),
+            ("ann:short", "line 1: a token"),
+            ("ann:0123456789abcd ef", "line 1: a token"),
+            ("ann:0123456789abcdef\nann:0123456789abcdeX", "line 2: another line"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(what) && !error.contains("0123456789"), "{text}: {error}");
+        }
+        let many: String = (0..300).map(|number| format!("n{number}:0123456789abcdef\n")).collect();
+        assert!(parse(&many).expect_err("too many").to_string().contains("line 257"));
+        assert!(matches!(Tokens::try_new(file(&"#".repeat(70_000)).path().to_owned()), Err(TokensError::TooLarge)));
+        assert!(matches!(Tokens::try_new("/nowhere".into()), Err(TokensError::Read(_))));
+    }
+
+    #[tokio::test]
+    async fn on_loopback_reading_is_free_and_changes_need_a_token() {
+        let file = file(GOOD);
+        let access = Access::new([127, 0, 0, 1].into(), Some(Tokens::try_new(file.path().to_owned()).expect("tokens")));
+        let host = ("host", "localhost:6070");
+        assert_eq!(result(&access, Need::Read, &[host]).await, Ok(None));
+        assert_eq!(result(&access, Need::Change, &[host]).await, Err(StatusCode::UNAUTHORIZED));
+        let with = |text: &'static str| [host, ("authorization", text)];
+        assert_eq!(result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await, Ok(Some("ann".into())));
+        assert_eq!(result(&access, Need::Read, &with("bearer fedcba9876543210fedcba")).await, Ok(Some("bob@shop.example".into())));
+        for wrong in ["Bearer 0123456789abcdeF", "Bearer ", "Bearer ann:0123456789abcdef", "Basic 0123456789abcdef", "0123456789abcdef"] {
+            assert_eq!(result(&access, Need::Change, &with(wrong)).await, Err(StatusCode::UNAUTHORIZED), "{wrong}");
+        }
+        // Removed tokens count no more, and a file that cannot be read refuses all.
+        std::fs::write(file.path(), "carl:0123456789abcdef").expect("written");
+        assert_eq!(result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await, Ok(Some("carl".into())));
+        std::fs::write(file.path(), "nothing").expect("written");
+        assert_eq!(result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await, Err(StatusCode::SERVICE_UNAVAILABLE));
+        let none = Access::new([127, 0, 0, 1].into(), None);
+        assert_eq!(result(&none, Need::Change, &[host]).await, Err(StatusCode::FORBIDDEN));
+    }
+
+    #[tokio::test]
+    async fn elsewhere_reading_needs_a_token_too() {
+        let file = file(GOOD);
+        let host = ("host", "weir.example:6070");
+        for address in [[0, 0, 0, 0], [10, 0, 0, 1]] {
+            let access = Access::new(address.into(), Some(Tokens::try_new(file.path().to_owned()).expect("tokens")));
+            assert_eq!(result(&access, Need::Read, &[host]).await, Err(StatusCode::UNAUTHORIZED));
+            let token = ("authorization", "Bearer 0123456789abcdef");
+            assert_eq!(result(&access, Need::Read, &[host, token]).await, Ok(Some("ann".into())));
+        }
+        let none = Access::new([10, 0, 0, 1].into(), None);
+        assert_eq!(result(&none, Need::Read, &[host]).await, Err(StatusCode::FORBIDDEN));
+    }
+
+    #[tokio::test]
+    async fn pages_of_other_sites_are_refused() {
+        let access = Access::new([127, 0, 0, 1].into(), None);
+        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:6070", "127.9.9.9", "[::1]:6070", "[::1]"] {
+            assert_eq!(result(&access, Need::Read, &[("host", host)]).await, Ok(None), "{host}");
+        }
+        for host in ["evil.example:6070", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", "[::2]:6070"] {
+            assert_eq!(result(&access, Need::Read, &[("host", host)]).await, Err(StatusCode::FORBIDDEN), "{host}");
+        }
+        assert_eq!(result(&access, Need::Read, &[]).await, Err(StatusCode::BAD_REQUEST));
+        let host = ("host", "127.0.0.1:6070");
+        assert_eq!(
+            result(&access, Need::Read, &[host, ("origin", "http://127.0.0.1:6070"), ("sec-fetch-site", "same-origin")]).await,
+            Ok(None)
+        );
+        for foreign in [
+            ("origin", "http://evil.example"),
+            ("origin", "http://127.0.0.1:6071"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+        ] {
+            assert_eq!(result(&access, Need::Read, &[host, foreign]).await, Err(StatusCode::FORBIDDEN), "{foreign:?}");
+        }
+    }
+}

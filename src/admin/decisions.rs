@@ -1,0 +1,61 @@
+//! `/api/v1/decisions`: how often each limit decided what, since the start. Readers that want rates take the differences of two answers.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Parts;
+use super::query::Query;
+use super::reply::Failure;
+use super::status::now;
+
+/// Limits in an answer that asks for no number.
+const USUAL_COUNT: usize = 50;
+
+/// Decisions by outcome, as the label `outcome` of `weir_decisions_total` names it. Outcomes that did not happen are left out.
+pub type Outcomes = BTreeMap<String, u64>;
+
+/// The answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Decisions {
+    /// When these were the counters.
+    pub now: Timestamp,
+    /// Of all limits.
+    pub totals: Outcomes,
+    /// Descriptors that no limit applied to.
+    pub free: u64,
+    /// The limits with the most decisions.
+    pub limits: Vec<OfLimit>,
+}
+
+/// The decisions of one limit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OfLimit {
+    /// Its full key: the domain and its levels, joined by dots.
+    pub limit: String,
+    /// Its domain.
+    pub domain: String,
+    /// Its decisions.
+    pub outcomes: Outcomes,
+}
+
+pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure> {
+    let (count, domain) = (query.count(USUAL_COUNT)?, query.get("domain"));
+    let mut report = Decisions { now: now(), totals: Outcomes::new(), free: parts.metrics.free_descriptors(), limits: Vec::new() };
+    let mut all = Vec::new();
+    parts.metrics.read_decisions(|of_limit, path, counts| {
+        let outcomes: Outcomes = counts.filter(|(_, count)| *count > 0).map(|(outcome, count)| (outcome.to_owned(), count)).collect();
+        for (outcome, count) in &outcomes {
+            *report.totals.entry(outcome.clone()).or_default() += count;
+        }
+        if !outcomes.is_empty() && domain.is_none_or(|domain| domain == of_limit) {
+            all.push((outcomes.values().sum::<u64>(), of_limit.to_owned(), path.to_owned(), outcomes));
+        }
+    });
+    all.sort_unstable_by(|one, other| (other.0, &one.1, &one.2).cmp(&(one.0, &other.1, &other.2)));
+    all.truncate(count);
+    report.limits =
+        all.into_iter().map(|(_, domain, path, outcomes)| OfLimit { limit: format!("{domain}.{path}"), domain, outcomes }).collect();
+    Ok(report)
+}

@@ -1,0 +1,293 @@
+//! `/api/v1/explain` and `weir explain`: which limits a request finds, why no others, and what they have left. It counts nothing.
+
+use bytes::Bytes;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Parts;
+use super::reply::Failure;
+use crate::ask::{Ask, Entry};
+use crate::http::json;
+use crate::plan::{Explanation, Outcome, Plan};
+use crate::rls::decode::decode;
+use crate::rules::compile::OneLine;
+use crate::rules::limit::Limit;
+use crate::rules::trace::{self, End, How, Named, Trace, WhyNot};
+use crate::rules::{Rules, diff};
+use crate::store::Redis;
+use crate::verdict::{Decision, Decisions};
+
+/// Domains that are named where the domain of a request is unknown.
+const MAX_DOMAINS: usize = 20;
+
+/// What is said of a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Its domain.
+    pub domain: String,
+    /// In the order of the request.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// What is said of one descriptor.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// As `key=value`, without control characters.
+    pub entries: Vec<String>,
+    /// `checked`, `unlimited`, `replaced`, `no_limit` or `unknown_domain`.
+    pub outcome: String,
+    /// In one line.
+    pub reason: String,
+    /// The steps of the look-up.
+    pub levels: Vec<Level>,
+    /// The limit that applies, or would apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Shown>,
+    /// The key of the counter, without the number of a window that a store may append.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counter: Option<String>,
+    /// What the limit has left, in a running process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<State>,
+}
+
+/// One step of the look-up.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Level {
+    /// The entry that is looked up.
+    pub entry: String,
+    /// The branch that matches, as it is written.
+    pub matched: Option<String>,
+    /// `exact value`, `pattern` or `any value`.
+    pub how: Option<String>,
+    /// Other branches with this key that match too, but come later.
+    pub later: Vec<String>,
+    /// Branches with this key and another value.
+    pub other_values: Vec<String>,
+    /// Branches that are in neither list, because there are too many.
+    pub more: usize,
+}
+
+/// A limit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shown {
+    /// Its full key.
+    pub path: String,
+    /// Where it is written.
+    pub from: String,
+    /// Everything that it says, with the names of files.
+    pub fields: Fields,
+}
+
+/// Names and values in their order; an object in JSON.
+#[derive(Debug)]
+pub struct Fields(pub Vec<(String, String)>);
+
+/// What the counter of a check has now.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    /// Hits that count now; `None` if no store answered.
+    pub used: Option<u64>,
+    /// Hits that still fit now; `None` if no store answered.
+    pub remaining: Option<u32>,
+    /// Seconds until the limit has fully recovered.
+    pub reset_seconds: Option<f64>,
+    /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local` counted here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Explains the request in `body` by the rules in force, and looks at its counters.
+///
+/// # Errors
+/// 400: the body is no request. 503: there are no rules yet.
+pub(super) async fn running(parts: &Parts, body: &[u8]) -> Result<Report, Failure> {
+    let message = message(body.to_vec()).await?;
+    let mut ask = decode(&message).map_err(|error| Failure::bad_request(&error.to_string()))?;
+    ask.look();
+    let looked = parts.rls.look(&ask).await;
+    let (plan, decisions) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    Ok(Report::new(&plan, &ask, Some(&decisions)))
+}
+
+async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
+    let read = tokio::task::spawn_blocking(move || json::request(&body)).await;
+    let read = read.unwrap_or_else(|error| Err(error.to_string()));
+    read.map_err(|error| Failure::bad_request(&format!("the body is not a RateLimitRequest in JSON: {error}")))
+}
+
+impl Report {
+    /// Explains `plan`, which was made of `ask`. `decisions` are those of looks at its checks.
+    #[must_use]
+    pub fn new(plan: &Plan, ask: &Ask<'_>, decisions: Option<&Decisions>) -> Self {
+        let explained = plan.explain(ask);
+        let descriptor = |((_, entries), explanation): ((_, &[Entry<'_>]), &Explanation<'_>)| {
+            let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
+            let levels = explanation.trace.iter().flat_map(|trace| trace.levels.iter().zip(&entries)).map(Level::new).collect();
+            let (outcome, limit) = outcome(&explanation.outcome);
+            let check = match explanation.outcome {
+                Outcome::Checked { check, .. } => Some(check),
+                _ => None,
+            };
+            Descriptor {
+                entries,
+                outcome: outcome.to_owned(),
+                reason: reason(plan, ask, explanation),
+                levels,
+                limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
+                counter: check.map(|check| String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned()),
+                live: check.and_then(|check| Some(State::new(decisions?.get(check.0)?))),
+            }
+        };
+        let descriptors = ask.descriptors().zip(&explained).map(descriptor).collect();
+        Self { domain: String::from_utf8_lossy(ask.domain).into_owned(), descriptors }
+    }
+}
+
+impl State {
+    fn new(decision: &Decision) -> Self {
+        let verdict = decision.verdict();
+        Self {
+            used: verdict.map(|verdict| verdict.used),
+            remaining: verdict.map(|verdict| verdict.remaining),
+            reset_seconds: verdict.map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
+            error: decision.store_error().map(|error| Redis::text_for_callers(error).to_owned()),
+        }
+    }
+}
+
+/// The name of an outcome, and the limit that applies or would apply.
+fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<&'p Limit>) {
+    match outcome {
+        Outcome::UnknownDomain => ("unknown_domain", None),
+        Outcome::NoLimit => ("no_limit", None),
+        Outcome::Replaced { limit, .. } => ("replaced", Some(limit)),
+        Outcome::Unlimited(limit) => ("unlimited", Some(limit)),
+        Outcome::Checked { limit, .. } => ("checked", *limit),
+    }
+}
+
+fn reason(plan: &Plan, ask: &Ask<'_>, explanation: &Explanation<'_>) -> String {
+    match &explanation.outcome {
+        Outcome::UnknownDomain => {
+            let mut domains: Vec<_> = plan.rules.domains().map(|domain| one_line(&String::from_utf8_lossy(domain))).collect();
+            domains.sort_unstable();
+            let more = domains.len().saturating_sub(MAX_DOMAINS);
+            domains.truncate(MAX_DOMAINS);
+            let domain = one_line(&String::from_utf8_lossy(ask.domain));
+            format!("not limited: no file defines the domain {domain}; there are: {}", list(&domains, more))
+        }
+        Outcome::NoLimit => format!("not limited: {}", why_no_limit(explanation.trace.as_ref())),
+        Outcome::Replaced { by, .. } => {
+            let by: Vec<_> =
+                by.iter().map(|limit| format!("{} ({})", one_line(&limit.path()), one_line(&limit.origin.to_string()))).collect();
+            format!("not limited: replaced by {}", by.join(", "))
+        }
+        Outcome::Unlimited(_) => "unlimited".to_owned(),
+        Outcome::Checked { limit: None, .. } => "the request brings a limit along".to_owned(),
+        Outcome::Checked { limit: Some(limit), .. } if limit.shadow_mode => format!("{}, never refused (shadow_mode)", rate(plan, limit)),
+        Outcome::Checked { limit: Some(limit), .. } => rate(plan, limit),
+    }
+}
+
+fn why_no_limit(trace: Option<&Trace>) -> String {
+    match trace.map(|trace| &trace.end) {
+        Some(End::NoBranch(keys)) => {
+            let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
+            if names.is_empty() {
+                "the descriptor goes on where the files have no further level".to_owned()
+            } else {
+                format!("no branch matches the last of these entries; its level has the keys {}", list(&names, keys.more))
+            }
+        }
+        Some(End::NoLimit(below)) => {
+            let names: Vec<_> = below.first.iter().map(|written| one_line(&written.to_string())).collect();
+            if names.is_empty() {
+                "what it matches has no rate_limit".to_owned()
+            } else {
+                format!("what it matches has no rate_limit; the files go on with {}", list(&names, below.more))
+            }
+        }
+        Some(End::Limit(_)) | None => String::new(),
+    }
+}
+
+fn rate(plan: &Plan, limit: &Limit) -> String {
+    let rate = diff::fields(&plan.rules, limit).into_iter().find(|(name, _)| *name == "rate");
+    rate.map(|(_, rate)| rate).unwrap_or_default()
+}
+
+impl Level {
+    fn new((level, entry): (&trace::Level, &String)) -> Self {
+        let Named { first, more } = &level.passed;
+        let those =
+            |is: fn(&WhyNot) -> bool| first.iter().filter(|(_, why)| is(why)).map(|(written, _)| one_line(&written.to_string())).collect();
+        Self {
+            entry: entry.clone(),
+            matched: level.matched.as_ref().map(|(written, _)| one_line(&written.to_string())),
+            how: level.matched.as_ref().map(|(_, how)| how_text(*how).to_owned()),
+            later: those(|why| matches!(why, WhyNot::Later(_))),
+            other_values: those(|why| *why == WhyNot::OtherValue),
+            more: *more,
+        }
+    }
+}
+
+const fn how_text(how: How) -> &'static str {
+    match how {
+        How::Exact => "exact value",
+        How::Pattern => "pattern",
+        How::AnyValue => "any value",
+    }
+}
+
+/// Names, and how many more there are.
+#[must_use]
+pub fn list(names: &[String], more: usize) -> String {
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{}{more}", names.join(", "))
+}
+
+fn one_line(text: &str) -> String {
+    OneLine(text).to_string()
+}
+
+impl Shown {
+    fn new(rules: &Rules, limit: &Limit) -> Self {
+        Self {
+            path: limit.path(),
+            from: one_line(&limit.origin.to_string()),
+            fields: Fields(diff::fields(rules, limit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
+        }
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> serde::de::Visitor<'de> for InOrder {
+            type Value = Fields;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("an object of texts")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}

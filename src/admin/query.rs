@@ -1,0 +1,66 @@
+//! The parameters of calls.
+
+use super::reply::Failure;
+
+/// Elements of one answer at most; `cursor` leads to the next ones.
+pub const MAX_COUNT: usize = 1_000;
+
+/// The query of an address, such as `count=5&domain=shop`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Decodes it.
+    #[must_use]
+    pub fn new(query: &str) -> Self {
+        Self(form_urlencoded::parse(query.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// The parameter of this name, if it is there and not empty.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).find(|value| !value.is_empty())
+    }
+
+    /// All parameters of this name, in order.
+    pub fn all<'q>(&'q self, name: &str) -> impl Iterator<Item = &'q str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// `count`: the most elements of the answer, from 1 to [`MAX_COUNT`].
+    ///
+    /// # Errors
+    /// 400: another number, or none.
+    pub fn count(&self, default: usize) -> Result<usize, Failure> {
+        let Some(text) = self.get("count") else { return Ok(default) };
+        let count = text.parse().ok().filter(|count| (1..=MAX_COUNT).contains(count));
+        count.ok_or_else(|| Failure::bad_request(&format!("count: write 1 to {MAX_COUNT}")))
+    }
+
+    /// `cursor`, where it is the number of elements to leave out.
+    ///
+    /// # Errors
+    /// 400: it did not come from an answer.
+    pub fn offset(&self) -> Result<usize, Failure> {
+        let Some(text) = self.get("cursor") else { return Ok(0) };
+        text.parse().map_err(|_| Failure::bad_request("cursor: write the `next` of the answer before"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_bounded() {
+        let query = Query::new("entry=user%3D42&domain=&entry=a+b%26c&count=7&cursor=20");
+        assert_eq!(query.all("entry").collect::<Vec<_>>(), ["user=42", "a b&c"]);
+        assert_eq!((query.get("domain"), query.get("none")), (None, None));
+        assert_eq!((query.count(5), query.offset()), (Ok(7), Ok(20)));
+        assert_eq!(Query::default().count(5), Ok(5));
+        for wrong in ["count=0", "count=1001", "count=-1", "count=x"] {
+            assert!(Query::new(wrong).count(5).is_err(), "{wrong}");
+        }
+        assert!(Query::new("cursor=x").offset().is_err());
+    }
+}

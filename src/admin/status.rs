@@ -1,0 +1,102 @@
+//! `/api/v1/status`: what this process is, and how it is doing.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Parts;
+use super::access::{Access, Caller};
+use crate::store::redis::{Deployment, Server};
+
+/// The answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of Weir.
+    pub version: String,
+    /// The commit that it was built from; may be empty.
+    pub commit: String,
+    /// When the process started.
+    pub started_at: Timestamp,
+    /// The clock of its machine.
+    pub now: Timestamp,
+    /// `memory` or `redis`.
+    pub store: String,
+    /// Whether the process wants traffic.
+    pub healthy: bool,
+    /// Why not, a line each.
+    pub reasons: Vec<String>,
+    /// The number of the configuration in force; 0 before the first.
+    pub generation: u64,
+    /// Limits in force.
+    pub limits: usize,
+    /// Domains in force.
+    pub domains: usize,
+    /// Whether a later configuration was refused.
+    pub refused_configuration: bool,
+    /// The servers of Redis.
+    pub redis: Vec<RedisServer>,
+    /// The name of the caller's token, if there is one.
+    pub authorized_as: Option<String>,
+    /// Whether this process accepts changes, of callers with a token.
+    pub may_change: bool,
+}
+
+/// One server.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RedisServer {
+    /// `main`, or `per_second` for the one of limits per second.
+    pub deployment: String,
+    /// `host:port` or the path of a socket.
+    pub server: String,
+    /// The state of its circuit breaker.
+    pub circuit: String,
+    /// Whether it answered its latest inspection.
+    pub up: bool,
+}
+
+/// The wall clock, for people.
+#[expect(clippy::disallowed_methods, reason = "shown to people; no decision depends on it")]
+#[must_use]
+pub fn now() -> Timestamp {
+    Timestamp::try_from(SystemTime::now()).unwrap_or_default()
+}
+
+pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status {
+    let snapshot = parts.live.load();
+    let reasons = parts.health.problem().unwrap_or_default();
+    let servers = |(name, deployment): &(&'static str, Arc<Deployment>)| {
+        deployment
+            .servers()
+            .into_iter()
+            .filter(|server| !server.address.is_empty())
+            .map(|server| redis_server(name, server))
+            .collect::<Vec<_>>()
+    };
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: env!("WEIR_COMMIT").to_owned(),
+        started_at: parts.started_at,
+        now: now(),
+        store: if parts.deployments.is_empty() { "memory" } else { "redis" }.to_owned(),
+        healthy: parts.health.is_ready(),
+        reasons: reasons.lines().map(str::to_owned).collect(),
+        generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
+        limits: snapshot.as_ref().map_or(0, |snapshot| snapshot.rules.limit_count()),
+        domains: snapshot.as_ref().map_or(0, |snapshot| snapshot.rules.domains().count()),
+        refused_configuration: parts.live.rejected().is_some(),
+        redis: parts.deployments.iter().flat_map(servers).collect(),
+        authorized_as: caller.0.as_deref().map(str::to_owned),
+        may_change: access.accepts_changes(),
+    }
+}
+
+fn redis_server(deployment: &str, server: Server) -> RedisServer {
+    RedisServer {
+        deployment: deployment.to_owned(),
+        circuit: server.state.name().to_owned(),
+        up: server.status.is_up,
+        server: server.address,
+    }
+}
