@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Runs the built binary to its end, with these environment variables only.
-fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+pub fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.env_clear().envs(environment.iter().copied()).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.output().expect("the binary runs")
@@ -29,7 +29,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// A temporary folder with these files (name, text), and its path.
-fn folder_with(files: &[(&str, &str)]) -> (TempDir, String) {
+pub fn folder_with(files: &[(&str, &str)]) -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
         fs::write(folder.path().join(name), text).expect("written");

@@ -43,14 +43,16 @@ pub fn console(text: &str) -> Vec<Shown> {
     shown
 }
 
-/// A line without what differs from run to run: counts of seconds, of cores, and white space.
+/// A line without what differs from run to run: counts of seconds, of cores, instants, and white space.
 pub fn timeless(line: &str) -> String {
     let mut words: Vec<String> = line.split_whitespace().map(ToOwned::to_owned).collect();
     for index in 0..words.len() {
         let after_reset = index > 0 && (words[index - 1] == "in" || words[index - 1].ends_with("reset:"));
         let is_duration = words[index].contains("\"durationUntilReset\":");
-        if after_reset && words[index].parse::<u64>().is_ok() {
+        if after_reset && words[index].parse::<f64>().is_ok() {
             words[index] = "N".to_owned();
+        } else if words[index].trim_matches(',').parse::<jiff::Timestamp>().is_ok() {
+            words[index] = "TIME".to_owned();
         } else if is_duration {
             words[index] = words[index].split("\"durationUntilReset\":").next().unwrap_or_default().to_owned();
         } else if words[index].ends_with("s\"") && index > 0 && words[index - 1].is_empty() {
@@ -126,7 +128,9 @@ fn every_command_prints_what_its_page_shows() {
 fn run(commands: &[Shown]) {
     const WEIR: &str = env!("CARGO_BIN_EXE_weir");
     wait_for_time_in_the_window();
-    let weir = Weir::start_in(copy_examples, &[]);
+    let tokens = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(tokens.path(), "ann:0123456789abcdef0123\n").expect("written");
+    let weir = Weir::start_in(copy_examples, &[("ADMIN_TOKEN_FILE", &tokens.path().to_string_lossy())]);
     let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
     let mut front = None;
     for shown in commands {
@@ -144,7 +148,16 @@ fn run(commands: &[Shown]) {
                 let ports = format!("PORT={} GRPC_PORT={} ", weir.http_addr().port(), weir.grpc_addr().port());
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
-            ["weir", "check" | "explain", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
+            ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
+            ["weir", "explain", ..] => {
+                let admin = weir.listener("debug").to_string();
+                let token = tokens.path().display();
+                let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);
+                assert_shows(shown, &shell(&format!("WEIR_ADMIN={admin} WEIR_ADMIN_TOKEN_FILE={token} {line}")));
+            }
+            ["curl", "-s", address, ..] if address.starts_with("127.0.0.1:6070/") => {
+                assert_shows(shown, &shell(&command.replace("127.0.0.1:6070", &weir.listener("debug").to_string())));
+            }
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&example_configuration(weir.grpc_addr()))),
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");

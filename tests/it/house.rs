@@ -24,6 +24,7 @@ const RANKS: &[&[&str]] = &[
     &["rls"],
     &["http"],
     &["server", "exporters"],
+    &["admin"],
     &["debug"],
     &["settings"],
     &["app"],

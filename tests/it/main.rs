@@ -5,6 +5,7 @@
 #![allow(clippy::float_cmp, reason = "metrics are whole numbers, which f64 holds exactly")]
 #![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
 
+mod admin;
 mod algorithms;
 mod all_or_none;
 mod cli;

@@ -75,6 +75,16 @@ pub fn post(address: SocketAddr, path: &str, body: &[u8]) -> Response {
     send(Ipv4Addr::LOCALHOST, address, &[head.as_bytes(), body].concat(), path)
 }
 
+/// Sends a request with a body. A `host` among the headers takes the place of the address.
+pub fn call(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        head += &format!("host: {address}\r\n");
+    }
+    head.extend(headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")));
+    send(Ipv4Addr::LOCALHOST, address, &[head.as_bytes(), b"\r\n", body].concat(), path)
+}
+
 fn send(source: Ipv4Addr, address: SocketAddr, message: &[u8], path: &str) -> Response {
     let received = exchange(source, address, message).unwrap_or_else(|error| panic!("{path} of {address}: {error}"));
     Response::parse(&received).unwrap_or_else(|| panic!("{path} of {address}: no HTTP in {:?}", String::from_utf8_lossy(&received)))
