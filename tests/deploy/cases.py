@@ -107,7 +107,7 @@ CASES = {
     "closed": {
         "networkPolicy": {"ask": PEERS, "scrape": [], "administer": [{"podSelector": {"matchLabels": {"role": "operator"}}}], "extraIngress": [MESH],
                           "egress": {"enabled": True}},
-        "debug": {"listen": True},
+        "debug": {"listen": True, "tokenSecret": "desk-tokens", "tokenKey": "people"},
     },
     "closed-to-all": {"networkPolicy": {"ask": [], "scrape": [], "administer": []}, "test": {"enabled": False}, "debug": {"listen": True}},
     "closed-external": {

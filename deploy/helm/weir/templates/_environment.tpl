@@ -65,6 +65,9 @@
 # All addresses, of IPv6 and IPv4.
 - { name: DEBUG_HOST, value: "::" }
 {{- end }}
+{{- if and .Values.debug.enabled .Values.debug.tokenSecret }}
+- { name: ADMIN_TOKEN_FILE, value: /secrets/admin/tokens }
+{{- end }}
 {{- with .Values.metrics.reference }}
 {{- if .enabled }}
 - { name: USE_PROMETHEUS, value: "true" }
@@ -150,6 +153,11 @@ Whole folders, because Kubernetes never updates a file that is mounted by subPat
 {{- if .caSecret -}}
 {{- $found = append $found (dict "volume" "grpc-clients" "secret" .caSecret "files" (dict .caKey "ca.crt")) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.debug -}}
+{{- if and .enabled .tokenSecret -}}
+{{- $found = append $found (dict "volume" "admin" "secret" .tokenSecret "files" (dict .tokenKey "tokens")) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq .Values.redis.mode "external" -}}
