@@ -75,7 +75,7 @@ fn in_memory(algorithm: Algorithm) -> f64 {
 /// Bytes of this process per key, with a single hit each.
 fn memory_bytes(algorithm: Algorithm) -> f64 {
     const MANY: usize = 400_000;
-    let memory = Memory::new(memory::Options { max_keys: 4 * MANY });
+    let memory = Memory::new(memory::Options { max_keys: 4 * MANY, ..Default::default() });
     let begin = own_resident_bytes();
     for key in 0..MANY {
         let name = format!("w1{{bench|user={key}}}x");

@@ -123,7 +123,7 @@ fn steps(rows: &mut Vec<Row>) {
 fn store(rows: &mut Vec<Row>) {
     let fixed = algorithms()[0].1;
     for keys in [1_000, 1_000_000] {
-        let memory = Memory::new(memory::Options { max_keys: 2_000_000 });
+        let memory = Memory::new(memory::Options { max_keys: 2_000_000, ..Default::default() });
         let now = memory::now();
         let mut index = 0_usize;
         let mut decide = move || {

@@ -8,12 +8,12 @@ if ARGV[1] ~= '' then
 end
 now_ms = floor(now / 1000)
 soonest = now_ms + 5000
-local keys, unpack = KEYS, struct.unpack
+local keys, unpack = checked or KEYS, struct.unpack
 if firsts then
   firsts = { unpack('<' .. string.rep('H', #keys), firsts) }
 end
 -- Logs are long, so that only parts of them are read.
-if log_read then
+if log_read or not keys[1] then
   found, states = {}, {}
 else
   found = call('MGET', list(keys))
@@ -64,6 +64,7 @@ else
     first = last + 1
   end
 end
+local write_usage = usage and usage(now)
 for index = 1, #keys do
   local state = states[index]
   if state ~= found[index] then
@@ -89,6 +90,9 @@ if kept then
   for index = 1, #keys do
     text = text .. struct.pack('<d', kept[index] or -1)
   end
+end
+if write_usage then
+  text = text .. write_usage()
 end
 if looks and looks[1] then
   text = text .. struct.pack('<' .. string.rep('H', #looks), list(looks))

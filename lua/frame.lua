@@ -1,14 +1,14 @@
 -- The first part of the script that decides all checks of a batch in one call: its arguments, its reply, and what all parts share. Behind it
--- follow all_or_none.lua, log.lua, one file per algorithm, and decide.lua (see src/store/redis/wire/script.rs). The text never changes:
+-- follow all_or_none.lua, log.lua, one file per algorithm, usage.lua, and decide.lua (see src/store/redis/wire/script.rs). The text never changes:
 -- Redis keeps every different script. The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
 --
--- KEYS: the keys of all checks, in order. A check is named by its index in KEYS, from 1 on.
+-- KEYS: the keys of all checks, in order, and behind them those of usage records. A check is named by its index in KEYS, from 1 on.
 --
 -- ARGV, all packed in little-endian byte order by struct.pack, because Lua takes longer to convert a number from or to text than Redis
 -- takes to look up a key. All numbers are whole and below 2^53, where Lua's numbers are exact.
 --   1  empty; or, for tests, the time in microseconds that replaces the server's.
---   2  the codes of the algorithms that occur (src/algorithm.rs), and 'A' if a request commits all or none. A step is defined only if its
---      code is here: defining all of them would be much of the cost of a short call.
+--   2  the codes of the algorithms that occur (src/algorithm.rs), 'A' if a request commits all or none, and 'U' if usage is recorded. A step is
+--      defined only if its code is here: defining all of them would be much of the cost of a short call.
 --   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied as 0 or 1; its five other
 --      parameters, as the algorithm defines them.
 --   4  one row per run. A run is consecutive checks that differ only in their keys: four times the number of its limit, from 0 on, plus in
@@ -16,14 +16,16 @@
 --   5  the earliest deadline of all requests, in microseconds of this server's clock; then one row per request: 1 if it commits all or none;
 --      how many checks it has; how many quotas pass without a check; its deadline. The rows are read only if a request is late or commits
 --      all or none.
---   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise missing: each check has a slot of its own.
+--   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise missing or empty: each check has a slot of its own.
+--   7, 8  if usage is recorded: see usage.lua.
 --
 -- The reply: the seconds and microseconds of TIME; one packed text; the error lines. The text has a row per check:
 --   - Where the state says everything, the row is the state that the check found, or zeros for none. Rust takes the same step on it.
 --   - Otherwise: the hits that count; the ticks until the key has recovered; 0 if allowed, else the retry in ticks, or -1 for never.
 --   - A failed check has minus the number of its error line.
--- With a given time, the text goes on with a number per check: the ticks for which the state must be kept, or -1 if it did not change. It
--- ends with the indices of checks that only looked, because they were allowed and their request was not.
+-- With a given time, the text goes on with a number per check: the ticks for which the state must be kept, or -1 if it did not change. If usage
+-- is recorded, four numbers per row of ARGV[7] follow. The text ends with the indices of checks that only looked, because they were allowed and
+-- their request was not.
 --
 -- All keys are read and stepped before the first write, so that an aborted call has written nothing. A key that cannot be read fails only
 -- its own checks. Lua is slow, so that the usual path of a check calls no functions but those that pack numbers.
@@ -48,7 +50,7 @@ local now_ms, soonest
 local found, states, kept
 -- lives: by slot, the new expiry of the key in milliseconds, if it changes. rows: by index, the reply row, if it is not what was found.
 -- firsts: by index, the slot (ARGV[6]).
-local lives, rows, firsts = {}, {}, ARGV[6]
+local lives, rows, firsts = {}, {}, ARGV[6] ~= '' and ARGV[6]
 -- The error lines.
 local errors = {}
 for index = 1, #ARGV[2] do

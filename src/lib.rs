@@ -26,6 +26,8 @@
 //! | outage | a store cannot answer before the deadline of a request |
 //! | failure policy | what decides checks in an outage: `error`, `allow`, `deny` or `local` (`on_store_failure`) |
 //! | tally | the counters of one limit in the metrics: hits and outcomes ([`metrics`]) |
+//! | subject | one counter of a limit: the domain and the entries of a descriptor ([`usage`]) |
+//! | usage record | what a subject has asked of a limit with `track_usage`: totals, first and last seen, and a ring of buckets ([`usage`]) |
 //! | deployment | one Redis as a whole: a single server, a primary with its Sentinels, or a cluster ([`store::redis`]) |
 //! | lane | a connection to one Redis server in use by one thread: it sends what waits as one batch, and reads the replies |
 //! | span | one step of a call in a trace: the call, its decision, or its trip to Redis ([`traces`]) |
@@ -37,6 +39,7 @@
 //!
 //! * [`time`], [`ask`], [`verdict`]: the types of instants and spans, of requests, and of answers.
 //! * [`algorithm`]: one pure `step` per algorithm; `lua/` has the same steps for Redis.
+//! * [`usage`]: the record of what a subject has asked of a limit with `track_usage`, and its pure step; `lua/usage.lua` is its twin.
 //! * [`rules`]: the configuration, from YAML (`source`) by `compile` to the tree in which descriptors are matched.
 //! * [`plan`]: makes the checks of an ask, and their counter keys.
 //! * [`breaker`]: the circuit breaker of one Redis server, as a pure state machine.
@@ -61,6 +64,7 @@ pub mod time;
 pub mod ask;
 pub mod verdict;
 pub mod algorithm;
+pub mod usage;
 pub mod rules;
 pub mod plan;
 pub mod breaker;

@@ -122,6 +122,9 @@ fn add_check(
     let (shadow, quota) = limit.map_or((false, false), |limit| (limit.shadow_mode, limit.quota_mode));
     let on_store_failure = limit.map_or_else(|| rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
     let check = CheckIndex(checks.len());
+    if let Some(tracking) = limit.and_then(|limit| limit.usage.as_ref()) {
+        checks.tracked.push((check, Arc::clone(tracking)));
+    }
     checks.list.push(Check {
         key: start..checks.keys.len(),
         algorithm,

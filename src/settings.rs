@@ -216,7 +216,8 @@ impl Settings {
 
 fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
     let backend_type = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
-    let memory = || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize });
+    let memory =
+        || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize, usage_bytes: flags.memory_usage_bytes as usize });
     match backend_type.as_str() {
         "memory" => Ok(memory()),
         "" if !flags.redis.is_set()? => Ok(memory()),

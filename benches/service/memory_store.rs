@@ -66,7 +66,7 @@ fn in_a_new_process(keys: usize) -> Fill {
 /// Prints the five figures.
 pub fn here(keys: usize) {
     // Capacity for the later keys beside the first ones, in case the sweep is late.
-    let memory = Memory::new(memory::Options { max_keys: 2 * keys });
+    let memory = Memory::new(memory::Options { max_keys: 2 * keys, ..Default::default() });
     let before = own_resident_bytes();
     let done = AtomicBool::new(false);
     // Set when the first keys have recovered, so that they are swept while new ones are inserted.

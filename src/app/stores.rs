@@ -96,7 +96,7 @@ impl SharedStore {
                 tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for this replica only, until it restarts");
                 let memory = Memory::new(options);
                 let scraped = memory.clone();
-                metrics.register(Box::new(move || memory_samples(scraped.size())));
+                metrics.register(Box::new(move || memory_samples(&scraped)));
                 Self::Memory(memory)
             }
             Backend::Redis { main, per_second } => {
@@ -140,8 +140,15 @@ async fn sweep(memory: &Memory) {
     }
 }
 
-fn memory_samples(size: memory::Size) -> Vec<Sample> {
-    vec![families::MEMORY_KEYS.count(&[], size.keys as u64), families::MEMORY_EVICTED.count(&[], size.evicted)]
+fn memory_samples(memory: &Memory) -> Vec<Sample> {
+    let (size, usage) = (memory.size(), memory.usage_size());
+    vec![
+        families::MEMORY_KEYS.count(&[], size.keys as u64),
+        families::MEMORY_EVICTED.count(&[], size.evicted),
+        families::USAGE_RECORDS.count(&[], usage.records as u64),
+        families::USAGE_BYTES.count(&[], usage.bytes as u64),
+        families::USAGE_EVICTED.count(&[], usage.evicted),
+    ]
 }
 
 fn local_samples(policies: &FailurePolicies, lookups: Option<&Lookups>) -> Vec<Sample> {

@@ -148,6 +148,6 @@ pub(super) fn service(live: &Arc<Live>, key_prefix: String) -> Rls {
 static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Metrics::new(1, 0.8));
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
-    let store = AnyStore::Memory(Memory::new(memory::Options { max_keys: 10_000 }));
+    let store = AnyStore::Memory(Memory::new(memory::Options { max_keys: 10_000, ..Default::default() }));
     Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default())
 });

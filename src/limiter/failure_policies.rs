@@ -50,7 +50,10 @@ impl FailurePolicies {
             Source::Fixed(replicas) => replicas,
             Source::Dns(_) => NonZeroU32::MIN,
         };
-        Self { local: Memory::new(memory::Options { max_keys: options.max_keys }), replicas: ReplicaCount::new(replicas) }
+        Self {
+            local: Memory::new(memory::Options { max_keys: options.max_keys, ..Default::default() }),
+            replicas: ReplicaCount::new(replicas),
+        }
     }
 
     /// The counters of `local`, for sweeping and metrics.

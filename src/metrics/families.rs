@@ -249,6 +249,12 @@ families! {
     MEMORY_KEYS = Gauge "weir_memory_keys" [];
     /// Keys that the memory store dropped because it was full.
     MEMORY_EVICTED = Counter "weir_memory_evicted_total" [];
+    /// Usage records of limits with track_usage in the memory store.
+    USAGE_RECORDS = Gauge "weir_usage_records" [];
+    /// Bytes of these records.
+    USAGE_BYTES = Gauge "weir_usage_bytes" [];
+    /// Usage records that the memory store dropped because their memory was full.
+    USAGE_EVICTED = Counter "weir_usage_evicted_total" [];
     /// Keys that on_store_failure: local counts in this process.
     LOCAL_KEYS = Gauge "weir_local_keys" [];
     /// Keys that on_store_failure: local dropped because there were too many.

@@ -27,6 +27,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         shadow_mode: false,
         quota_mode: false,
         on_store_failure: None,
+        usage: None,
         detailed_metric: false,
         replaces: [].into(),
         metadata: None,

@@ -1,12 +1,14 @@
 //! The checks of one request: what stores decide. They know nothing of the rules that the checks come from, nor of the response.
 
 use std::ops::{Index, Range};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::Algorithm;
 use crate::rules::Commit;
 use crate::rules::limit::OnStoreFailure;
+use crate::usage::Tracking;
 
 /// The number of a check among the [`Checks`] of its request, from 0 on. Everything that has one element per check is indexed by it: the answers
 /// of a store, and the decisions.
@@ -26,6 +28,8 @@ pub struct Checks {
     /// Whether a check that is over its limit keeps the others from being counted.
     pub commit: Commit,
     pub(super) passing_quotas: usize,
+    /// The checks of limits with `track_usage`. Apart from the checks, so that those of other limits cost nothing more.
+    pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
 }
 
 /// One thing to decide.
@@ -72,6 +76,25 @@ impl Checks {
             all.list.push(Check { key: start..all.keys.len(), ..check });
         }
         all
+    }
+
+    /// The same checks, of which the one at `index` is of a limit with `track_usage`: for tests of stores.
+    #[must_use]
+    pub fn tracked(mut self, index: CheckIndex, tracking: Arc<Tracking>) -> Self {
+        self.tracked.push((index, tracking));
+        self
+    }
+
+    /// Whether a check is of a limit with `track_usage`.
+    #[must_use]
+    pub fn is_tracked(&self) -> bool {
+        !self.tracked.is_empty()
+    }
+
+    /// The limit of a check, if that has `track_usage`.
+    #[must_use]
+    pub fn tracking(&self, index: CheckIndex) -> Option<&Arc<Tracking>> {
+        self.tracked.iter().find(|(tracked, _)| *tracked == index).map(|(_, tracking)| tracking)
     }
 
     /// The number of checks.
@@ -131,7 +154,7 @@ impl Checks {
     /// The checks at `picked`, with the algorithms that `change` returns for theirs, as checks of their own with indices of their own.
     ///
     /// The others are left out but for their quotas: those of which `passes` is true count as passing, because a request is not refused for the
-    /// picked quotas alone.
+    /// picked quotas alone. Their usage is not tracked.
     #[must_use]
     pub fn subset(&self, picked: &[CheckIndex], change: impl Fn(Algorithm) -> Algorithm, passes: impl Fn(CheckIndex) -> bool) -> Self {
         let rest = self.indexed().filter(|(index, _)| !picked.contains(index));
@@ -142,6 +165,7 @@ impl Checks {
             keys: self.keys.clone(),
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
+            tracked: Vec::new(),
         }
     }
 }

@@ -27,6 +27,22 @@ const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';
 const DIGEST: u8 = b'#';
 
+/// What stands behind the hash tag in the key of a usage record. No algorithm has this tag.
+const USAGE: &[u8] = b"us";
+
+/// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does not name the algorithm, so that another one keeps the
+/// record.
+pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(tagged(counter));
+    out.extend_from_slice(USAGE);
+}
+
+/// A counter key up to the end of its hash tag. The parts inside have no braces.
+fn tagged(counter: &[u8]) -> &[u8] {
+    counter.iter().position(|&byte| byte == b'}').map_or(counter, |end| &counter[..=end])
+}
+
 /// The capacity to reserve for a key: its length unless parts have to be escaped.
 pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> usize {
     let part_bytes = |text: &[u8]| text.len().min(MAX_PART_BYTES) + 2;

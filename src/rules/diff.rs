@@ -13,6 +13,7 @@ use super::limit::{Level, Limit, OnStoreFailure};
 use super::{Commit, Rules};
 use crate::algorithm::Algorithm;
 use crate::time::Rate;
+use crate::usage;
 
 /// Characters of a path, or of the text of a field.
 const LONGEST_TEXT: usize = 200;
@@ -155,6 +156,16 @@ pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
     };
     let mut all = vec![("rate", Some(rate(limit))), ("algorithm", algorithm(limit))];
     all.extend(limit.amount.iter().flat_map(|amount| options(&amount.algorithm)).map(|(name, value)| (name, Some(value))));
+    if let Some(usage) = &limit.usage {
+        let usage::Settings { interval, buckets, expiry, subjects } = usage.settings;
+        all.extend([
+            ("track_usage", flag(true)),
+            ("usage_interval", Some(interval.to_string())),
+            ("usage_buckets", Some(buckets.to_string())),
+            ("usage_expiry", Some(expiry.to_string())),
+            ("usage_subjects", Some(subjects.to_string())),
+        ]);
+    }
     all.extend([
         ("name", limit.name.as_deref().map(str::to_owned)),
         ("shadow_mode", flag(limit.shadow_mode)),

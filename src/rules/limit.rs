@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
 use crate::time::Rate;
+use crate::usage::Tracking;
 
 /// Finds a limit in its rules.
 ///
@@ -47,6 +48,8 @@ pub struct Limit {
     pub quota_mode: bool,
     /// The failure policy of the limit or its domain; `None`: that of the process.
     pub on_store_failure: Option<OnStoreFailure>,
+    /// `track_usage`: the usage of each subject is recorded.
+    pub usage: Option<Arc<Tracking>>,
     /// Metrics carry the request's values of all levels.
     pub detailed_metric: bool,
     /// Names of limits that this one switches off within a request.

@@ -57,6 +57,14 @@ pub struct Flags {
     #[arg(value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) memory_max_keys: u64,
+    /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776
+    ///
+    /// Limits with track_usage have a record for each subject. When the memory is full, the record that was idle for longest is dropped and counted in
+    /// weir_usage_evicted_total.
+    #[arg(long, env = "MEMORY_USAGE_BYTES", default_value_t = memory::Options::default().usage_bytes as u64, help_heading = "Store")]
+    #[arg(value_name = "BYTES")]
+    #[arg(value_parser = value_parser!(u64).range(parse::USAGE_BYTES))]
+    pub(super) memory_usage_bytes: u64,
     /// Threads that answer requests; 1 to 1024 [default: one per core]
     #[arg(long, env = "WORKERS", help_heading = "Process", value_name = "COUNT")]
     pub(super) workers: Option<usize>,

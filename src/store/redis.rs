@@ -39,7 +39,7 @@ use self::topology::node::Node;
 pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
 use self::wire::batch::{Work, WorkReply};
-pub use self::wire::call::{Call, CallRequest, ScriptRef};
+pub use self::wire::call::{Call, CallRequest, RefusedHits, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};
 use super::{Budget, Store};
 use crate::plan::{CheckIndex, CheckIndices, Checks};

@@ -12,6 +12,7 @@ const RANKS: &[&[&str]] = &[
     &["ask"],
     &["verdict"],
     &["algorithm"],
+    &["usage"],
     &["rules"],
     &["plan"],
     &["breaker"],

@@ -39,6 +39,7 @@ mod shaping;
 mod size;
 mod support;
 mod tracing;
+mod usage;
 mod variables;
 mod words;
 mod xds;

@@ -64,7 +64,7 @@ pub fn call<'p>(requests: impl IntoIterator<Item = (&'p Checks, When)>) -> Call<
         CallRequest { checks, picked: checks.indices(), deadline: when.deadline, max_hold: when.max_hold }
     };
     let requests = requests.into_iter().map(part).collect();
-    Call { requests, now, is_time_given: true, jitter_secs: 0 }
+    Call { requests, refused: Vec::new(), now, is_time_given: true, jitter_secs: 0 }
 }
 
 pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {

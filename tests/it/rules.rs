@@ -17,6 +17,7 @@ use weir::rules::compile::{Compiled, Options, ProcessDefaults, Severity, SourceT
 use weir::rules::limit::{Amount, Limit, OnStoreFailure};
 use weir::rules::{Commit, Lookup, Rules};
 use weir::time::{Period, Tick};
+use weir::usage::Settings;
 
 mod bombs;
 mod resources;
@@ -98,6 +99,10 @@ fn show(limit: &Limit) -> String {
     line.extend(limit.amount.map(|amount| show_algorithm(&amount)));
     let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
     line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));
+    line.extend(limit.usage.as_ref().map(|usage| {
+        let Settings { interval, buckets, expiry, subjects } = usage.settings;
+        format!(", usage in {buckets} buckets of {interval}, expiry {expiry}, {subjects} subjects")
+    }));
     let flags = [("shadow", limit.shadow_mode), ("quota", limit.quota_mode), ("detailed", limit.detailed_metric)];
     line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {flag}")));
     for level in &limit.levels {

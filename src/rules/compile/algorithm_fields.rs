@@ -1,4 +1,5 @@
-//! The keys of a `rate_limit` or of `defaults` that choose how a limit is decided: `algorithm`, its options, and `on_store_failure`.
+//! The keys of a `rate_limit` or of `defaults` that choose how a limit is decided: `algorithm`, its options, and `on_store_failure`; and what is recorded of
+//! it: `track_usage` and its options.
 //!
 //! Each value is checked for itself here. Which options belong to which algorithm, and their bounds, is the algorithms' own knowledge.
 
@@ -8,6 +9,7 @@ use crate::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options
 use crate::rules::limit::OnStoreFailure;
 use crate::rules::source::{Node, ValueType};
 use crate::time::{LONGEST_WINDOW, ParseDurationError, Span};
+use crate::usage;
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would not be exact in Lua.
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
@@ -19,6 +21,7 @@ pub(super) struct AlgorithmFields {
     /// All but `kind`, which is [`AlgorithmFields::algorithm`] here.
     options: Options,
     pub(super) on_store_failure: Option<OnStoreFailure>,
+    pub(super) usage: usage::Options,
 }
 
 impl AlgorithmFields {
@@ -34,9 +37,12 @@ impl AlgorithmFields {
     }
 }
 
+/// `track_usage` and its options.
+pub(super) const USAGE: [&str; 5] = ["track_usage", "usage_interval", "usage_buckets", "usage_expiry", "usage_subjects"];
+
 /// The names of the keys.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
-    ["algorithm", "on_store_failure"].into_iter().chain(OPTIONS.iter().map(|&(name, _)| name))
+    ["algorithm", "on_store_failure"].into_iter().chain(OPTIONS.iter().map(|&(name, _)| name)).chain(USAGE)
 }
 
 /// Reads the keys; `None` if one of them is wrong, which is reported.
@@ -57,6 +63,16 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Algor
     }
     if let Some(node) = fields.get("on_store_failure") {
         is_valid &= set(&mut read.on_store_failure, on_store_failure(problems, node));
+    }
+    for name in USAGE {
+        let Some(node) = fields.get(name) else { continue };
+        is_valid &= match name {
+            "track_usage" => set(&mut read.usage.track, fields::bool(problems, node, name)),
+            "usage_interval" => set(&mut read.usage.interval, duration(problems, node, name)),
+            "usage_buckets" => set(&mut read.usage.buckets, fields::number(problems, node, name)),
+            "usage_expiry" => set(&mut read.usage.expiry, duration(problems, node, name)),
+            _ => set(&mut read.usage.subjects, fields::number(problems, node, name)),
+        };
     }
     is_valid.then_some(read)
 }
@@ -126,7 +142,12 @@ mod tests {
             count_denied: Some(true),
             calendar_months: false,
         };
-        AlgorithmFields { algorithm: Some(AlgorithmKind::TokenBucket), options, on_store_failure: Some(OnStoreFailure::Deny) }
+        AlgorithmFields {
+            algorithm: Some(AlgorithmKind::TokenBucket),
+            options,
+            on_store_failure: Some(OnStoreFailure::Deny),
+            ..Default::default()
+        }
     }
 
     #[test]

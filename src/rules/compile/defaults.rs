@@ -13,6 +13,7 @@ use crate::algorithm::{Algorithm, OptionError};
 use crate::rules::Commit;
 use crate::rules::limit::{Amount, Limit, OnStoreFailure};
 use crate::time::Rate;
+use crate::usage;
 
 /// The values of `commit` in a file.
 pub(super) const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
@@ -44,8 +45,8 @@ impl Defaults {
 pub(super) struct PendingLimit {
     /// `None`: unlimited.
     pub(super) amount: Option<PendingAmount>,
-    /// Makes the limit of its settled amount and its failure policy.
-    pub(super) make: Box<dyn FnOnce(Option<Amount>, Option<OnStoreFailure>) -> Limit>,
+    /// Makes the limit of its settled amount, its failure policy, and what is recorded of it.
+    pub(super) make: Box<dyn FnOnce(Option<Amount>, Option<OnStoreFailure>, Option<usage::Settings>) -> Limit>,
 }
 
 /// The `rate_limit` of a pending limit.
@@ -112,17 +113,22 @@ pub(super) fn settle(problems: &mut Problems, domain: &mut Domain, process: Proc
     }
     let defaults = &domain.defaults;
     let settled = pending.into_iter().filter_map(|PendingLimit { amount, make }| match amount {
-        None => Some(make(None, None)),
+        None => Some(make(None, None, None)),
         Some(pending) => {
-            let amount = settle_amount(problems, &pending, defaults, process)?;
+            let (amount, usage) = settle_amount(problems, &pending, defaults, process)?;
             let of_layers = pending.layers.iter().find_map(|layer| layer.fields.on_store_failure);
-            Some(make(Some(amount), pending.fields.on_store_failure.or(of_layers).or(defaults.on_store_failure())))
+            Some(make(Some(amount), pending.fields.on_store_failure.or(of_layers).or(defaults.on_store_failure()), usage))
         }
     });
     settled.collect()
 }
 
-fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, process: ProcessDefaults) -> Option<Amount> {
+fn settle_amount(
+    problems: &mut Problems,
+    pending: &PendingAmount,
+    defaults: &Defaults,
+    process: ProcessDefaults,
+) -> Option<(Amount, Option<usage::Settings>)> {
     let of_domain = defaults.fields.iter().map(|defaults| defaults.value);
     let all: Vec<AlgorithmFields> = pending.layers.iter().map(|layer| layer.fields).chain(of_domain).collect();
     // A layer that makes no algorithm of this limit is left out: its author did not have this limit in mind, and no limit would be worse.
@@ -132,9 +138,14 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
         let foreign = options.remove_foreign();
         options.calendar_months = process.calendar_months;
         let algorithm = Algorithm::try_new(&pending.rate, &options);
-        let error = match (foreign.first(), &algorithm) {
-            (None, Ok(algorithm)) => return Some(Amount::new(pending.rate, *algorithm)),
-            (Some(error), _) | (None, Err(error)) => error,
+        let usage_options = all[left_out..].iter().fold(pending.fields.usage, |usage, defaults| usage.apply_defaults(&defaults.usage));
+        let usage = match usage_options.without_effect().filter(|error| pending.keys.iter().any(|(key, _)| *key == error.option)) {
+            Some(error) => Err(error),
+            None => usage_options.settings(),
+        };
+        let error = match (foreign.first(), &algorithm, &usage) {
+            (None, Ok(algorithm), Ok(usage)) => return Some((Amount::new(pending.rate, *algorithm), *usage)),
+            (Some(error), ..) | (None, Err(error), _) | (None, Ok(_), Err(error)) => error,
         };
         match pending.layers.get(left_out) {
             Some(layer) => {
@@ -142,7 +153,7 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
                 problems.warning_in(pending.at, what, error.remedy.as_str());
             }
             None => {
-                for error in foreign.iter().chain(algorithm.as_ref().err()) {
+                for error in foreign.iter().chain(algorithm.as_ref().err()).chain(usage.as_ref().err()) {
                     report(problems, pending, defaults, error);
                 }
             }

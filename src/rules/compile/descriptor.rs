@@ -1,5 +1,7 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
@@ -13,6 +15,7 @@ use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::{Branch, Tree};
 use crate::time::Rate;
+use crate::usage::{self, Tracking};
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so that long keys above many limits multiply.
 pub(super) const LONGEST_PATHS: usize = 64 << 20;
@@ -202,12 +205,13 @@ fn add_limit(
         let keys = keys.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
         PendingAmount { rate, fields, at: problems.here(at), keys, layers }
     });
-    let (domain_name, levels, name) = (domain.name.clone(), path.into(), name.map(Into::into));
+    let (domain_name, levels, name) = (domain.name.clone(), Box::<[Level]>::from(path), name.map(Into::into));
     let origin = compiler.problems.origin(fields.node().at);
     domain.pending.push(PendingLimit {
         amount,
-        make: Box::new(move |amount, on_store_failure| Limit {
+        make: Box::new(move |amount, on_store_failure, usage| Limit {
             id,
+            usage: usage.map(|settings| tracking(settings, &domain_name, &levels)),
             domain: domain_name,
             levels,
             name,
@@ -222,6 +226,12 @@ fn add_limit(
         }),
     });
     Some(id)
+}
+
+/// A limit with `track_usage`.
+fn tracking(settings: usage::Settings, domain: &str, levels: &[Level]) -> Arc<Tracking> {
+    let levels = levels.iter().map(|level| (level.key.clone(), level.value.clone())).collect();
+    Arc::new(Tracking { settings, domain: domain.into(), levels })
 }
 
 /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.

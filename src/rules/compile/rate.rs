@@ -52,7 +52,14 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
     }
     for key in ["unit_multiplier"].into_iter().chain(algorithm_fields::keys()) {
         if let Some(node) = fields.get(key) {
-            problems.error_at(node, format!("an unlimited limit has no {key}"), format!("remove '{key}', or remove 'unlimited'"));
+            let remedy = match key {
+                // No store is asked about it.
+                "track_usage" => {
+                    "remove 'track_usage', or write a large 'requests_per_unit' and 'on_store_failure: allow' in place of 'unlimited'"
+                }
+                _ => &format!("remove '{key}', or remove 'unlimited'"),
+            };
+            problems.error_at(node, format!("an unlimited limit has no {key}"), remedy);
         }
     }
     if let Some(node) = fields.get("requests_per_unit")

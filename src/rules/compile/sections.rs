@@ -89,7 +89,7 @@ pub(super) enum Format {
 }
 
 /// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 22] = [
+const KEYS: [(&str, &[Section]); 27] = [
     ("domain", &[Section::Root, Section::OverlayDomain]),
     ("domains", &[Section::Overlay]),
     ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
@@ -110,6 +110,11 @@ const KEYS: [(&str, &[Section]); 22] = [
     ("replaces", &[Section::RateLimit]),
     ("algorithm", &OF_ALGORITHM),
     ("on_store_failure", &OF_ALGORITHM),
+    ("track_usage", &OF_ALGORITHM),
+    ("usage_interval", &OF_ALGORITHM),
+    ("usage_buckets", &OF_ALGORITHM),
+    ("usage_expiry", &OF_ALGORITHM),
+    ("usage_subjects", &OF_ALGORITHM),
     ("defaults", &[Section::Root, Section::Overlay, Section::OverlayDomain, Section::OverlayDescriptor]),
     ("commit", &[Section::Root, Section::OverlayDomain]),
 ];
@@ -124,4 +129,15 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
 }
 
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
-pub(super) const OWN_KEYS: [&str; 5] = ["unit_multiplier", "algorithm", "on_store_failure", "defaults", "commit"];
+pub(super) const OWN_KEYS: [&str; 10] = [
+    "unit_multiplier",
+    "algorithm",
+    "on_store_failure",
+    "track_usage",
+    "usage_interval",
+    "usage_buckets",
+    "usage_expiry",
+    "usage_subjects",
+    "defaults",
+    "commit",
+];

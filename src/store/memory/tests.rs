@@ -19,7 +19,7 @@ fn check(limit: u32, secs: u64) -> Check {
 
 #[test]
 fn a_full_store_forgets_and_never_refuses() {
-    let memory = Memory::new(Options { max_keys: 1_000 });
+    let memory = Memory::new(Options { max_keys: 1_000, ..Default::default() });
     for key in 0..5_000_u32 {
         assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed);
     }
@@ -31,7 +31,7 @@ fn a_full_store_forgets_and_never_refuses() {
 
 #[test]
 fn what_recovers_soonest_goes_first() {
-    let memory = Memory::new(Options { max_keys: SAMPLE });
+    let memory = Memory::new(Options { max_keys: SAMPLE, ..Default::default() });
     for key in 0..SAMPLE as u32 - 1 {
         memory.check(&key.to_be_bytes(), &check(1, 3_600), START);
     }
@@ -69,7 +69,7 @@ fn many_threads_on_one_key_get_exactly_the_limit() {
 /// One call locks one shard, and no shard holds much more than its part.
 #[test]
 fn a_sweep_takes_a_small_part_at_a_time() {
-    let memory = Memory::new(Options { max_keys: 100_000 });
+    let memory = Memory::new(Options { max_keys: 100_000, ..Default::default() });
     for key in 0..100_000_u32 {
         memory.check(&key.to_be_bytes(), &check(1, 60), START);
     }
@@ -81,7 +81,7 @@ fn a_sweep_takes_a_small_part_at_a_time() {
 
 #[test]
 fn swept_blocks_are_freed_and_none_is_kept_without_need() {
-    let memory = Memory::new(Options { max_keys: 100_000 });
+    let memory = Memory::new(Options { max_keys: 100_000, ..Default::default() });
     let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
     let sweep = || {
         for _ in 0..memory.shards() {
@@ -100,7 +100,7 @@ fn swept_blocks_are_freed_and_none_is_kept_without_need() {
 /// What makes a request wait is the allocator: it is asked for what had not been ready, and not to take anything back.
 #[test]
 fn what_was_swept_is_used_again() {
-    let memory = Memory::new(Options { max_keys: 100_000 });
+    let memory = Memory::new(Options { max_keys: 100_000, ..Default::default() });
     let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
     let first = measure(fill).count_total;
     for _ in 0..memory.shards() {
@@ -165,7 +165,7 @@ proptest! {
     /// Packed, moved, put aside and swept: the store says what the bare steps say.
     #[test]
     fn it_decides_as_the_steps_do(calls in prop::collection::vec((0..12_u8, 0..6_usize, -3..9_i64, 0..40_000_000_u64, any::<bool>()), 1..200)) {
-        let (memory, mut states) = (Memory::new(Options { max_keys: 1_000 }), HashMap::<_, State>::new());
+        let (memory, mut states) = (Memory::new(Options { max_keys: 1_000, ..Default::default() }), HashMap::<_, State>::new());
         let (algorithms, mut at): (Vec<_>, _) = (algorithms().collect(), START);
         for (key, kind, hits, later, is_swept) in calls {
             let (name, algorithm) = algorithms[kind];

@@ -148,7 +148,7 @@ impl<'w> Batch<'w> {
             for (pick, &picked) in work.picked.iter().enumerate() {
                 let check = &work.checks[picked];
                 let encoding = match window_without_script(&work.checks, check) {
-                    Some(fixed) if !by_script => {
+                    Some(fixed) if !by_script && work.checks.tracking(picked).is_none() => {
                         // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and EXPIRE have to go together.
                         // A look has to keep its place among the hits of its request on the same counter, and so takes their encoding.
                         let is_lone_look = check.hits == 0 && !work.hits(work.checks.key(check));
@@ -317,7 +317,7 @@ impl<'w> Batch<'w> {
                 max_hold: work.budget.max_hold,
             });
         }
-        Call { requests, now: self.now.time, is_time_given: false, jitter_secs: self.options.expiry_jitter_secs }
+        Call { requests, refused: Vec::new(), now: self.now.time, is_time_given: false, jitter_secs: self.options.expiry_jitter_secs }
     }
 
     fn check(&self, item: CheckRef) -> (&Checks, &Check) {

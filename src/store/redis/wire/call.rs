@@ -11,16 +11,18 @@
 mod read;
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use bb8_redis::redis::Cmd;
-use hashbrown::DefaultHashBuilder;
+use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
 
 use super::script;
 use crate::algorithm::{Algorithm, FixedWindow, SCRIPT_PARAMETERS};
-use crate::plan::{Check, CheckIndices, Checks};
+use crate::plan::{Check, CheckIndex, CheckIndices, Checks, key};
 use crate::rules::Commit;
 use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
+use crate::usage::{Settings, Tracking};
 
 /// The largest integer up to which Lua's numbers, which are doubles, hold every integer exactly: 2^53 - 1.
 const MAX_INTEGER: i64 = MAX_SAFE_INTEGER.cast_signed();
@@ -39,6 +41,8 @@ const REQUEST_BYTES: usize = 1 + 2 * 2 + NUMBER_BYTES;
 pub struct Call<'p> {
     /// The requests, in order.
     pub requests: SmallVec<[CallRequest<'p>; 1]>,
+    /// Hits to record that no check of this call asks for.
+    pub refused: Vec<RefusedHits<'p>>,
     /// The time of Redis's clock, by estimate. It numbers the windows of fixed windows.
     pub now: Micros,
     /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, and answers how long each has to be kept.
@@ -92,7 +96,8 @@ impl Call<'_> {
             ScriptRef::ByText => command.arg("EVAL").arg(&*script::TEXT),
         };
         let checks = self.len();
-        command.arg(checks);
+        let usage = if self.is_tracked() { Some(UsageArguments::new(self)) } else { None };
+        command.arg(checks + usage.as_ref().map_or(0, |usage| usage.keys.len()));
         // Keys are compared by hash first, because there may be many, and long ones.
         let hasher = DefaultHashBuilder::default();
         let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(checks);
@@ -100,7 +105,9 @@ impl Call<'_> {
         let mut runs: SmallVec<[Run; 8]> = SmallVec::new();
         let mut firsts: SmallVec<[usize; 16]> = SmallVec::with_capacity(checks);
         let mut key = Vec::new();
-        for (position, (request, check)) in self.checks().enumerate() {
+        let mut was_tracked = false;
+        for (position, (request, index)) in self.indexed().enumerate() {
+            let check = &request.checks[index];
             write_key(request.checks, check, self.now, &mut key);
             command.arg(&key[..]);
             let plain_key = request.checks.key(check);
@@ -112,10 +119,16 @@ impl Call<'_> {
                 limits.len() - 1
             });
             let run = self.run(request, check, limit);
+            // The step of a run tells only of its last check whether it is allowed.
+            let is_tracked = usage.is_some() && request.checks.tracking(index).is_some();
             match runs.last_mut() {
-                Some(last) if run == (Run { checks: 1, ..*last }) => last.checks += 1,
+                Some(last) if run == (Run { checks: 1, ..*last }) && !is_tracked && !was_tracked => last.checks += 1,
                 _ => runs.push(run),
             }
+            was_tracked = is_tracked;
+        }
+        if let Some(usage) = &usage {
+            command.arg(&usage.keys);
         }
         if self.is_time_given {
             command.arg(self.now.0);
@@ -137,10 +150,15 @@ impl Call<'_> {
         packed.clear();
         self.write_requests(&mut packed);
         command.arg(&packed[..]);
+        packed.clear();
         if firsts.iter().enumerate().any(|(position, &first)| first != position) {
-            packed.clear();
             firsts.iter().for_each(|first| pack_short(&mut packed, first + 1));
+        }
+        if !packed.is_empty() || usage.is_some() {
             command.arg(&packed[..]);
+        }
+        if let Some(UsageArguments { rows, limits, .. }) = &usage {
+            command.arg(&rows[..]).arg(&limits[..]);
         }
     }
 
@@ -166,6 +184,9 @@ impl Call<'_> {
         }
         if self.requests.iter().any(|request| request.checks.commit == Commit::AllOrNone) {
             uses.push(b'A');
+        }
+        if self.is_tracked() {
+            uses.push(b'U');
         }
         uses
     }
@@ -206,6 +227,84 @@ impl Call<'_> {
 
     fn checks(&self) -> impl Iterator<Item = (&CallRequest<'_>, &Check)> {
         self.requests.iter().flat_map(CallRequest::checks)
+    }
+
+    /// Each check by its index, with its request.
+    fn indexed(&self) -> impl Iterator<Item = (&CallRequest<'_>, CheckIndex)> {
+        self.requests.iter().flat_map(|request| request.picked.iter().map(move |&index| (request, index)))
+    }
+
+    /// Whether it records the usage of a subject.
+    fn is_tracked(&self) -> bool {
+        !self.refused.is_empty() || self.requests.iter().any(|request| request.checks.is_tracked())
+    }
+
+    /// How often the call adds to a record.
+    fn usage_rows(&self) -> usize {
+        self.refused.len() + if self.is_tracked() { self.tracked().count() } else { 0 }
+    }
+
+    /// The tracked checks by their positions in the call.
+    fn tracked(&self) -> impl Iterator<Item = (usize, &CallRequest<'_>, CheckIndex, &Arc<Tracking>)> {
+        let all = self.indexed().enumerate();
+        all.filter_map(|(position, (request, index))| Some((position, request, index, request.checks.tracking(index)?)))
+    }
+}
+
+/// Hits that were refused without the script, by the denial cache.
+#[derive(Clone, Debug)]
+pub struct RefusedHits<'p> {
+    /// The key of the usage record.
+    pub key: &'p [u8],
+    /// The limit.
+    pub settings: Settings,
+    /// How many.
+    pub hits: u64,
+}
+
+/// The arguments of `lua/usage.lua`.
+#[derive(Default)]
+struct UsageArguments {
+    /// The keys of the records, each once.
+    keys: Vec<Vec<u8>>,
+    rows: Vec<u8>,
+    limits: Vec<u8>,
+}
+
+impl UsageArguments {
+    fn new(call: &Call<'_>) -> Self {
+        let (mut arguments, mut key) = (Self::default(), Vec::new());
+        let mut numbers: HashMap<Vec<u8>, usize> = HashMap::new();
+        let mut limits: SmallVec<[Settings; 4]> = SmallVec::new();
+        let mut add = |key: &[u8], settings: &Settings, position: usize, hits: i64, refused: u64| {
+            let next = numbers.len() + 1;
+            let number = *numbers.entry_ref(key).or_insert_with(|| {
+                arguments.keys.push(key.to_vec());
+                next
+            });
+            let limit = limits.iter().position(|known| known == settings).unwrap_or_else(|| {
+                limits.push(*settings);
+                limits.len() - 1
+            });
+            pack_short(&mut arguments.rows, position);
+            pack_short(&mut arguments.rows, number);
+            pack_short(&mut arguments.rows, limit + 1);
+            arguments.rows.extend((hits.clamp(-MAX_INTEGER, MAX_INTEGER) as f64).to_le_bytes());
+            pack(&mut arguments.rows, &[refused]);
+        };
+        for (position, request, index, tracking) in call.tracked() {
+            let check = &request.checks[index];
+            key::write_usage(request.checks.key(check), &mut key);
+            add(&key, &tracking.settings, position + 1, check.hits, 0);
+        }
+        for refused in &call.refused {
+            let hits = refused.hits.min(MAX_SAFE_INTEGER);
+            add(refused.key, &refused.settings, 0, hits.cast_signed(), hits);
+        }
+        for Settings { interval, buckets, expiry, .. } in limits {
+            pack(&mut arguments.limits, &[interval.micros(), buckets.into(), expiry.micros().div_ceil(1_000)]);
+        }
+        arguments
     }
 }
 

@@ -11,8 +11,8 @@ use sha1::{Digest, Sha1};
 
 use crate::algorithm;
 
-/// The text of the script. `frame.lua` comes first because the algorithms register their steps in its table; `decide.lua`, which calls the steps,
-/// comes last.
+/// The text of the script. `frame.lua` comes first because the algorithms register their steps in its table; `usage.lua`, which follows what the
+/// steps return, comes behind them; `decide.lua`, which calls the steps, comes last.
 pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
     let mut text = concat!(
         include_str!("../../../../lua/frame.lua"),
@@ -21,7 +21,7 @@ pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
     )
     .to_owned();
     text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
-    text + include_str!("../../../../lua/decide.lua")
+    text + concat!(include_str!("../../../../lua/usage.lua"), include_str!("../../../../lua/decide.lua"))
 });
 
 /// The SHA-1 digest of [`TEXT`] as 40 lower-case hexadecimal digits: the first argument of EVALSHA.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn each_code_in_the_script_carries_its_letter() {
-        let codes: Vec<u8> = algorithm::TABLE.iter().map(|spec| spec.wire_code).chain([b'A']).collect();
+        let codes: Vec<u8> = algorithm::TABLE.iter().map(|spec| spec.wire_code).chain([b'A', b'U']).collect();
         let mut found = 0;
         for line in TEXT.lines() {
             for code in numbers(line).filter(|number| codes.contains(number)) {

@@ -18,10 +18,14 @@ use crate::rules::Commit;
 use crate::store::redis::error;
 use crate::store::redis::wire::replies::{Token, time};
 use crate::time::{Micros, Span};
+use crate::usage::Summary;
 use crate::verdict::{StoreError, Verdict, Wait};
 
 /// Elements of a reply before the error lines: the two of TIME, and the packed text.
 const HEADER_VALUES: usize = 3;
+
+/// Numbers of a packed summary of a usage record.
+const SUMMARY_NUMBERS: usize = 4;
 
 /// Bytes of a packed position of a check.
 const POSITION_BYTES: usize = 2;
@@ -33,6 +37,8 @@ struct ReplyParts<'r> {
     now: Micros,
     rows: &'r [u8],
     kept: &'r [u8],
+    /// For each usage record that the call adds to: its summary.
+    usage: &'r [u8],
     /// Packed positions, counted from 1, of the checks that were allowed in a request that was refused: the script changed nothing for them.
     looks: &'r [u8],
     /// The number of error lines that follow.
@@ -150,6 +156,13 @@ impl Call<'_> {
         self.checks().zip(numbers(parts.kept)).map(kept).collect()
     }
 
+    /// The summaries of the usage records after this call: of each tracked check, then of each of [`Call::refused`]. `None` where nothing was recorded.
+    #[must_use]
+    pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {
+        let tokens = tokens(reply);
+        self.begin(&mut tokens.iter().copied()).map(|parts| summaries(parts.usage).collect()).unwrap_or_default()
+    }
+
     /// Reads everything before the error lines.
     fn begin<'r>(&self, tokens: &mut impl Iterator<Item = Token<'r>>) -> Result<ReplyParts<'r>, StoreError> {
         let values = match tokens.next() {
@@ -161,13 +174,14 @@ impl Call<'_> {
         let Some(Token::BulkString(bytes)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
         let size = self.checks().map(|(_, check)| row_size(&check.algorithm)).sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
-        let (kept, looks) = rest.split_at_checked(if self.is_time_given { NUMBER_BYTES * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
+        let (kept, rest) = rest.split_at_checked(if self.is_time_given { NUMBER_BYTES * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
+        let (usage, looks) = rest.split_at_checked(self.usage_rows() * SUMMARY_NUMBERS * NUMBER_BYTES).ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none can be refused because of another of its checks.
         let has_groups = self.requests.iter().any(|request| request.checks.commit == Commit::AllOrNone);
         if looks.len() % POSITION_BYTES > 0 || looks.len() > if has_groups { POSITION_BYTES * self.len() } else { 0 } {
             return Err(PROTOCOL_ERROR);
         }
-        Ok(ReplyParts { now, rows, kept, looks, error_lines: values - HEADER_VALUES })
+        Ok(ReplyParts { now, rows, kept, usage, looks, error_lines: values - HEADER_VALUES })
     }
 
     fn verdict(&self, request: &CallRequest<'_>, check: &Check, (row, hits): (CheckRow, i64), now: Micros) -> Result<Verdict, StoreError> {
@@ -185,6 +199,15 @@ impl Call<'_> {
         let remaining = u32::try_from(u64::from(check.algorithm.capacity()).saturating_sub(used)).unwrap_or(u32::MAX);
         Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay: Span::ZERO })
     }
+}
+
+/// The summaries in packed bytes.
+fn summaries(packed: &[u8]) -> impl Iterator<Item = Option<Summary>> {
+    packed.as_chunks::<{ SUMMARY_NUMBERS * NUMBER_BYTES }>().0.iter().map(|row| {
+        let mut numbers = numbers(row).map(|number| u64::try_from(integer(number)?).ok());
+        let mut number = || numbers.next().flatten();
+        Some(Summary { asked: number()?, refused: number()?, first_seen: Micros(number()?), last_seen: Micros(number()?) })
+    })
 }
 
 /// Bytes of the row of a check.

@@ -1,0 +1,169 @@
+-- track_usage: records the hits of checks beside their counters. The twin is src/usage.rs, which also describes a record; src/usage/stored.rs
+-- describes how it is stored.
+--
+-- Behind the keys of the checks, KEYS has those of the records, each once. ARGV, packed:
+--   7  one row per record to add to: the index of the check, or 0 for hits that were refused without the script; the number of the record, from 1
+--      on; the number of its limit, from 1 on; the hits as they were asked; without a check, how many of them were refused.
+--   8  one row per limit: the microseconds of a bucket; the buckets of a ring; the milliseconds for which an idle record is kept at most.
+--
+-- The reply has for each row of ARGV[7] four numbers: the hits and the refused hits in total, when the subject was first and last seen. The first is -1
+-- where nothing was recorded: for a check that looked, failed or was late, and in a refused request with all_or_none for one within its limit.
+--
+-- usage(time) reads and steps all records, and returns a function that writes them and returns that part of the reply.
+local usage
+-- The keys of the checks alone.
+local checked
+if steps[85] then -- 'U'
+  local pack, unpack, max, min, pcall = struct.pack, struct.unpack, math.max, math.min, redis.pcall
+  local ENTRY, ENTRY_SIZE, LIMIT, LIMIT_SIZE, TOTAL = '<HHHdd', 22, '<ddd', 24, '<dddd'
+  local HEADER, HEADER_SIZE, VERSION, CELL, CELL_SIZE = '<Bddddddddddddd', 105, 1, '<I6I6I6', 18
+  local MOST, MOST_IN_BUCKET = 9007199254740991, 281474976710655
+  -- The numbers of a record by their position. Behind them: the first of the cells to write, if a bucket was closed; these cells; whether all is
+  -- new; the longest life of its key in milliseconds.
+  local EXPIRY, INTERVAL, BUCKETS, BASE, CURRENT, ASKED, REFUSED, GIVEN, FIRST, LAST, OPEN = 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+  local CLOSED, CELLS, IS_NEW, LONGEST_LIFE = 15, 16, 17, 18
+
+  local entries, records, count = ARGV[7], {}, 0
+  for at = 1, #entries, ENTRY_SIZE do
+    local _, number = unpack(ENTRY, entries, at)
+    count = max(count, number)
+  end
+  checked = { list(KEYS, 1, #KEYS - count) }
+
+  -- By index: whether the check was allowed when it was stepped first, nil if it failed. A request with all_or_none steps some checks again.
+  local allowed = {}
+  for code, step in pairs(steps) do
+    if code ~= 85 and code ~= 65 then -- 'U', 'A'
+      steps[code] = function(from, ...)
+        local result = step(from, ...)
+        if allowed[from] == nil then
+          allowed[from] = result
+        end
+        return result
+      end
+    end
+  end
+
+  -- The record under a key: empty for none, false for a key of another type.
+  local function record_at(key)
+    local text = pcall('GETRANGE', key, '0', HEADER_SIZE - 1)
+    if type(text) ~= 'string' then
+      return false
+    end
+    if #text == HEADER_SIZE then
+      local record = { unpack(HEADER, text) }
+      -- unpack also returns where it ended.
+      record[CLOSED] = false
+      local base, current = record[BASE], record[CURRENT]
+      if record[1] == VERSION and (base + current) % 1 == 0 and 0 <= base and base <= current and record[LAST] % 1 == 0 then
+        return record
+      end
+    end
+    return {}
+  end
+
+  -- Begins the ring of a record anew.
+  local function begin_ring(record, number)
+    record[BASE], record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] = number, number, 0, 0, 0
+    record[IS_NEW], record[CLOSED] = true, false
+  end
+
+  -- Reads the record under a key, and brings its ring to the present.
+  local function open_record(key, now, interval, buckets, longest)
+    local record = record_at(key)
+    if not record then
+      return false
+    end
+    record[LONGEST_LIFE] = longest
+    local number = floor(now / interval)
+    if not record[LAST] then
+      record[1], record[EXPIRY], record[ASKED], record[REFUSED], record[GIVEN], record[FIRST], record[LAST] = VERSION, 0, 0, 0, 0, now, now
+    end
+    local current = record[CURRENT]
+    if record[INTERVAL] ~= interval or record[BUCKETS] ~= buckets then
+      record[INTERVAL], record[BUCKETS] = interval, buckets
+      begin_ring(record, number)
+    elseif number - current >= buckets then
+      begin_ring(record, number)
+    elseif number > current then
+      record[CLOSED] = (current - record[BASE]) % buckets
+      record[CELLS] = pack(CELL, record[OPEN], record[OPEN + 1], record[OPEN + 2]) .. string.rep('\0', CELL_SIZE * (number - current - 1))
+      record[CURRENT], record[OPEN], record[OPEN + 1], record[OPEN + 2] = number, 0, 0, 0
+    end
+    return record
+  end
+
+  -- Whether a check failed behind its step: a request with all_or_none fails as a whole.
+  local function has_failed(index)
+    return rows[index] and unpack('<d', rows[index]) < 0
+  end
+
+  usage = function(now)
+    for position = 1, looks and #looks or 0 do
+      allowed[looks[position]] = nil
+    end
+    local now_ms, totals = floor(now / 1000), {}
+    for at = 1, #entries, ENTRY_SIZE do
+      local index, number, limit, hits, refused = unpack(ENTRY, entries, at)
+      local is_recorded = index == 0 or (hits ~= 0 and allowed[index] ~= nil and not has_failed(index))
+      local record = records[number]
+      if is_recorded and record == nil then
+        local interval, buckets, longest = unpack(LIMIT, ARGV[8], (limit - 1) * LIMIT_SIZE + 1)
+        record = open_record(KEYS[#checked + number], now, interval, buckets, longest)
+        records[number] = record
+      end
+      if is_recorded and record then
+        if hits < 0 then
+          record[GIVEN] = min(record[GIVEN] - hits, MOST)
+          record[OPEN + 2] = min(record[OPEN + 2] - hits, MOST_IN_BUCKET)
+        else
+          if index ~= 0 then
+            refused = allowed[index] and 0 or hits
+          end
+          record[ASKED], record[REFUSED] = min(record[ASKED] + hits, MOST), min(record[REFUSED] + refused, MOST)
+          record[OPEN] = min(record[OPEN] + hits, MOST_IN_BUCKET)
+          record[OPEN + 1] = min(record[OPEN + 1] + refused, MOST_IN_BUCKET)
+        end
+        record[LAST] = max(record[LAST], now)
+        totals[#totals + 1] = pack(TOTAL, record[ASKED], record[REFUSED], record[FIRST], record[LAST])
+      else
+        totals[#totals + 1] = pack(TOTAL, -1, 0, 0, 0)
+      end
+    end
+    return function()
+      for number, record in pairs(records) do
+        if record then
+          local key = KEYS[#checked + number]
+          -- As long as the subject has been known, at least for the ring and an hour, at most as long as the limit says. The expiry is set in advance,
+          -- because setting it costs more than the write that it belongs to.
+          local ring, known = record[INTERVAL] * record[BUCKETS] / 1000, (record[LAST] - record[FIRST]) / 1000
+          local needed = now_ms + min(record[LONGEST_LIFE], max(3600000, ring, known))
+          local life
+          if record[EXPIRY] < needed or record[IS_NEW] then
+            record[EXPIRY] = math.ceil(max(record[EXPIRY], needed + max(10000, (needed - now_ms) / 8)))
+            life = string.format('%.0f', kept and LONGEST or min(record[EXPIRY] - now_ms, LONGEST))
+          end
+          local header = pack(HEADER, list(record, 1, OPEN + 2))
+          if record[IS_NEW] then
+            call('SET', key, header, 'PX', life)
+          else
+            call('SETRANGE', key, '0', header)
+            local from, cells = record[CLOSED], record[CELLS]
+            if from then
+              -- The cells behind the end of the ring are those at its begin.
+              local behind = CELL_SIZE * (record[BUCKETS] - from)
+              call('SETRANGE', key, HEADER_SIZE + CELL_SIZE * from, string.sub(cells, 1, behind))
+              if #cells > behind then
+                call('SETRANGE', key, HEADER_SIZE, string.sub(cells, behind + 1))
+              end
+            end
+            if life then
+              call('PEXPIRE', key, life)
+            end
+          end
+        end
+      end
+      return table.concat(totals)
+    end
+  end
+end

@@ -1,0 +1,213 @@
+//! The usage records of the memory store: a table beside the counters, bounded in bytes.
+//!
+//! When it is full, the record that was idle for longest is dropped. It is made of many small tables, each behind a mutex that is held for one step, and
+//! for a walk over its records when it is swept or searched: at most a quarter of a megabyte by default.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use lru::LruCache;
+
+use crate::time::Micros;
+use crate::usage::{Hits, Record, Tracking};
+
+/// The number of tables; a power of two.
+const TABLES: usize = 256;
+
+/// What a record costs besides itself and its key: the pointers of the list and the map.
+const OVERHEAD: usize = 64;
+
+/// All records.
+#[derive(Debug)]
+pub(super) struct UsageRecords {
+    /// Made for the first record: most stores have none.
+    tables: OnceLock<Box<[Mutex<Table>]>>,
+    /// Chooses the table of a key.
+    hasher: RandomState,
+    max_bytes: usize,
+    records: AtomicUsize,
+    bytes: AtomicUsize,
+    evicted: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// By the key of the record; the one that was idle for longest comes last.
+    records: LruCache<Box<[u8]>, Entry>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    tracking: Arc<Tracking>,
+    record: Record,
+}
+
+/// The size of all usage records, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageSize {
+    /// Records, with expired ones that were not swept yet.
+    pub records: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Records that were dropped because their memory was full.
+    pub evicted: u64,
+}
+
+impl Entry {
+    fn bytes(&self, key: &[u8]) -> usize {
+        OVERHEAD + key.len() + self.record.bytes()
+    }
+
+    fn is_expired(&self, now: Micros) -> bool {
+        now.since(self.record.last_seen) > self.record.keep_for(&self.tracking.settings)
+    }
+}
+
+impl UsageRecords {
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self {
+            tables: OnceLock::new(),
+            hasher: RandomState::new(),
+            max_bytes,
+            records: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds hits to the record under a key, and drops others while there are too many bytes.
+    pub(super) fn record(&self, key: &[u8], tracking: &Arc<Tracking>, now: Micros, hits: Hits) {
+        let tables =
+            self.tables.get_or_init(|| (0..TABLES).map(|_| Mutex::new(Table { records: LruCache::unbounded(), bytes: 0 })).collect());
+        let mut table = lock(&tables[self.table(key)]);
+        let (bytes, records) = (table.bytes, table.records.len());
+        match table.records.get_mut(key) {
+            Some(entry) if !entry.is_expired(now) => {
+                let before = entry.record.bytes();
+                entry.record.add(&tracking.settings, now, hits);
+                if !Arc::ptr_eq(&entry.tracking, tracking) {
+                    entry.tracking = Arc::clone(tracking);
+                }
+                let after = entry.record.bytes();
+                table.bytes = table.bytes - before + after;
+            }
+            _ => {
+                let entry = Entry { tracking: Arc::clone(tracking), record: Record::step(None, &tracking.settings, now, hits) };
+                table.bytes += entry.bytes(key);
+                if let Some(expired) = table.records.put(key.into(), entry) {
+                    table.bytes -= expired.bytes(key);
+                }
+            }
+        }
+        let mut evicted = 0;
+        // The one that was just written stays, however large it is.
+        while table.bytes > self.max_bytes / TABLES && table.records.len() > 1 {
+            let Some((key, entry)) = table.records.pop_lru() else { break };
+            table.bytes -= entry.bytes(&key);
+            evicted += 1;
+        }
+        self.evicted.fetch_add(evicted, Ordering::Relaxed);
+        self.changed(bytes, records, &table);
+    }
+
+    /// A copy of the record under a key.
+    pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
+        let table = lock(&self.tables.get()?[self.table(key)]);
+        table.records.peek(key).filter(|entry| !entry.is_expired(now)).map(|entry| entry.record.clone())
+    }
+
+    /// Removes the expired records of the part `part` of so many `parts`.
+    pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
+        let Some(tables) = self.tables.get() else { return };
+        tables[part * TABLES / parts..(part + 1) * TABLES / parts].iter().for_each(|table| self.sweep_table(table, now));
+    }
+
+    fn sweep_table(&self, table: &Mutex<Table>, now: Micros) {
+        let mut table = lock(table);
+        let (bytes, records) = (table.bytes, table.records.len());
+        let expired: Vec<_> = table.records.iter().filter(|(_, entry)| entry.is_expired(now)).map(|(key, _)| key.clone()).collect();
+        for key in expired {
+            if let Some(entry) = table.records.pop(&key) {
+                table.bytes -= entry.bytes(&key);
+            }
+        }
+        self.changed(bytes, records, &table);
+    }
+
+    pub(super) fn size(&self) -> UsageSize {
+        UsageSize {
+            records: self.records.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Brings the sums up to date after a change of one table. They are never below zero as a whole, because each change is under the table's lock.
+    fn changed(&self, bytes: usize, records: usize, table: &Table) {
+        self.bytes.fetch_add(table.bytes.wrapping_sub(bytes), Ordering::Relaxed);
+        self.records.fetch_add(table.records.len().wrapping_sub(records), Ordering::Relaxed);
+    }
+
+    fn table(&self, key: &[u8]) -> usize {
+        self.hasher.hash_one(key) as usize % TABLES
+    }
+}
+
+/// Ignores poisoning: a step cannot panic half way, so that the records are whole.
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Span;
+    use crate::usage::Settings;
+
+    const ONE: Hits = Hits { asked: 1, refused: 0, given_back: 0 };
+
+    fn tracking() -> Arc<Tracking> {
+        Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() })
+    }
+
+    #[test]
+    fn endless_new_values_stay_within_the_bound_and_those_in_use_stay() {
+        let (records, tracking) = (UsageRecords::new(1 << 20), tracking());
+        let now = |number: u64| Micros(1_000_000_000 + number);
+        for number in 0..50_000u64 {
+            records.record(format!("w1{{d|user={number}}}us").as_bytes(), &tracking, now(number), ONE);
+            records.record(b"w1{d|user=busy}us", &tracking, now(number), ONE);
+            let size = records.size();
+            assert!(size.bytes <= 1 << 20, "{size:?}");
+        }
+        let size = records.size();
+        assert!(size.records > 1_000 && size.evicted == 50_001 - size.records as u64, "{size:?}");
+        assert_eq!(records.get(b"w1{d|user=busy}us", now(50_000)).expect("the busy one is kept").total.asked, 50_000);
+        let is_kept = |number: u64| records.get(format!("w1{{d|user={number}}}us").as_bytes(), now(50_000)).is_some();
+        assert!((49_900..50_000).all(is_kept) && !(0..10_000).any(is_kept), "the newest are kept");
+    }
+
+    #[test]
+    fn expired_records_are_not_read_begin_anew_and_are_swept() {
+        let (records, tracking) = (UsageRecords::new(1 << 20), tracking());
+        let after = |span: Span| Micros(1_000_000_000) + span;
+        let life = Settings::default().span();
+        for key in [b"one", b"two"] {
+            records.record(key, &tracking, after(Span::ZERO), ONE);
+        }
+        assert!(records.get(b"one", after(life)).is_some());
+        let later = after(Span::from_micros(life.micros() + 1));
+        assert!(records.get(b"one", later).is_none());
+        records.record(b"one", &tracking, later, ONE);
+        assert_eq!(records.get(b"one", later).expect("a new one").first_seen, later);
+        assert_eq!(records.size().records, 2);
+        (0..16).for_each(|part| records.sweep(part, 16, later));
+        assert_eq!(records.size().records, 1);
+        let size = records.size();
+        (0..1_024).for_each(|part| records.sweep(part, 1_024, later + Span::from_secs(86_400)));
+        assert_eq!((size.evicted, records.size()), (0, UsageSize { records: 0, bytes: 0, evicted: 0 }));
+    }
+}
