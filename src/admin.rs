@@ -8,6 +8,7 @@ pub mod decisions;
 pub mod explain;
 pub mod limits;
 mod openapi;
+pub mod page;
 pub mod query;
 pub mod reply;
 mod routes;

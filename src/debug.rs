@@ -12,7 +12,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
-use crate::admin::Api;
+use crate::admin::{self, Api};
 use crate::http::Site;
 use crate::http::responses::{Page, failed, text};
 use crate::http::shared_texts::SharedTexts;
@@ -96,7 +96,7 @@ impl Pages {
             let _ = writeln!(list, "{path}: {what}");
         }
         if self.api.is_some() {
-            list += "/api/v1/: the admin API; /api/v1/openapi.json describes it\n";
+            list += "/admin: the admin page, for a browser\n/api/v1/: the admin API; /api/v1/openapi.json describes it\n";
         }
         list + "\nWeir has no pprof: it profiles programs in Go. Use perf.\nMetrics for Prometheus are at /metrics on the HTTP port.\n"
     }
@@ -111,6 +111,9 @@ impl Site for Pages {
         let path = request.uri().path();
         if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(Api::PREFIX)) {
             return api.answer(request).await;
+        }
+        if let Some(page) = self.api.as_ref().and_then(|_| admin::page::answer(request.method(), path)) {
+            return page;
         }
         if path == "/" {
             return text(StatusCode::OK, self.list());

@@ -1,7 +1,7 @@
 # Installs the tools that tests need beside cargo, where they are missing. tests/run.sh and tests/faults.sh source this file.
 #
 # Versions are pinned in this file only. Downloads go to target/tools/, so that `cargo clean` removes them. Only system packages (Redis,
-# valgrind, Python) are installed for the whole machine. Each installation prints one line.
+# Chromium, valgrind, Python) are installed for the whole machine. Each installation prints one line.
 
 envoy_version=1.40.0
 kubernetes_validate_version=1.37.0
@@ -89,6 +89,12 @@ rust_component() {
 
 need_redis() {
     has redis-server || system_packages "redis-server" redis-server
+}
+
+# A browser and its driver, for the admin page. Google's own packages, which the machines of GitHub have, do as well.
+need_chromium() {
+    has chromium || has chromium-browser || has google-chrome || has google-chrome-stable || system_packages "chromium" chromium
+    has chromedriver || system_packages "chromedriver" chromium-driver
 }
 
 need_valgrind() {
@@ -241,6 +247,7 @@ install_tools() {
     rust_component fmt rustfmt
     rust_component clippy clippy
     need_redis
+    need_chromium
     need_valgrind
     need_envoy
     need_kubernetes_validate

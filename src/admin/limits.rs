@@ -63,6 +63,7 @@ pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
     let level = |level: &Level| json!({ "key": level.key, "value": level.value });
     let mut object = json!({
         "limit": limit.path(),
+        "domain": limit.domain,
         "path": limit.levels.iter().map(level).collect::<Vec<_>>(),
         "unlimited": limit.amount.is_none(),
         "shadow_mode": limit.shadow_mode,

@@ -6,6 +6,7 @@
 #![allow(clippy::panic, reason = "how a test fails, in functions beside the tests too")]
 
 mod admin;
+mod admin_page;
 mod algorithms;
 mod all_or_none;
 mod cli;

@@ -1,5 +1,6 @@
 //! Shared by the tests: real processes on free ports, each with its own folder, which end with the test; and requests.
 
+pub mod browser;
 pub mod certificates;
 pub mod cluster;
 pub mod config_map;

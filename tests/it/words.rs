@@ -55,7 +55,7 @@ const CHECKED: &[&str] = &[
 ];
 
 /// Kinds of files that people read.
-const EXTENSIONS: &[&str] = &["rs", "md", "lua", "yaml", "yml", "sh", "toml", "py"];
+const EXTENSIONS: &[&str] = &["rs", "md", "lua", "yaml", "yml", "sh", "toml", "py", "js", "css", "html"];
 
 /// Files that are not checked, with the reason.
 const EXEMPT: &[(&str, &str)] = &[("tests/it/words.rs", "it holds the phrases")];

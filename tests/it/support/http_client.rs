@@ -2,10 +2,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use super::wait::TIMEOUT;
+
+/// A browser takes long to start on a machine that also builds.
+const PATIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A response; its body is decoded when it is chunked.
 #[derive(Debug)]
@@ -83,6 +87,38 @@ pub fn call(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &st
     }
     head.extend(headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")));
     send(Ipv4Addr::LOCALHOST, address, &[head.as_bytes(), b"\r\n", body].concat(), path)
+}
+
+/// Sends JSON by any method on a new connection.
+pub fn send_json(address: SocketAddr, method: &str, path: &str, body: &str) -> Response {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let received = exchange_once(address, format!("{head}{body}").as_bytes());
+    let received = received.unwrap_or_else(|error| panic!("{path} of {address}: {error}"));
+    Response::parse(&received).unwrap_or_else(|| panic!("{path} of {address}: no HTTP in {:?}", String::from_utf8_lossy(&received)))
+}
+
+/// Sends `message` and returns one answer with a content-length, from servers that keep connections open although they are asked not to.
+fn exchange_once(address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENT_TIMEOUT))?;
+    stream.write_all(message)?;
+    let (mut received, mut part) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        if let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+            if length.is_some_and(|length| received.len() >= end + 4 + length) {
+                return Ok(received);
+            }
+        }
+        match stream.read(&mut part)? {
+            0 => return Ok(received),
+            length => received.extend_from_slice(&part[..length]),
+        }
+    }
 }
 
 fn send(source: Ipv4Addr, address: SocketAddr, message: &[u8], path: &str) -> Response {

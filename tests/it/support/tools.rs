@@ -78,6 +78,11 @@ fn required(name: &str, variable: &str, folder: &str, file: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is missing: run tests/run.sh, which installs it"))
 }
 
+/// The path of a program in PATH, if it is there.
+pub fn find(program: &str) -> Option<PathBuf> {
+    in_path(program)
+}
+
 fn in_path(program: &str) -> Option<PathBuf> {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().ok()?;
     found.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))

@@ -1,0 +1,73 @@
+// The token: asked for in a dialog, tried, and kept in memory. A page that is loaded again asks again.
+
+import { forgetToken, hasToken, tryToken } from "./api.js";
+import { announce, field, fill, h, input, newId, plain, shown } from "./dom.js";
+
+/** A token, entered as a line of the file has it (`name:token`) or alone. */
+function tokenOf(text) {
+  const [, token] = /^[\w.@-]{1,64}:(.+)$/.exec(text) ?? [];
+  return token ?? text;
+}
+
+/** The element that says what this page may do, and the dialog that asks for a token. */
+export function access(element, changed) {
+  let said = null;
+
+  function show(status) {
+    const name = status?.authorized_as ?? null;
+    const now = JSON.stringify([name, hasToken()]);
+    if (now === said) return;
+    said = now;
+    if (hasToken()) {
+      const who = name === null ? "with a token" : h("strong", {}, shown(name));
+      fill(element, "Changes as ", who, " ", h("button", { type: "button", class: "small", onclick: forget }, "Forget token"));
+    } else {
+      fill(element, "Read only ", h("button", { type: "button", class: "small", onclick: ask }, "Enter token"));
+    }
+  }
+
+  function forget() {
+    forgetToken();
+    announce("The token is forgotten.");
+    changed();
+  }
+
+  function ask() {
+    const id = newId("token");
+    const before = document.activeElement;
+    const wrong = h("p", { role: "alert", class: "wrong" });
+    // Not a password field: browsers offer to store those.
+    const value = input({ class: "secret", required: true, maxlength: 4096, autofocus: true });
+    const submit = h("button", { type: "submit", class: "main" }, "Use token");
+    const close = () => {
+      value.value = "";
+      dialog.remove();
+      (before?.isConnected ? before : element.querySelector("button"))?.focus();
+    };
+    const tried = async (event) => {
+      event.preventDefault();
+      submit.disabled = true;
+      fill(wrong);
+      try {
+        const status = await tryToken(tokenOf(value.value.trim()));
+        announce(`Changes are authorised as ${plain(status.authorized_as)}.`);
+        changed();
+        close();
+      } catch (failure) {
+        fill(wrong, failure.message);
+        value.focus();
+      }
+      submit.disabled = false;
+    };
+    const form = h("form", { onsubmit: tried },
+      h("h2", { id }, "Enter a token"),
+      h("p", {}, "Changes need a token of the file ", h("code", {}, "ADMIN_TOKEN_FILE"), ". The page keeps it in memory until you close or reload the page."),
+      field("Token", value), wrong,
+      h("div", { class: "buttons" }, submit, h("button", { type: "button", onclick: close }, "Cancel")));
+    const dialog = h("dialog", { "aria-labelledby": id, oncancel: close }, form);
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  return { show, ask };
+}

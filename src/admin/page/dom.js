@@ -1,0 +1,206 @@
+// Building the page. Whatever a server or a client chose becomes text of a node, never markup: nothing here parses HTML, and the page's
+// Content-Security-Policy refuses scripts that try (Trusted Types).
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// Characters of a value that are shown; the rest is counted. A client may send values of any length.
+const LONGEST_SHOWN = 160;
+const LONGEST_SENTENCE = 2_000;
+
+/** An element with attributes, listeners (`onclick: function`) and children: nodes, texts, or null for none. */
+export function h(name, attributes, ...children) {
+  return build(document.createElement(name), attributes, children);
+}
+
+/** The same for SVG. */
+export function svg(name, attributes, ...children) {
+  return build(document.createElementNS(SVG, name), attributes, children);
+}
+
+function build(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Replaces the children of an element. */
+export function fill(parent, ...children) {
+  parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return parent;
+}
+
+let numbered = 0;
+
+/** A new id, for labels. */
+export function newId(prefix) {
+  numbered += 1;
+  return `${prefix}-${numbered}`;
+}
+
+// What has no shape of its own, or changes the order of its neighbours: control and format characters (bidirectional marks among them), lone
+// surrogates, unassigned characters, line separators, and spaces other than U+0020.
+const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
+const NAMED = new Map([["\n", "\\n"], ["\r", "\\r"], ["\t", "\\t"], ["\0", "\\0"]]);
+
+function escaped(character) {
+  return NAMED.get(character) ?? `\\u{${character.codePointAt(0).toString(16)}}`;
+}
+
+/**
+ * Any text as a node in which nothing is invisible: unseen characters stand as marked escapes, long texts are cut, and the direction of the
+ * text does not leave it.
+ */
+export function shown(text) {
+  return safe(text, "value", LONGEST_SHOWN);
+}
+
+/** A sentence of the service, which may quote what clients sent. */
+export function sentence(text) {
+  return safe(text, "sentence", LONGEST_SENTENCE);
+}
+
+function safe(text, className, longest) {
+  const whole = String(text);
+  const node = h("bdi", { class: className });
+  if (whole === "") return build(node, {}, [h("span", { class: "mark" }, "empty")]);
+  // Twice as many code units hold the characters that are shown.
+  const all = [...whole.slice(0, 2 * longest + 2)];
+  const characters = all.slice(0, longest);
+  let run = "";
+  const end = () => {
+    if (run !== "") node.append(run);
+    run = "";
+  };
+  characters.forEach((character, index) => {
+    const isEdge = character === " " && (index === 0 || index === characters.length - 1);
+    if (!isEdge && !UNSEEN.test(character)) {
+      run += character;
+      return;
+    }
+    end();
+    node.append(h("span", { class: "mark" }, isEdge ? "space" : escaped(character)));
+  });
+  end();
+  if (all.length > longest) node.append(h("span", { class: "mark" }, `… ${count(whole.length)} characters`));
+  return node;
+}
+
+/** The same in one plain line, for labels and announcements. */
+export function plain(text) {
+  const characters = [...String(text).slice(0, 2 * LONGEST_SHOWN)].slice(0, 80);
+  const line = characters.map((character) => (UNSEEN.test(character) ? escaped(character) : character)).join("");
+  return String(text).length > line.length && characters.length === 80 ? `${line}…` : line;
+}
+
+/** Entries of a descriptor: `key=value` each; a value of null stands for any value. */
+export function entriesShown(entries) {
+  const one = ({ key, value }) => {
+    const end = value === null || value === undefined ? h("em", { class: "any" }, "any value") : shown(value);
+    return h("span", { class: "entry" }, h("span", { class: "key" }, shown(key)), "=", end);
+  };
+  return h("span", { class: "entries" }, entries.flatMap((entry, index) => (index === 0 ? [one(entry)] : [" ", one(entry)])));
+}
+
+/** Entries in one plain line. */
+export function entriesPlain(entries) {
+  return entries.map(({ key, value }) => `${plain(key)}=${value === null || value === undefined ? "any value" : plain(value)}`).join(" ");
+}
+
+const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const SMALL = new Intl.NumberFormat("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
+
+/** A whole number. */
+export function count(number) {
+  return typeof number === "number" && Number.isFinite(number) ? GROUPED.format(number) : "–";
+}
+
+/** A number a second. */
+export function rate(number) {
+  if (typeof number !== "number" || !Number.isFinite(number)) return "–";
+  return number >= 100 || number === 0 ? GROUPED.format(number) : SMALL.format(number);
+}
+
+/** An instant, as the logs have it, without what is the same all day. */
+export function instant(text) {
+  const at = new Date(text);
+  if (text === null || text === undefined || Number.isNaN(at.getTime())) return h("span", {}, "–");
+  const iso = at.toISOString();
+  return h("time", { datetime: iso, title: iso }, `${iso.slice(0, 10)} ${iso.slice(11, 19)}`);
+}
+
+/** An amount of a limit: `5 per 30 seconds`. */
+export function amount({ requests_per_unit: requests, unit, unit_multiplier: multiplier }) {
+  return `${count(requests)} per ${multiplier > 1 ? `${count(multiplier)} ${unit}s` : unit}`;
+}
+
+/** The time of day of an instant. */
+export function clock(at) {
+  return at.toISOString().slice(11, 19);
+}
+
+const SPANS = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
+
+/** A span of time by its two largest units. */
+export function span(seconds) {
+  let rest = Math.max(0, Math.round(seconds));
+  const parts = [];
+  for (const [size, unit] of SPANS) {
+    if (rest >= size && parts.length < 2) parts.push(`${Math.floor(rest / size)} ${unit}`);
+    rest %= size;
+  }
+  return parts.join(" ") || "0 s";
+}
+
+/** Says something to screen readers, when it is new. */
+export function announce(text) {
+  const region = document.getElementById("announcements");
+  if (region.textContent !== text) region.textContent = text;
+}
+
+/** A part of a view under a heading. */
+export function panel(title, ...children) {
+  const id = newId("panel");
+  return h("section", { class: "panel", "aria-labelledby": id }, h("h3", { id }, title), ...children);
+}
+
+/** A labelled control: the label stands above it, and a hint, if there is one, below. */
+export function field(label, control, hint) {
+  if (!control.id) control.id = newId("field");
+  const below = hint === undefined ? null : h("span", { class: "hint", id: `${control.id}-hint` }, hint);
+  if (below !== null) control.setAttribute("aria-describedby", below.id);
+  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, below);
+}
+
+/** A choice among a few: pairs of value and text. */
+export function select(options, attributes) {
+  return h("select", attributes ?? {}, options.map(([value, text]) => h("option", { value }, text)));
+}
+
+/** A text field. Nothing that is typed is kept or sent elsewhere by the browser. */
+export function input(attributes) {
+  return h("input", { type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", ...attributes });
+}
+
+/** A question before something that cannot be undone. Resolves to the answer. */
+export function confirmed(question, details, action) {
+  return new Promise((resolve) => {
+    const id = newId("question");
+    const close = (answer) => () => {
+      resolve(answer);
+      dialog.remove();
+      before?.focus();
+    };
+    const before = document.activeElement;
+    const dialog = h("dialog", { "aria-labelledby": id, oncancel: close(false) },
+      h("h2", { id }, question), details,
+      h("div", { class: "buttons" },
+        h("button", { type: "button", class: "danger", onclick: close(true) }, action),
+        h("button", { type: "button", autofocus: true, onclick: close(false) }, "Cancel")));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

@@ -1,0 +1,79 @@
+// The form fields of a descriptor: its entries, in order.
+
+import { field, fill, h, input, shown } from "./dom.js";
+
+// Envoy's own bound of entries is not known; Weir takes 64.
+const MOST_ENTRIES = 64;
+
+/**
+ * An editor of entries. With `any`, an entry may stand for any value. Text fields drop line breaks; a value that came from a list is therefore
+ * kept as it was until it is edited.
+ */
+export function entriesEditor({ legend, any, changed }) {
+  const rows = h("div", { class: "rows" });
+  const add = h("button", { type: "button", class: "small", onclick: () => (append("", ""), rows.lastChild.querySelector("input").focus()) }, "Add entry");
+  const element = h("fieldset", {}, h("legend", {}, legend), rows, add);
+  let all = [];
+
+  function kept(text, control) {
+    control.value = text;
+    let exact = { typed: control.value, text };
+    const below = h("p", { class: "hint" });
+    const show = () => fill(below, exact && exact.typed !== exact.text ? ["Exactly: ", shown(exact.text)] : null);
+    control.addEventListener("input", () => {
+      if (control.value !== exact?.typed) exact = null;
+      show();
+      changed?.();
+    });
+    show();
+    return { below, read: () => (exact !== null && control.value === exact.typed ? exact.text : control.value) };
+  }
+
+  function append(key, value) {
+    const keyField = input({ required: true });
+    const valueField = input();
+    const keyText = kept(key, keyField);
+    const valueText = kept(value ?? "", valueField);
+    const box = h("input", { type: "checkbox" });
+    const isAny = () => any && box.checked;
+    const applied = () => (valueField.disabled = isAny());
+    box.checked = any === true && value === null;
+    box.addEventListener("change", () => {
+      applied();
+      changed?.();
+    });
+    const row = { read: () => ({ key: keyText.read(), value: isAny() ? null : valueText.read() }) };
+    const gone = () => {
+      all = all.filter((other) => other !== row);
+      row.element.remove();
+      number();
+      add.focus();
+      changed?.();
+    };
+    row.drop = h("button", { type: "button", class: "small drop", onclick: gone }, "Remove");
+    const anyValue = any ? h("label", { class: "check" }, box, " any value") : null;
+    row.element = h("div", { class: "row", role: "group" }, h("div", {}, field("Key", keyField), keyText.below), h("div", {}, field("Value", valueField), valueText.below, anyValue), row.drop);
+    all.push(row);
+    rows.append(row.element);
+    applied();
+    number();
+  }
+
+  function number() {
+    all.forEach((row, index) => {
+      row.element.setAttribute("aria-label", `Entry ${index + 1}`);
+      row.drop.setAttribute("aria-label", `Remove entry ${index + 1}`);
+      row.drop.hidden = all.length === 1;
+    });
+    add.disabled = all.length >= MOST_ENTRIES;
+  }
+
+  function write(entries) {
+    all = [];
+    fill(rows);
+    (entries.length > 0 ? entries : [{ key: "", value: "" }]).slice(0, MOST_ENTRIES).forEach(({ key, value }) => append(key, value));
+  }
+
+  write([]);
+  return { element, write, read: () => all.map((row) => row.read()) };
+}

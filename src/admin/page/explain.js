@@ -1,0 +1,151 @@
+// "Explain this request": what weir explain says, with the live state of the counters.
+
+import { post } from "./api.js";
+import { announce, count, entriesShown, field, fill, h, input, panel, plain, sentence, shown, span } from "./dom.js";
+import { entriesEditor } from "./entries.js";
+import { facts, part, words } from "./parts.js";
+import { table } from "./table.js";
+
+// Descriptors of one request in this form; Envoy's routes have a few.
+const MOST_DESCRIPTORS = 16;
+const OUTCOMES = { checked: "Limited", unlimited: "Unlimited", replaced: "Replaced", no_limit: "Not limited", unknown_domain: "Not limited: unknown domain" };
+
+export function explain(app) {
+  const domain = input({ required: true, maxlength: 4096 });
+  const editors = h("div", {});
+  const add = h("button", { type: "button", class: "small", onclick: () => (append([]), editors.lastChild.querySelector("input").focus()) }, "Add descriptor");
+  const follow = h("input", { type: "checkbox", id: "explain-follow", checked: true });
+  const result = h("div", {});
+  const whole = part(result);
+  const output = h("section", { class: "panel", "aria-label": "Explanation", hidden: true }, whole.element);
+  let all = [];
+  let asked = null;
+  let last = null;
+
+  const form = h("form", { onsubmit: submitted },
+    h("div", { class: "line" }, field("Domain", domain)), editors,
+    h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Explain"), add,
+      h("span", { class: "check" }, follow, " ", h("label", { for: "explain-follow" }, "Follow the live state"))));
+
+  function append(entries) {
+    const editor = entriesEditor({ legend: `Descriptor ${all.length + 1}` });
+    editor.write(entries);
+    all.push(editor);
+    editors.append(editor.element);
+    add.disabled = all.length >= MOST_DESCRIPTORS;
+  }
+
+  function written(descriptors) {
+    all = [];
+    fill(editors);
+    descriptors.forEach(append);
+  }
+
+  function submitted(event) {
+    event.preventDefault();
+    asked = { domain: domain.value, descriptors: all.map((editor) => ({ entries: editor.read() })) };
+    last = null;
+    load();
+  }
+
+  async function load(signal) {
+    const request = asked;
+    output.hidden = false;
+    await whole.load(() => post("explain", request, signal), (report) => {
+      const text = JSON.stringify(report);
+      if (text === last || request !== asked) return;
+      if (last === null) announce(`Explained: ${report.descriptors.map(({ reason }) => plain(reason)).join("; ")}`);
+      last = text;
+      draw(request, report);
+    }, signal !== undefined);
+  }
+
+  function draw(request, report) {
+    // Focus is on a button of this subject at most, which the same button replaces.
+    const focused = [...result.querySelectorAll("button")].indexOf(document.activeElement);
+    fill(result, report.descriptors.map((descriptor, index) => described(app, request, descriptor, index)));
+    if (focused >= 0) result.querySelectorAll("button")[focused]?.focus();
+  }
+
+  written([[]]);
+  return {
+    title: "Explain",
+    element: h("div", { class: "view" }, panel("Explain this request", h("p", { class: "hint" }, "Which limit a request finds, and why no other. Nothing is counted."), form), output),
+    async refresh(signal) {
+      if (asked !== null && follow.checked) await load(signal);
+    },
+    open(subject) {
+      domain.value = subject.domain;
+      written([subject.entries.map(({ key, value }) => ({ key, value: value ?? "" }))]);
+      asked = null;
+      last = null;
+      output.hidden = true;
+      // What comes from the tree of limits may lack values.
+      if (subject.entries.every(({ value }) => value !== "" && value !== null)) form.requestSubmit();
+    },
+  };
+}
+
+function described(app, request, { outcome, reason, levels, limit, counter, live }, index) {
+  const { entries } = request.descriptors[index];
+  const subject = { domain: request.domain, entries, limit: limit?.path };
+  const isLimited = outcome === "checked";
+  const buttons = h("div", { class: "buttons" },
+    isLimited ? h("button", { type: "button", class: "small", onclick: () => app.go("usage", subject) }, "Usage") : null,
+    h("button", { type: "button", class: "small", onclick: () => app.go("overrides", subject) }, "Override"));
+  const place = limit === undefined || limit === null ? [] : [["Limit", h("span", { class: "mono" }, shown(limit.path))], ["Written in", h("span", { class: "mono" }, shown(origin(limit.from)))]];
+  const fields = Object.entries(limit?.fields ?? {}).filter(([, value]) => value !== "false").map(([name, value]) => [words(name), shown(value)]);
+  return h("article", { class: "explained" },
+    h("h3", {}, entriesShown(entries)),
+    h("p", { class: "outcome" }, h("strong", { class: isLimited ? "tag" : "tag plain" }, OUTCOMES[outcome] ?? words(outcome)), " ", sentence(reason)),
+    (levels ?? []).length > 0 ? steps(levels) : null,
+    live ? h("div", {}, h("h4", {}, "Live state"), facts(liveFacts(live))) : null,
+    facts([...place, ...fields, ["Counter", counter ? h("span", { class: "mono" }, shown(counter)) : null]]),
+    buttons);
+}
+
+function origin(from) {
+  if (typeof from === "string") return from;
+  return from?.line ? `${from.document}:${from.line}` : (from?.document ?? "");
+}
+
+/** The look-up, level by level. */
+function steps(levels) {
+  const others = ({ later, other_values: values, more }) => {
+    const parts = [];
+    if ((later ?? []).length > 0) parts.push(["match later, so not used: ", list(later)]);
+    if ((values ?? []).length > 0) parts.push(["other values: ", list(values), more > 0 ? ` and ${count(more)} more` : null]);
+    return parts.length === 0 ? "–" : parts.map((one) => h("div", {}, one));
+  };
+  const lookUp = table({
+    caption: "The look-up, level by level",
+    columns: [
+      { title: "Entry", node: ({ entry }) => h("span", { class: "mono" }, shown(entry)) },
+      { title: "Matches", node: ({ matched }) => (matched ? h("span", { class: "mono" }, shown(matched)) : "nothing") },
+      { title: "How", text: ({ how }) => how ?? "–" },
+      { title: "Not used", node: others },
+    ],
+    key: ({ index }) => String(index),
+    empty: "",
+  });
+  lookUp.update(levels.map((level, index) => ({ ...level, index })));
+  return lookUp.element;
+}
+
+function list(names) {
+  return names.flatMap((name, index) => [index === 0 ? "" : ", ", h("span", { class: "mono" }, shown(name))]);
+}
+
+/** The state of a counter as names and values. What this page does not know yet is shown as it is. */
+function liveFacts(live) {
+  const known = {
+    used: ["Hits that count now", count],
+    remaining: ["Hits that still fit", count],
+    reset_seconds: ["Recovered in", span],
+    error: ["The store did not answer", sentence],
+  };
+  return Object.entries(live).filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => {
+    if (known[name] !== undefined) return [known[name][0], known[name][1](value)];
+    return [words(name), typeof value === "string" ? shown(value) : shown(JSON.stringify(value))];
+  });
+}

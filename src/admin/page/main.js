@@ -1,0 +1,170 @@
+// Starts the page: the views, the status in the header, and the loop that keeps both live.
+
+import { access } from "./access.js";
+import { forgetToken, get, hasToken } from "./api.js";
+import { announce, clock, count, fill, h, plain, span } from "./dom.js";
+import { loop } from "./live.js";
+import { explain } from "./explain.js";
+import { limits } from "./limits.js";
+import { overrides } from "./overrides.js";
+import { overview } from "./overview.js";
+import { subjects } from "./subjects.js";
+import { usage } from "./usage.js";
+
+const VIEWS = { overview, subjects, limits, explain, usage, overrides };
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+const health = document.getElementById("health");
+const pause = document.getElementById("pause");
+const made = new Map();
+
+let current = null;
+let answeredAt = null;
+
+const app = {
+  /** The last status of the service, or null. */
+  status: null,
+  /** Shows a view, filled with a subject if there is one. */
+  go(name, subject) {
+    show(name, subject);
+    if (location.hash !== `#${name}`) history.pushState(null, "", `#${name}`);
+  },
+  /** Asks at once. */
+  now: () => live.now(),
+  /** Asks for a token. */
+  askToken: () => token.ask(),
+};
+
+const token = access(document.getElementById("access"), () => live.now());
+
+function view(name) {
+  if (!made.has(name)) {
+    const { title, element, ...rest } = VIEWS[name](app);
+    const heading = h("h2", { tabindex: "-1" }, title);
+    element.prepend(heading);
+    made.set(name, { name, title, element, heading, ...rest });
+  }
+  return made.get(name);
+}
+
+function show(name, subject) {
+  const next = view(name);
+  const isFirst = current === null;
+  if (current !== next) fill(main, next.element);
+  current = next;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (subject !== undefined) next.open(subject);
+  titled();
+  if (!isFirst) next.heading.focus();
+  window.scrollTo(0, 0);
+  live.now();
+}
+
+function titled() {
+  const mark = app.status !== null && !app.status.healthy ? "Unhealthy: " : "";
+  document.title = `${mark}${current.title} – Weir`;
+}
+
+function follow() {
+  const name = location.hash.slice(1);
+  show(Object.hasOwn(VIEWS, name) ? name : "overview");
+}
+
+async function ask(signal) {
+  try {
+    app.status = await get("status", [], signal);
+  } catch (failure) {
+    if (failure.kind === "aborted") return true;
+    if (failure.kind === "unauthorised" && hasToken()) {
+      forgetToken();
+      announce("The token is no longer valid.");
+    }
+    problem(failure);
+    return false;
+  }
+  answeredAt = new Date();
+  fill(banner);
+  banner.hidden = true;
+  document.body.classList.remove("old");
+  stated();
+  try {
+    await current.refresh(signal);
+  } catch (error) {
+    // A defect of the page must be seen, and must not stop the loop.
+    fill(banner, `A defect of this page: ${plain(error?.message)}. Load it again; the commands of weir show the same.`);
+    banner.hidden = false;
+    console.error(error);
+  }
+  return true;
+}
+
+function stated() {
+  const { status } = app;
+  const started = new Date(status.started_at);
+  const uptime = Number.isNaN(started.getTime()) ? null : `up ${span((new Date(status.now) - started) / 1000)}`;
+  const facts = [status.version, `store ${status.store}`, uptime, `${count(status.limits)} limits in ${count(status.domains)} domains`, `configuration ${status.generation}`, status.refused_configuration ? "a later configuration was refused" : null];
+  const process = document.getElementById("process");
+  const text = facts.filter((fact) => fact !== null && fact !== undefined).map(plain).join(" · ");
+  if (process.textContent !== text) process.textContent = text;
+  const reasons = (status.reasons ?? []).map(plain).join("; ");
+  const said = status.healthy ? "Healthy" : `Unhealthy${reasons === "" ? "" : `: ${reasons}`}`;
+  if (health.textContent !== said) {
+    fill(health, said);
+    health.className = `health ${status.healthy ? "good" : "bad"}`;
+    if (!status.healthy) announce(said);
+  }
+  token.show(status);
+  titled();
+}
+
+function problem(failure) {
+  banner.hidden = false;
+  if (failure.kind === "unauthorised" || failure.kind === "forbidden") {
+    app.status = null;
+    token.show(null);
+    const text = ["This listener shows nothing to this page: ", failure.message, "."];
+    if (banner.dataset.kind !== failure.kind || banner.firstChild === null) {
+      fill(banner, h("p", {}, text), failure.kind === "unauthorised" ? h("button", { type: "button", onclick: () => token.ask() }, "Enter token") : null);
+    }
+    banner.dataset.kind = failure.kind;
+    fill(health, failure.kind === "unauthorised" ? "Token needed" : "Not allowed");
+    health.className = "health";
+    return;
+  }
+  const since = answeredAt === null ? "" : ` What is shown is of ${clock(answeredAt)}.`;
+  const what = failure.kind === "unreachable" ? `Weir does not answer (${failure.message}).` : `Weir answers with an error: ${failure.message}`;
+  if (banner.dataset.kind !== "down" || banner.firstChild === null) {
+    fill(banner, h("p", {}), h("button", { type: "button", onclick: () => live.now() }, "Try now"));
+  }
+  banner.dataset.kind = "down";
+  banner.firstChild.textContent = `${what}${since}`;
+  document.body.classList.add("old");
+  fill(health, "No answer");
+  health.className = "health bad";
+  announce(what);
+}
+
+const live = loop(ask, (isAnswered, next) => {
+  const line = banner.dataset.kind === "down" && !isAnswered ? banner.firstChild : null;
+  if (line !== null) line.textContent = `${line.textContent} Next attempt in ${Math.round(next / 1000)} s.`;
+});
+
+pause.addEventListener("click", () => {
+  const isPaused = pause.getAttribute("aria-pressed") !== "true";
+  pause.setAttribute("aria-pressed", String(isPaused));
+  live.pause(isPaused);
+  announce(isPaused ? "Paused. Figures do not change." : "Live again.");
+});
+
+window.addEventListener("hashchange", () => {
+  // The link to the content is no view.
+  if (location.hash !== "#main") follow();
+});
+window.addEventListener("popstate", () => {
+  if (location.hash !== "#main" && current !== null && location.hash.slice(1) !== current.name) follow();
+});
+token.show(null);
+follow();

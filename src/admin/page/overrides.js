@@ -1,0 +1,222 @@
+// Undo: the overrides in force, and the forms that set, remove and reset. Each change is sent once, by a button, with the token.
+
+import { get, post, remove } from "./api.js";
+import { amount, confirmed, count, entriesPlain, entriesShown, field, fill, h, input, instant, newId, panel, plain, select, sentence, shown } from "./dom.js";
+import { entriesEditor } from "./entries.js";
+import { part } from "./parts.js";
+import { table } from "./table.js";
+
+const SHOWN = 200;
+const UNITS = ["second", "minute", "hour", "day", "week", "month", "year"];
+const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], ["86400", "1 day"], ["604800", "1 week"], ["at", "Until a time"], ["none", "Until it is removed"]];
+const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: another amount"], ["reset", "Reset: begin the counter anew"]];
+
+export function overrides(app) {
+  const message = h("div", { class: "result", role: "status" });
+  const rows = table({
+    caption: "Overrides in force",
+    columns: [
+      {
+        title: "Subject",
+        node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("small", {}, shown(item.domain)),
+          h("span", { class: "actions" },
+            h("button", { type: "button", class: "small", "aria-label": `Remove: ${item.kind} ${entriesPlain(item.entries)}`, onclick: () => removed(item) }, "Remove"))),
+      },
+      { title: "What", text: (item) => effect(item) },
+      { title: "Until", text: ({ until }) => (until ? instant(until).textContent : "removed") },
+      { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
+      { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
+    ],
+    key: ({ id }) => String(id),
+    empty: "No overrides are in force.",
+  });
+  const total = h("p", { class: "hint" });
+  const list = part(h("div", {}, rows.element, total));
+
+  const off = h("p", { class: "notice", hidden: true }, "This process accepts no changes. Set ", h("code", {}, "ADMIN_TOKEN_FILE"), " to a file with a line name:token for each person who may change something, and start Weir again.");
+  const needed = h("div", { class: "notice", hidden: true },
+    h("p", {}, "Changes need a token of the file that ", h("code", {}, "ADMIN_TOKEN_FILE"), " names. Weir writes its name to the log with each change."),
+    h("button", { type: "button", class: "main", onclick: () => app.askToken() }, "Enter token"));
+
+  const group = newId("kind");
+  const kinds = h("fieldset", { class: "kinds" }, h("legend", {}, "What"), KINDS.map(([value, text], index) => {
+    const id = newId("kind");
+    return h("div", { class: "check" }, h("input", { type: "radio", name: group, id, value, checked: index === 0, onchange: changed }), h("label", { for: id }, text));
+  }));
+  const domain = input({ required: true, maxlength: 4096, oninput: changed });
+  const editor = entriesEditor({ legend: "Descriptor", any: true, changed: () => changed() });
+  const requests = input({ type: "number", min: "0", max: "4294967295", step: "1", oninput: changed });
+  const unit = select(UNITS.map((name) => [name, name]), { onchange: changed });
+  const multiplier = input({ type: "number", min: "1", max: "4294967295", step: "1", value: "1", oninput: changed });
+  const amountFields = h("div", { class: "line" }, field("Requests", requests), field("per", unit, "the unit of the limit"), field("times", multiplier, "its unit_multiplier"));
+  const now = h("p", { class: "hint" });
+  const lasts = select(SPANS, { onchange: changed });
+  const end = input({ type: "datetime-local", oninput: changed });
+  const endField = field("Until (UTC)", end);
+  const times = h("div", { class: "line" }, field("For", lasts), endField);
+  const reason = input({ maxlength: 500, oninput: changed });
+  const summary = h("p", { class: "summary", "aria-live": "polite" });
+  const submit = h("button", { type: "submit", class: "main" }, "Block");
+  const wrong = h("p", { class: "wrong", role: "alert" });
+  const form = h("form", { hidden: true, onsubmit: submitted }, kinds, h("div", { class: "line" }, field("Domain", domain)), editor.element, amountFields, now, times, field("Reason", reason, "for the log and for your colleagues"), summary, wrong,
+    h("div", { class: "buttons" }, submit));
+
+  const kind = () => form.querySelector("input[type=radio]:checked").value;
+
+  function read() {
+    const entries = editor.read();
+    if (kind() === "reset") return { kind: "reset", domain: domain.value, entries };
+    const to = kind() === "raise" ? { requests_per_unit: requests.valueAsNumber, unit: unit.value, unit_multiplier: multiplier.valueAsNumber } : null;
+    let until = null;
+    if (lasts.value === "at") until = end.value === "" ? null : `${end.value.length === 16 ? `${end.value}:00` : end.value}Z`;
+    else if (lasts.value !== "none") until = new Date(Math.ceil((Date.now() + Number(lasts.value) * 1000) / 1000) * 1000).toISOString().replace(".000Z", "Z");
+    return { kind: kind(), domain: domain.value, entries, to, until, reason: reason.value };
+  }
+
+  function changed() {
+    const chosen = kind();
+    amountFields.hidden = chosen !== "raise";
+    now.hidden = chosen !== "raise";
+    requests.required = multiplier.required = chosen === "raise";
+    times.hidden = chosen === "reset";
+    reason.parentElement.hidden = chosen === "reset";
+    endField.hidden = lasts.value !== "at";
+    end.required = chosen !== "reset" && lasts.value === "at";
+    for (const box of editor.element.querySelectorAll("input[type=checkbox]")) {
+      box.disabled = chosen === "reset";
+      if (chosen === "reset" && box.checked) box.click();
+    }
+    const title = { block: "Block", exempt: "Exempt", raise: "Raise", reset: "Reset" }[chosen];
+    if (submit.textContent !== title) submit.textContent = title;
+    const text = domain.value === "" || editor.read().some(({ key }) => key === "") ? "" : said(read());
+    if (summary.textContent !== text) summary.textContent = text;
+  }
+
+  async function submitted(event) {
+    event.preventDefault();
+    fill(wrong);
+    const change = read();
+    // A value may have wildcards, as in files.
+    const isWide = change.entries.some(({ value }) => value === null || value.includes("*"));
+    if (isWide || change.kind === "reset") {
+      const question = change.kind === "reset" ? "Reset this counter?" : "This is for more than one value. Go on?";
+      if (!(await confirmed(question, h("p", {}, said(change)), submit.textContent))) return;
+    }
+    submit.disabled = true;
+    try {
+      if (change.kind === "reset") {
+        const answer = await post("reset", { domain: change.domain, entries: change.entries });
+        const counters = answer.reset ?? [];
+        const existed = counters.filter((one) => one.existed).length;
+        fill(message, h("p", {}, h("strong", {}, "Reset: "), entriesShown(change.entries), `. ${existed === 0 ? "It had no counter." : `${count(existed)} of ${count(counters.length)} counters began anew.`}`), limitList(counters.map(({ limit }) => limit), answer.warnings));
+      } else {
+        done(await post("overrides", change));
+      }
+      reason.value = "";
+    } catch (failure) {
+      if (failure.kind === undefined) throw failure;
+      fill(wrong, failure.kind === "unreachable" ? `Weir did not answer (${failure.message}). Look at the list below before you try again.` : sentence(failure.message));
+    } finally {
+      submit.disabled = false;
+    }
+    app.now();
+  }
+
+  function done({ override, limits, keeps_count: keeps, replaced, warnings }) {
+    const counting = override.kind !== "raise" ? "" : keeps === false ? " Counting starts anew." : " The count so far is kept.";
+    fill(message,
+      h("p", {}, h("strong", {}, `${effect(override)}: `), entriesShown(override.entries), override.until ? [" until ", instant(override.until)] : "", `.${counting}`),
+      replaced ? h("p", {}, `Before: ${effect(replaced)}.`) : null,
+      limitList(limits, warnings),
+      h("button", { type: "button", class: "small", onclick: () => removed(override) }, "Undo"));
+  }
+
+  async function removed(item) {
+    if (form.hidden) return off.hidden ? app.askToken() : off.scrollIntoView();
+    const details = h("p", {}, `${effect(item)}: `, entriesShown(item.entries), " in ", shown(item.domain));
+    if (!(await confirmed("Remove this override?", details, "Remove"))) return;
+    try {
+      await remove(`overrides/${encodeURIComponent(item.id)}`);
+      fill(message, h("p", {}, h("strong", {}, "Removed: "), `${effect(item)} `, entriesShown(item.entries), "."));
+    } catch (failure) {
+      if (failure.kind === undefined) throw failure;
+      fill(message, h("p", { class: "wrong" }, "Not removed: ", sentence(failure.message)));
+    }
+    app.now();
+  }
+
+  async function refresh(signal) {
+    const may = app.status.may_change === true && app.status.authorized_as !== null;
+    needed.hidden = may || app.status.may_change !== true;
+    off.hidden = app.status.may_change === true;
+    if (form.hidden === may) {
+      form.hidden = !may;
+      changed();
+    }
+    await list.load(() => get("overrides", [["count", SHOWN]], signal), (answer) => {
+      rows.update(answer.overrides);
+      fill(total, answer.next ? `The first ${count(answer.overrides.length)} are shown; weir overrides lists all.` : null);
+    });
+  }
+
+  let latest = null;
+
+  /** The unit and the amount of the subject's limit. */
+  async function known(subject) {
+    fill(now);
+    latest = subject;
+    if (!subject.limit) return;
+    try {
+      const answer = await get("limits", [["search", subject.limit], ["domain", subject.domain], ["count", 50]]);
+      const limit = answer.limits.find((one) => one.limit === subject.limit);
+      // Another subject may have been opened meanwhile.
+      if (limit === undefined || limit.unlimited || latest !== subject) return;
+      unit.value = limit.unit;
+      multiplier.value = limit.unit_multiplier;
+      requests.value = limit.requests_per_unit;
+      fill(now, `The limit ${plain(limit.limit)} allows ${amount(limit)}.`);
+      changed();
+    } catch {
+      // The unit can be chosen by hand, and Weir refuses a wrong one with the right one.
+    }
+  }
+
+  changed();
+  return {
+    title: "Overrides",
+    element: h("div", { class: "view" }, panel("Change", off, needed, form, message), panel("In force", list.element)),
+    refresh,
+    open(subject) {
+      domain.value = subject.domain;
+      editor.write(subject.entries);
+      fill(wrong);
+      fill(message);
+      changed();
+      known(subject);
+    },
+  };
+}
+
+/** The limits that a change applies to, and what the operator may not expect. */
+function limitList(limits, warnings) {
+  const paths = [...new Set(limits ?? [])];
+  const said = (warnings ?? []).map((warning) => h("p", {}, h("strong", {}, "Note: "), sentence(warning)));
+  if (paths.length === 0) return said.length > 0 ? said : h("p", {}, "No limit in force applies to it now.");
+  return h("div", {}, said, h("p", { class: "hint" }, "Applies to ", paths.slice(0, 20).flatMap((path, index) => [index === 0 ? "" : ", ", h("span", { class: "mono" }, shown(path))]), paths.length > 20 ? ` and ${count(paths.length - 20)} more` : ""));
+}
+
+/** An override in a few words. */
+function effect({ kind, to }) {
+  if (kind === "raise" && to) return `Raised to ${amount(to)}`;
+  return { block: "Blocked", exempt: "Exempt" }[kind] ?? String(kind);
+}
+
+/** What a change does, as a sentence to read before it is sent. */
+function said({ kind, domain, entries, to, until }) {
+  const whom = `${entriesPlain(entries)} in the domain ${plain(domain)}`;
+  if (kind === "reset") return `The counter of ${whom} begins anew on every replica within a second. This cannot be undone.`;
+  const when = until === null ? "until the override is removed" : `until ${until.replace("T", " ").replace("Z", " UTC")}`;
+  if (kind === "block") return `Weir refuses every request with ${whom}, ${when}.`;
+  if (kind === "exempt") return `Weir does not limit ${whom}, ${when}.`;
+  return `Weir allows ${whom} ${Number.isFinite(to.requests_per_unit) ? amount({ ...to, unit_multiplier: to.unit_multiplier || 1 }) : "another amount"}, ${when}.`;
+}

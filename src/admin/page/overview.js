@@ -1,0 +1,120 @@
+// The overview: decisions a second, the hottest limits, the heaviest and the most refused subjects, and Redis.
+
+import { get } from "./api.js";
+import { count, entriesPlain, entriesShown, h, panel, rate, shown } from "./dom.js";
+import { actions, part } from "./parts.js";
+import { plot } from "./plot.js";
+import { Rates } from "./rates.js";
+import { table } from "./table.js";
+
+/** Outcomes in the order in which they are stacked; the names are those of weir_decisions_total. */
+const OUTCOMES = new Map([
+  ["ok", "Allowed"],
+  ["unlimited", "Unlimited"],
+  ["shadow_over_limit", "Over a shadow limit, allowed"],
+  ["free", "No limit applied"],
+  ["over_limit", "Refused"],
+  ["outage_allowed", "Allowed in an outage"],
+  ["outage_denied", "Refused in an outage"],
+  ["error", "Error in an outage"],
+]);
+const REFUSED = ["over_limit", "outage_denied"];
+// Limits that are asked for, and those that are shown.
+const ASKED_LIMITS = 200;
+const SHOWN = 10;
+
+export function overview(app) {
+  const rates = new Rates();
+  const picture = plot();
+  const legend = table({
+    caption: "Decisions by outcome",
+    columns: [
+      { title: "Outcome", node: ({ name, title }) => h("span", {}, h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), title) },
+      { title: "per second", number: true, text: ({ now }) => rate(now) },
+      { title: "5 min, per second", number: true, text: ({ mean }) => rate(mean) },
+      { title: "since the start", number: true, text: ({ total }) => count(total) },
+    ],
+    key: ({ name }) => name,
+    empty: "No decision yet.",
+  });
+  const decisions = part(h("div", { class: "split" }, picture.element, legend.element));
+  const hottest = table({
+    caption: `The ${SHOWN} limits with the most decisions a second`,
+    columns: [
+      { title: "Limit", node: ({ limit }) => h("span", { class: "mono" }, shown(limit)) },
+      { title: "per second", number: true, text: ({ all }) => rate(all) },
+      { title: "refused per second", number: true, text: ({ refused }) => rate(refused) },
+      { title: "since the start", number: true, text: ({ total }) => count(total) },
+    ],
+    key: ({ limit }) => limit,
+    empty: "No limit has decided anything yet.",
+  });
+  const limits = part(hottest.element);
+  const refused = subjectTable(app, "refusals", "Subjects with the most refused hits in the last minute");
+  const heaviest = subjectTable(app, "hits", "Subjects with the most hits in the last minute");
+  const redisTable = table({
+    caption: "Redis servers",
+    columns: [
+      { title: "Server", node: ({ deployment, server }) => h("span", { class: "mono" }, shown(server), deployment ? [" ", h("small", {}, shown(deployment))] : null) },
+      { title: "Circuit", text: ({ circuit }) => String(circuit), bad: ({ circuit }) => circuit !== "closed" },
+      { title: "Connection", text: ({ up }) => (up ? "up" : "down"), bad: ({ up }) => !up },
+    ],
+    key: ({ deployment, server }) => JSON.stringify([deployment, server]),
+    empty: "No Redis: counters are in the memory of this process.",
+  });
+
+  const element = h("div", { class: "view" },
+    panel("Decisions", decisions.element),
+    h("div", { class: "pair" }, panel("Refused subjects", refused.part.element), panel("Heaviest subjects", heaviest.part.element)),
+    h("div", { class: "pair" }, panel("Hottest limits", limits.element), panel("Redis", redisTable.element)));
+
+  function drawn() {
+    const { slots, now, mean, totals } = rates.shown([...OUTCOMES.keys()]);
+    const names = [...OUTCOMES.keys(), ...Object.keys(totals).filter((name) => !OUTCOMES.has(name))];
+    const lines = names.filter((name) => (totals[name] ?? 0) > 0 || name === "ok" || name === "over_limit")
+      .map((name) => ({ name: OUTCOMES.has(name) ? name : "other", title: OUTCOMES.get(name) ?? name, now: now[name], mean: mean[name], total: totals[name] ?? 0 }));
+    legend.update(lines);
+    const said = lines.filter((line) => line.now > 0).map((line) => `${line.title} ${rate(line.now)}`).join(", ");
+    const series = [...OUTCOMES.keys()].map((name) => ({ name, values: slots.map((slot) => slot?.[name] ?? null) }));
+    picture.draw({ series, begin: "5 min ago", end: "now", label: `Decisions a second of the last 5 minutes. Now: ${said || "none"}.` });
+  }
+
+  async function refresh(signal) {
+    const { status } = app;
+    redisTable.update(status.redis ?? []);
+    const decided = get("decisions", [["count", ASKED_LIMITS]], signal);
+    await Promise.all([
+      decisions.load(() => decided, (value) => {
+        rates.add(performance.now() / 1000, { ...value, totals: { ...value.totals, free: value.free ?? 0 } }, status.started_at);
+        drawn();
+      }),
+      limits.load(() => decided, () => hottest.update(rates.limits(REFUSED).slice(0, SHOWN))),
+      refused.refresh(signal),
+      heaviest.refresh(signal),
+    ]);
+  }
+
+  return { title: "Overview", element, refresh, open() {} };
+}
+
+/** A table of subjects of the last minute. */
+function subjectTable(app, by, caption) {
+  const rows = table({
+    caption,
+    columns: [
+      {
+        title: "Subject",
+        node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
+      },
+      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+      { title: "Refused", number: true, text: (item) => count(item.refusals) },
+    ],
+    key: ({ limit, domain, entries }) => JSON.stringify([limit, domain, entries]),
+    empty: by === "hits" ? "No hits in the last minute." : "No refusals in the last minute.",
+  });
+  const whole = part(rows.element);
+  const refresh = (signal) =>
+    whole.load(() => get("top", [["window", "minute"], ["by", by], ["count", SHOWN]], signal), ({ subjects }) => rows.update(subjects));
+  return { part: whole, refresh };
+}
+

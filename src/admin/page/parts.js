@@ -1,0 +1,68 @@
+// What the views share: a part of a view with its own failure, and what can be done with a subject.
+
+import { fill, h, sentence } from "./dom.js";
+
+// What a service does not have is asked for again after this many turns.
+const TURNS_WITHOUT = 15;
+
+/** A box of a view that shows either its content or why there is none. */
+export function part(content, hints) {
+  const box = h("div", { class: "part" }, content);
+  let without = 0;
+
+  function failed(failure) {
+    const hint = hints?.[failure.kind];
+    const titles = { missing: "Not available", unavailable: "Not available now", unauthorised: "A token is needed", forbidden: "Not allowed" };
+    const said = h("p", {}, h("strong", {}, `${titles[failure.kind] ?? "Refused"}: `), sentence(failure.message));
+    // The same text again would be read again.
+    if (box.dataset.failure === failure.message) return;
+    box.dataset.failure = failure.message;
+    fill(box, h("div", { class: "notice" }, said, hint ? h("p", {}, hint) : null));
+  }
+
+  return {
+    element: box,
+    /** Shows what a call brings, by `render`, or why it failed. Resolves to whether the service answered. A turn of the loop is `isTurn`. */
+    async load(call, render, isTurn = true) {
+      if (isTurn && without > 0) {
+        without -= 1;
+        return true;
+      }
+      without = 0;
+      try {
+        const value = await call();
+        render(value);
+        if (box.firstChild !== content) fill(box, content);
+        delete box.dataset.failure;
+        return true;
+      } catch (failure) {
+        if (failure.kind === undefined) throw failure;
+        if (failure.kind === "aborted") return true;
+        // What was last shown stays; the banner says that it is old.
+        if (failure.kind === "unreachable") return false;
+        if (failure.kind === "missing") without = TURNS_WITHOUT;
+        failed(failure);
+        return true;
+      }
+    },
+  };
+}
+
+/** The buttons of a subject: one click to explain it, to its usage, and to an override. */
+export function actions(app, subject, label, views = ["explain", "usage", "overrides"]) {
+  const titles = { explain: "Explain", usage: "Usage", overrides: "Override" };
+  return h("span", { class: "actions" }, views.map((view) =>
+    h("button", { type: "button", class: "small", "aria-label": `${titles[view]}: ${label}`, onclick: () => app.go(view, subject) }, titles[view])));
+}
+
+/** A list of names and values. */
+export function facts(pairs) {
+  const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** A name of a JSON field as words. */
+export function words(name) {
+  const text = String(name).replaceAll("_", " ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -1,0 +1,88 @@
+// Who: the heaviest and the most refused subjects of the last minute or hour, and the last descriptors that no limit matched.
+
+import { get } from "./api.js";
+import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
+import { actions, part } from "./parts.js";
+import { table } from "./table.js";
+
+const SHOWN = 50;
+// What no limit matched changes slowly: it is asked for with every fifth turn.
+const UNMATCHED_TURNS = 5;
+
+export function subjects(app) {
+  const window = select([["minute", "Last minute"], ["hour", "Last hour"]]);
+  const by = select([["refusals", "Refused hits"], ["hits", "Hits"]]);
+  const domain = input({ maxlength: 4096 });
+  const limit = input({ maxlength: 4096 });
+  const form = h("form", { class: "line", onsubmit: (event) => event.preventDefault() },
+    field("Window", window), field("Most", by), field("Domain", domain, "all if empty"), field("Limit", limit, "all if empty, such as shop.user"));
+  for (const control of [window, by]) control.addEventListener("change", () => app.now());
+  for (const control of [domain, limit]) control.addEventListener("change", () => app.now());
+
+  const rows = table({
+    caption: "Subjects",
+    columns: [
+      {
+        title: "Subject",
+        node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
+      },
+      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+      { title: "Refused", number: true, text: ({ refusals }) => count(refusals) },
+      { title: "too high by at most", number: true, text: ({ error }) => count(error) },
+    ],
+    key: (item) => JSON.stringify([item.limit, item.domain, item.entries]),
+    empty: "No subjects in this window.",
+  });
+  const total = h("p", { class: "hint" });
+  const top = part(h("div", {}, rows.element, total));
+
+  const missed = table({
+    caption: "The last descriptors that matched no limit, of a sample",
+    columns: [
+      {
+        title: "Descriptor",
+        node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.domain), item.known ? "" : ": no file defines this domain"),
+          h("button", { type: "button", class: "small", "aria-label": `Explain: ${entriesPlain(item.entries)}`, onclick: () => app.go("explain", item) }, "Explain"))),
+      },
+      { title: "Last seen", text: ({ seen_at: at }) => instant(at).textContent },
+    ],
+    key: (item) => JSON.stringify([item.domain, item.entries]),
+    empty: "Every descriptor of the sample matched a limit.",
+  });
+  const unmatched = part(missed.element);
+  let turn = 0;
+
+  const element = h("div", { class: "view" },
+    panel("Heaviest and most refused", form, top.element),
+    panel("Matched by no limit", h("p", { class: "hint" }, "Such requests are not limited. Explain says why."), unmatched.element));
+
+  async function refresh(signal) {
+    const asked = [["window", window.value], ["by", by.value], ["count", SHOWN], ["domain", domain.value], ["limit", limit.value]];
+    const calls = [
+      top.load(() => get("top", asked, signal), (answer) => {
+        rows.caption(`Subjects with the most ${by.value === "hits" ? "hits" : "refused hits"}, ${window.value === "minute" ? "last minute" : "last hour"}`);
+        rows.update(answer.subjects);
+        const what = by.value === "hits" ? "hits" : "refused hits";
+        fill(total, `${count(answer.total)} ${what} of all subjects in ${count(answer.seconds)} s. A subject with more than ${count(answer.error_at_most)} is never missing.`);
+      }),
+    ];
+    if (turn % UNMATCHED_TURNS === 0) {
+      calls.push(unmatched.load(() => get("unmatched", [], signal), ({ domains }) => {
+        const all = domains.flatMap((one) => one.descriptors.map((descriptor) => ({ ...descriptor, domain: one.domain, known: one.known })));
+        missed.update(all.sort((a, b) => String(b.seen_at).localeCompare(String(a.seen_at))));
+      }));
+    }
+    turn += 1;
+    await Promise.all(calls);
+  }
+
+  return {
+    title: "Subjects",
+    element,
+    refresh,
+    open({ domain: chosen, limit: path }) {
+      domain.value = chosen ?? "";
+      limit.value = path ?? "";
+    },
+  };
+}

@@ -1,0 +1,161 @@
+// How much: the usage of one subject with its series, and the subjects of a limit by usage.
+
+import { get } from "./api.js";
+import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
+import { entriesEditor } from "./entries.js";
+import { actions, facts, part } from "./parts.js";
+import { plot } from "./plot.js";
+import { table } from "./table.js";
+
+const SHOWN = 25;
+// Limits that are searched for those with usage: pages of the API's largest size.
+const LARGEST_PAGE = 1_000;
+const MOST_PAGES = 5;
+const TURN_ON = h("span", {}, "Usage is kept for limits with ", h("code", {}, "track_usage: true"), " in their file. Add it to the limit; it takes effect with the next reload.");
+const hint = () => TURN_ON.cloneNode(true);
+
+export function usage(app) {
+  const domain = input({ required: true, maxlength: 4096 });
+  const editor = entriesEditor({ legend: "Descriptor" });
+  const since = select([["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["168h", "7 days"]]);
+  since.value = "1h";
+  const form = h("form", { onsubmit: submitted },
+    h("div", { class: "line" }, field("Domain", domain), field("Last", since)), editor.element,
+    h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Show usage")));
+
+  const picture = plot();
+  const title = h("h3", {});
+  const summary = h("div", {});
+  const figures = table({
+    caption: "Intervals with hits, newest first",
+    columns: [
+      { title: "Begin", text: ({ at }) => instant(at).textContent },
+      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
+    ],
+    key: ({ at }) => at,
+    empty: "No hits in this time.",
+  });
+  const details = h("details", {}, h("summary", {}, "Figures"), figures.element);
+  const content = h("div", {}, summary, picture.element, details);
+  const one = part(content, { missing: hint(), unavailable: hint() });
+  const output = h("section", { class: "panel", "aria-label": "Usage of the subject", hidden: true }, title, one.element);
+  let asked = null;
+
+  function submitted(event) {
+    event.preventDefault();
+    asked = { domain: domain.value, entries: editor.read() };
+    fill(title, entriesShown(asked.entries));
+    output.hidden = false;
+    load();
+  }
+
+  async function load(signal) {
+    const request = asked;
+    const parameters = [["domain", request.domain], ...request.entries.map(({ key, value }) => ["entry", `${key}=${value}`]), ["since", since.value]];
+    await one.load(() => get("usage", parameters, signal), (answer) => {
+      if (request === asked) draw(request, answer);
+    }, signal !== undefined);
+  }
+
+  let drawn = null;
+  function draw(request, answer) {
+    const { series } = answer;
+    const text = JSON.stringify(answer);
+    if (text === drawn) return;
+    drawn = text;
+    const buttons = actions(app, { ...request, limit: answer.limit }, entriesPlain(request.entries), ["explain", "overrides"]);
+    if (!summary.contains(document.activeElement)) {
+      fill(summary, facts([
+        ["Limit", h("span", { class: "mono" }, shown(answer.limit))],
+        ["Hits", count(answer.hits)], ["Refused hits", count(answer.refused)],
+        ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
+      ]), buttons);
+    }
+    const hits = series?.hits ?? [];
+    const refused = series?.refused ?? [];
+    const begin = new Date(series?.begin ?? NaN);
+    const at = (index) => new Date(begin.getTime() + index * series.interval_seconds * 1000).toISOString();
+    const isDated = !Number.isNaN(begin.getTime());
+    const sum = (values) => values.reduce((all, value) => all + value, 0);
+    picture.draw({
+      series: [
+        { name: "ok", values: hits.map((value, index) => Math.max(0, value - (refused[index] ?? 0))) },
+        { name: "over_limit", values: refused },
+      ],
+      begin: isDated ? at(0).slice(0, 16).replace("T", " ") : "",
+      end: isDated ? at(hits.length).slice(0, 16).replace("T", " ") : "",
+      label: `Hits of ${entriesPlain(request.entries)} in intervals of ${span(series?.interval_seconds ?? 0)}: ${count(sum(hits))} hits, ${count(sum(refused))} refused. The figures are in the table below.`,
+    });
+    const lines = isDated ? hits.map((value, index) => ({ at: at(index), hits: value, refused: refused[index] ?? 0 })) : [];
+    figures.update(lines.filter((line) => line.hits > 0 || line.refused > 0).reverse());
+  }
+
+  since.addEventListener("change", () => asked !== null && load());
+
+  const tracked = select([]);
+  const by = select([["total", "Hits"], ["refused", "Refused hits"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
+  const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("By", by));
+  const rows = table({
+    caption: "Subjects of the limit, of all replicas",
+    columns: [
+      { title: "Subject", node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), actions(app, item, entriesPlain(item.entries))) },
+      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
+      { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
+      { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
+    ],
+    key: ({ limit, entries }) => JSON.stringify([limit, entries]),
+    empty: "This limit has seen no subject yet.",
+  });
+  const listed = part(h("div", {}, choose, rows.element), { missing: hint(), unavailable: hint() });
+  const none = h("p", { class: "notice", hidden: true }, hint());
+  for (const control of [tracked, by]) control.addEventListener("change", () => app.now());
+  let known = null;
+  let limits = [];
+
+  async function refreshLimits(signal) {
+    const configuration = JSON.stringify([app.status.generation, app.status.started_at]);
+    if (known === configuration) return;
+    const found = [];
+    let cursor = null;
+    for (let page = 0; page < MOST_PAGES; page += 1) {
+      const answer = await get("limits", [["count", LARGEST_PAGE], ["cursor", cursor]], signal);
+      found.push(...answer.limits.filter(({ further }) => further?.track_usage === "true"));
+      cursor = answer.next ?? null;
+      if (cursor === null) break;
+    }
+    known = configuration;
+    limits = found;
+    const before = tracked.value;
+    fill(tracked, limits.map(({ limit }, index) => h("option", { value: index }, plain(limit))));
+    if (Number(before) < limits.length && before !== "") tracked.value = before;
+    none.hidden = limits.length > 0;
+    listed.element.hidden = limits.length === 0;
+  }
+
+  async function refresh(signal) {
+    const top = async () => {
+      await refreshLimits(signal);
+      const limit = limits[Number(tracked.value)];
+      if (limit === undefined) return { subjects: [] };
+      const answer = await get("usage/top", [["domain", limit.domain], ["limit", limit.limit], ["by", by.value], ["count", SHOWN]], signal);
+      return { subjects: answer.subjects.map((subject) => ({ ...subject, domain: limit.domain, limit: limit.limit })) };
+    };
+    await Promise.all([
+      asked === null ? null : load(signal),
+      listed.load(top, ({ subjects }) => rows.update(subjects)),
+    ]);
+  }
+
+  return {
+    title: "Usage",
+    element: h("div", { class: "view" }, panel("Usage of a subject", form), output, panel("Subjects by usage", none, listed.element)),
+    refresh,
+    open(subject) {
+      domain.value = subject.domain;
+      editor.write(subject.entries);
+      form.requestSubmit();
+    },
+  };
+}

@@ -1,0 +1,46 @@
+//! What the page says when something is down: a server of Redis, or Weir itself.
+
+use super::Desk;
+use crate::support::RedisServer;
+
+#[tokio::test]
+async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
+    let mut redis = RedisServer::start();
+    let desk = Desk::start(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "200ms")]);
+    assert_eq!(desk.hit("shop", &[("user", "42")], 5).await, [1, 1, 1, 2, 2]);
+    desk.open("overview");
+    let row = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.includes('127.0.0.1:'))";
+    desk.browser.wait_for(&format!("({row})?.innerText.includes('closed') && ({row}).innerText.includes('up')"));
+    redis.kill();
+    let mut client = desk.weir.client().await;
+    for _ in 0..30 {
+        let asked = crate::support::request("shop", vec![crate::support::descriptor(&[("user", "42")])]);
+        let _ = client.should_rate_limit(asked).await;
+    }
+    desk.browser.wait_for(&format!("({row})?.querySelector('.bad')?.textContent === 'open'"));
+    desk.check_clean();
+}
+
+#[tokio::test]
+async fn a_service_that_does_not_answer_is_said_and_the_page_recovers() {
+    let desk = Desk::start(&[]);
+    desk.open("overview");
+    desk.weir.signal("STOP");
+    desk.browser.wait_for_text("Weir does not answer (no answer within 8 s). What is shown is of ");
+    assert_eq!(
+        desk.browser.run("return document.getElementById('announcements').textContent"),
+        "Weir does not answer (no answer within 8 s)."
+    );
+    desk.weir.signal("CONT");
+    desk.browser.press_button("Try now");
+    desk.browser.wait_for("document.getElementById('banner').hidden && document.getElementById('health').textContent === 'Healthy'");
+}
+
+/// What is not turned on says how to turn it on.
+#[tokio::test]
+async fn a_process_without_tokens_says_how_to_allow_changes() {
+    let desk = Desk::start(&[("ADMIN_TOKEN_FILE", "")]);
+    desk.open("overrides");
+    desk.browser.wait_for_text("This process accepts no changes. Set ADMIN_TOKEN_FILE");
+    assert_eq!(desk.browser.run("return document.querySelector('main form').checkVisibility()"), false);
+}
