@@ -13,6 +13,7 @@ pub mod query;
 pub mod reply;
 mod routes;
 pub mod status;
+pub mod usage;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::http::responses::{Page, not_allowed};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::rls::Rls;
+use crate::store::Usage;
 use crate::store::redis::Deployment;
 
 /// Requests that are answered at a time; further ones wait. An answer may have megabytes while it is made.
@@ -60,6 +62,8 @@ pub struct Parts {
     pub rls: Arc<Rls>,
     /// The Redis deployments by name; none for the memory store.
     pub deployments: Vec<(&'static str, Arc<Deployment>)>,
+    /// The usage of subjects.
+    pub usage: Usage,
     /// When the process started.
     pub started_at: Timestamp,
 }
@@ -121,6 +125,9 @@ impl Api {
             Operation::Status => Ok(json(&status::report(&parts, &self.access, &call.caller))),
             Operation::Limits => blocking(move || limits::page(&parts, &call.query)).await,
             Operation::Decisions => blocking(move || decisions::report(&parts, &call.query)).await,
+            Operation::Usage => usage::subject(&parts, &call.query).await.map(|answer| json(&answer)),
+            Operation::UsageTop => usage::top(&parts, &call.query).await.map(|answer| json(&answer)),
+            Operation::Count => usage::count(&parts, &call.query).await.map(|answer| json(&answer)),
             Operation::Explain => explain::running(&parts, &call.body).await.map(|report| json(&report)),
         }
     }

@@ -178,6 +178,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
             metrics: Arc::clone(&metrics),
             health: health.clone(),
             rls: Arc::clone(&rls),
+            usage: stores.usage(),
             deployments: stores.deployments().into_iter().map(|(name, deployment)| (name.label(), deployment)).collect(),
             started_at,
         };
@@ -189,6 +190,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     if conditions.may_change() {
         tokio::spawn(conditions.report(health.clone()));
     }
+    let final_usage = stores.clone();
     tokio::spawn(stores.maintain());
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
@@ -202,6 +204,8 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         end_health_watches(grpc_health).await;
         let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
         let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
+        // No worker adds to it now.
+        final_usage.write_usage().await;
         // The requests in flight are counted too.
         exporters::stop_statsd(statsd).await;
     };

@@ -5,6 +5,7 @@ mod arguments;
 mod check;
 mod completions;
 mod connect;
+mod count;
 mod entries;
 mod envoy;
 mod explain;
@@ -13,6 +14,7 @@ mod hit;
 mod print;
 mod serve;
 pub mod size;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -41,6 +43,10 @@ enum Command {
     Check(check::Check),
     /// Say which limits a request finds, and why no others: in limit files, or in a running service
     Explain(explain::Explain),
+    /// Print what a subject, or the subjects of a limit, have asked of a limit with track_usage
+    Usage(Box<usage::UsageCommand>),
+    /// Print the hits of a subject in a recent interval
+    Count(Box<count::CountCommand>),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
     /// Print the configuration with which Envoy sends what limit files limit
@@ -74,6 +80,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(flags) => serve::run(*flags, &given, &ignored),
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
+        Command::Usage(command) => usage::run(&command),
+        Command::Count(command) => count::run(&command),
         Command::Hit(hit) => hit::run(hit),
         Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Health(health) => health::run(&health),

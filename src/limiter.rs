@@ -109,6 +109,9 @@ impl Limiter {
             return answers.into_iter().map(|answer| answer.map(Decision::Store)).collect();
         };
         let known = denial_cache.refused(checks, began);
+        if checks.is_tracked() {
+            self.store.note_refused(checks, |CheckIndex(index)| known[index].is_some());
+        }
         let picked: CheckIndices = (0..known.len()).filter(|&index| known[index].is_none()).map(CheckIndex).collect();
         if picked.is_empty() {
             return known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))).collect();

@@ -96,6 +96,11 @@ impl Rls {
         Some((plan, decisions))
     }
 
+    /// The plan of an ask, which is not decided; `None` before there are rules.
+    pub fn plan(&self, ask: &Ask<'_>) -> Option<Plan> {
+        Some(Plan::new(&self.live.load()?.rules, ask, &self.options.plan))
+    }
+
     async fn decide(&self, message: &[u8], timeout: Option<Duration>, span: &TraceSpan) -> Result<Framed, Failure> {
         let ask = decode(message)?;
         spans::asked(span, &ask);

@@ -4,6 +4,7 @@
 
 pub mod memory;
 pub mod redis;
+mod usage;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::verdict::Answers;
 pub use crate::verdict::StoreError;
 pub use memory::Memory;
 pub use redis::Redis;
+pub use usage::{Top, Usage};
 
 /// How long a decision may take.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,15 @@ pub enum AnyStore {
     Memory(Memory),
     /// Counters in Redis.
     Redis(Redis),
+}
+
+impl AnyStore {
+    /// Notes hits on tracked checks that were refused without this store.
+    pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
+        if let Self::Redis(redis) = self {
+            redis.note_refused(checks, is_refused);
+        }
+    }
 }
 
 impl Store for AnyStore {

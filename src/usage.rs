@@ -32,8 +32,11 @@ pub struct Tracking {
     /// The domain of the limit.
     pub domain: Box<str>,
     /// The key and the value or pattern of each level, as written.
-    pub levels: Box<[(Box<str>, Option<Box<str>>)]>,
+    pub levels: Box<[Level]>,
 }
+
+/// A key, and a value or pattern.
+pub type Level = (Box<str>, Option<Box<str>>);
 
 /// Hits of a subject, in total or of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +114,37 @@ pub struct Summary {
     pub first_seen: Micros,
     /// When its last hits were recorded.
     pub last_seen: Micros,
+}
+
+/// How the subjects of a limit are sorted, the largest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// By hits.
+    #[default]
+    Total,
+    /// By refused hits.
+    Refused,
+    /// By when they were last seen.
+    LastSeen,
+    /// By when they were first seen.
+    FirstSeen,
+}
+
+impl Order {
+    /// All of them with their names.
+    pub const NAMED: [(&'static str, Self); 4] =
+        [("total", Self::Total), ("refused", Self::Refused), ("last-seen", Self::LastSeen), ("first-seen", Self::FirstSeen)];
+
+    /// What subjects are sorted by.
+    #[must_use]
+    pub const fn score(self, summary: &Summary) -> u64 {
+        match self {
+            Self::Total => summary.asked,
+            Self::Refused => summary.refused,
+            Self::LastSeen => summary.last_seen.0,
+            Self::FirstSeen => summary.first_seen.0,
+        }
+    }
 }
 
 impl Record {

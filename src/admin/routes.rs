@@ -12,18 +12,24 @@ pub(super) enum Operation {
     Limits,
     Decisions,
     Explain,
+    Usage,
+    UsageTop,
+    Count,
 }
 
 /// Methods, path and operation of a call.
 type Route = (Method, &'static str, Need, Operation);
 
 /// All calls.
-pub(super) const ROUTES: [Route; 5] = [
+pub(super) const ROUTES: [Route; 8] = [
     (Method::GET, "/api/v1/openapi.json", Need::Read, Operation::OpenApi),
     (Method::GET, "/api/v1/status", Need::Read, Operation::Status),
     (Method::GET, "/api/v1/limits", Need::Read, Operation::Limits),
     (Method::GET, "/api/v1/decisions", Need::Read, Operation::Decisions),
     (Method::POST, "/api/v1/explain", Need::Read, Operation::Explain),
+    (Method::GET, "/api/v1/usage", Need::Read, Operation::Usage),
+    (Method::GET, "/api/v1/usage/top", Need::Read, Operation::UsageTop),
+    (Method::GET, "/api/v1/count", Need::Read, Operation::Count),
 ];
 
 /// The operation of a request.

@@ -61,6 +61,9 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
     samples.extend(deployment.error_counts().into_iter().map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)));
     samples.push(families::REDIS_UNKNOWN_OUTCOMES.count(&[name.label()], deployment.unknown_outcomes()));
     samples.push(families::REDIS_RETRIES.count(&[name.label()], deployment.retries()));
+    let usage = deployment.usage_counts();
+    samples.push(families::USAGE_INDEX_DROPPED.count(&[name.label()], usage.dropped));
+    samples.push(families::USAGE_HITS_LOST.count(&[name.label()], usage.lost_hits));
 }
 
 fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {

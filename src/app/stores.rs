@@ -10,7 +10,8 @@ use crate::limiter::replicas::{self, Lookups, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::metrics::{Metrics, Sample, families};
 use crate::settings::{Backend, Settings};
-use crate::store::{AnyStore, Memory, Redis, memory, redis};
+use crate::store::redis::{UsageReader, UsageWriter};
+use crate::store::{AnyStore, Memory, Redis, Usage, memory, redis};
 
 /// Time of one sweep through the whole memory store. It decides only how long recovered keys take up memory.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -25,6 +26,8 @@ pub(super) struct Stores {
     replicas: Source,
     lookups: Lookups,
     limiter: limiter::Options,
+    /// `CACHE_KEY_PREFIX`.
+    key_prefix: String,
 }
 
 #[derive(Clone)]
@@ -50,7 +53,8 @@ impl Stores {
         if let Some(denials) = denials.clone() {
             metrics.register(Box::new(move || denial_samples(&denials)));
         }
-        Self { store, denials, outage, replicas, lookups, limiter: settings.limiter }
+        let key_prefix = settings.rls.plan.key_prefix.clone();
+        Self { store, denials, outage, replicas, lookups, limiter: settings.limiter, key_prefix }
     }
 
     /// The limiter of one worker; to be called inside its runtime, in which the connections are made.
@@ -62,6 +66,27 @@ impl Stores {
         Limiter::new(self.denials.clone(), store, self.outage.clone(), self.limiter)
     }
 
+    /// The usage of subjects, for operators.
+    pub(super) fn usage(&self) -> Usage {
+        let reader = |deployment: &Arc<redis::Deployment>| Arc::new(UsageReader::new(Arc::clone(deployment), self.key_prefix.clone()));
+        match &self.store {
+            SharedStore::Memory(memory) => Usage::Memory(memory.clone()),
+            SharedStore::Redis { main, per_second } => Usage::Redis { main: reader(main), per_second: per_second.as_ref().map(reader) },
+        }
+    }
+
+    /// Writes once what waits of the usage of subjects: at the end of the process.
+    pub(super) async fn write_usage(&self) {
+        for writer in self.usage_writers() {
+            writer.flush().await;
+        }
+    }
+
+    fn usage_writers(&self) -> Vec<UsageWriter> {
+        let deployments = self.deployments().into_iter();
+        deployments.map(|(_, deployment)| UsageWriter::new(deployment, self.key_prefix.clone())).collect()
+    }
+
     /// The Redis deployments; none for the memory store.
     pub(super) fn deployments(&self) -> redis_metrics::Deployments {
         self.store.deployments()
@@ -70,6 +95,8 @@ impl Stores {
     /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas; never ends. With Redis, the memory store holds the
     /// counters of `on_store_failure: local`.
     pub(super) async fn maintain(self) {
+        let writers = self.usage_writers();
+        let usage = futures_util::future::join_all(writers.iter().map(UsageWriter::run));
         match self.store {
             SharedStore::Memory(memory) => sweep(&memory).await,
             SharedStore::Redis { main, per_second } => {
@@ -83,7 +110,7 @@ impl Stores {
                         replicas::follow(name, self.outage.replicas().clone(), self.lookups, replicas::Options::default()).await;
                     }
                 };
-                tokio::join!(sweep(self.outage.local()), redis::supervise(main), per_second, replicas);
+                tokio::join!(sweep(self.outage.local()), redis::supervise(main), per_second, replicas, usage);
             }
         }
     }

@@ -255,6 +255,10 @@ families! {
     USAGE_BYTES = Gauge "weir_usage_bytes" [];
     /// Usage records that the memory store dropped because their memory was full.
     USAGE_EVICTED = Counter "weir_usage_evicted_total" [];
+    /// Subjects whose totals were not written to the index of their limit in Redis. The next check of the subject writes them.
+    USAGE_INDEX_DROPPED = Counter "weir_usage_index_dropped_total" ["redis"];
+    /// Hits refused by the denial cache that are in no usage record, or may not be.
+    USAGE_HITS_LOST = Counter "weir_usage_hits_lost_total" ["redis"];
     /// Keys that on_store_failure: local counts in this process.
     LOCAL_KEYS = Gauge "weir_local_keys" [];
     /// Keys that on_store_failure: local dropped because there were too many.

@@ -97,6 +97,11 @@ impl Checks {
         self.tracked.iter().find(|(tracked, _)| *tracked == index).map(|(_, tracking)| tracking)
     }
 
+    /// The checks of limits with `track_usage`.
+    pub fn all_tracking(&self) -> impl Iterator<Item = (CheckIndex, &Arc<Tracking>)> {
+        self.tracked.iter().map(|(index, tracking)| (*index, tracking))
+    }
+
     /// The number of checks.
     #[must_use]
     pub fn len(&self) -> usize {

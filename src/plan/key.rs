@@ -14,6 +14,7 @@ use crate::algorithm::Algorithm;
 use crate::ask::Entry;
 use crate::rules::limit::Level;
 use crate::time::Period;
+use crate::usage::{Order, Tracking};
 
 /// The version of this format. A new version resets all counters.
 const VERSION: &[u8] = b"w1";
@@ -36,6 +37,73 @@ pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(tagged(counter));
     out.extend_from_slice(USAGE);
+}
+
+/// The subject of a record's key, or of a counter's: what is inside its hash tag.
+pub(crate) fn subject(key: &[u8]) -> &[u8] {
+    let tagged = tagged(key);
+    let tagged = tagged.strip_suffix(b"}").unwrap_or(tagged);
+    tagged.iter().position(|&byte| byte == b'{').map_or(tagged, |begin| &tagged[begin + 1..])
+}
+
+/// Replaces `out` with the key of the index of a limit in this order. The index is in a hash slot of its own.
+pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(prefix.as_bytes());
+    out.extend_from_slice(VERSION);
+    out.push(b'{');
+    write_part(out, None, tracking.domain.as_bytes());
+    for (key, value) in &tracking.levels {
+        out.push(b'|');
+        write_part(out, None, key.as_bytes());
+        if let Some(value) = value {
+            write_part(out, Some(VALUE), value.as_bytes());
+        }
+    }
+    out.extend_from_slice(match order {
+        Order::Total => b"}ut",
+        Order::Refused => b"}ur",
+        Order::LastSeen => b"}ul",
+        Order::FirstSeen => b"}uf",
+    });
+}
+
+/// Replaces `out` with the key of the record of a subject.
+pub(crate) fn write_record(prefix: &str, subject: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}", USAGE] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// The entries of a subject as texts, without its domain. A long key or value is known by its digest only.
+pub(crate) fn entries(subject: &[u8]) -> Vec<(String, String)> {
+    let parts = subject.split(|&byte| byte == b'|').skip(1);
+    parts
+        .map(|part| {
+            let is_mark = |byte: &u8| [VALUE, PATTERN, DIGEST].contains(byte);
+            // A key that is a digest begins with its mark.
+            let end = part.iter().skip(1).position(is_mark).map_or(part.len(), |index| index + 1);
+            let (key, value) = part.split_at(end);
+            (text(key), text(value.strip_prefix(&[VALUE]).or_else(|| value.strip_prefix(&[PATTERN])).unwrap_or(value)))
+        })
+        .collect()
+}
+
+/// A part as it was before it was escaped.
+fn text(part: &[u8]) -> String {
+    if let Some(digest) = part.strip_prefix(&[DIGEST]) {
+        return format!("sha256:{}", String::from_utf8_lossy(digest));
+    }
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part;
+    while let Some((&first, behind)) = rest.split_first() {
+        let escaped = (first == b'%').then(|| behind.get(..2)).flatten();
+        let byte = escaped.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A counter key up to the end of its hash tag. The parts inside have no braces.

@@ -31,11 +31,11 @@ use self::shard::{Change, Shard};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
 use super::{Budget, Store};
-use crate::algorithm::{Arrival, Step};
+use crate::algorithm::{Algorithm, Arrival, State, Step};
 use crate::plan::{AllOrNone, Check, CheckIndex, Checks, key};
 use crate::rules::Commit;
 use crate::time::Micros;
-use crate::usage::{Hits, Record};
+use crate::usage::{Hits, Order, Record, Tracking};
 use crate::verdict::{Answers, StoreError, Verdict};
 
 /// How the store is built.
@@ -50,9 +50,12 @@ pub struct Options {
 impl Default for Options {
     /// A million keys, and 64 MiB of usage records: about 190,000 of subjects that came once, 35,000 with full rings of 60 buckets.
     fn default() -> Self {
-        Self { max_keys: 1_000_000, usage_bytes: 64 << 20 }
+        Self { max_keys: 1_000_000, usage_bytes: USAGE_BYTES }
     }
 }
+
+/// The default of [`Options::usage_bytes`].
+const USAGE_BYTES: usize = 64 << 20;
 
 /// Keys per shard of a full store. Such a shard is about 40 KiB in ten blocks: quick to move, and large compared with its last block, which is
 /// half empty on average.
@@ -144,7 +147,7 @@ impl Memory {
         for (index, check) in checks.indexed() {
             let (Some(tracking), Ok(verdict)) = (checks.tracking(index), &answers[index.0]) else { continue };
             let hits = Hits::of_check(check.hits, verdict.allowed);
-            if !hits.is_none() && !(is_refused && verdict.allowed) {
+            if !(hits.is_none() || is_refused && verdict.allowed) {
                 key::write_usage(checks.key(check), &mut key);
                 self.0.usage.record(&key, tracking, now, hits);
             }
@@ -155,6 +158,19 @@ impl Memory {
     #[must_use]
     pub fn usage(&self, key: &[u8], now: Micros) -> Option<Record> {
         self.0.usage.get(key, now)
+    }
+
+    /// Usage records of a limit in this order, at most `count` from `offset` on, each with its subject; and how many the limit has. Walks over all records.
+    #[must_use]
+    pub fn top_usage(&self, tracking: &Tracking, order: Order, range: (usize, usize), now: Micros) -> (Vec<(Vec<u8>, Record)>, usize) {
+        self.0.usage.top(tracking, order, range, now)
+    }
+
+    /// A copy of the state of a counter.
+    #[must_use]
+    pub fn state(&self, key: &[u8], algorithm: &Algorithm) -> Option<State> {
+        let key = self.fingerprint(key);
+        self.lock(self.shard_index(key)).peek(key, algorithm)
     }
 
     /// The size of all usage records. Takes no lock.

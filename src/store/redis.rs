@@ -16,6 +16,7 @@ mod rtt;
 #[cfg(test)]
 mod simulation;
 mod topology;
+mod usage;
 pub(crate) mod wire;
 
 use std::fmt;
@@ -38,6 +39,7 @@ pub use self::topology::deployment::{ConnectionCounts, Deployment, FailingServer
 use self::topology::node::Node;
 pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
+pub use self::usage::{UsageCounts, UsageReader, UsageWriter};
 use self::wire::batch::{Work, WorkReply};
 pub use self::wire::call::{Call, CallRequest, RefusedHits, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};
@@ -142,6 +144,14 @@ impl Redis {
         error::for_callers(error)
     }
 
+    /// Notes hits on tracked checks that the denial cache refused.
+    pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
+        for (index, tracking) in checks.all_tracking().filter(|(index, _)| is_refused(*index)) {
+            let (check, queue) = (&checks[index], self.worker_lanes(checks, index).deployment.usage_queue());
+            queue.note_refused(checks.key(check), tracking, check.hits.unsigned_abs());
+        }
+    }
+
     fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
         match &self.per_second {
             // Checks that commit all or none have to be decided by one server.
@@ -161,7 +171,7 @@ impl WorkerLanes {
         // Servers that left the cluster are dropped, with their connections.
         let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
-        lanes.push(Lanes::new(node, self.deployment.batch_options()));
+        lanes.push(Lanes::new(node, self.deployment.batch_options(), self.deployment.usage_queue()));
         lanes[lanes.len() - 1].clone()
     }
 

@@ -1,6 +1,6 @@
 //! The admin API of real processes, as its description says, and the commands that call it.
 
-mod schema;
+pub mod schema;
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};

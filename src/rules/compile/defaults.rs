@@ -46,8 +46,11 @@ pub(super) struct PendingLimit {
     /// `None`: unlimited.
     pub(super) amount: Option<PendingAmount>,
     /// Makes the limit of its settled amount, its failure policy, and what is recorded of it.
-    pub(super) make: Box<dyn FnOnce(Option<Amount>, Option<OnStoreFailure>, Option<usage::Settings>) -> Limit>,
+    pub(super) make: Box<MakeLimit>,
 }
+
+/// Makes a limit of its amount, its failure policy and its usage.
+type MakeLimit = dyn FnOnce(Option<Amount>, Option<OnStoreFailure>, Option<usage::Settings>) -> Limit;
 
 /// The `rate_limit` of a pending limit.
 pub(super) struct PendingAmount {

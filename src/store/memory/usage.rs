@@ -3,6 +3,8 @@
 //! When it is full, the record that was idle for longest is dropped. It is made of many small tables, each behind a mutex that is held for one step, and
 //! for a walk over its records when it is swept or searched: at most a quarter of a megabyte by default.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lru::LruCache;
 
+use crate::plan::key;
 use crate::time::Micros;
-use crate::usage::{Hits, Record, Tracking};
+use crate::usage::{Hits, Order, Record, Tracking};
 
 /// The number of tables; a power of two.
 const TABLES: usize = 256;
@@ -119,6 +122,36 @@ impl UsageRecords {
         table.records.peek(key).filter(|entry| !entry.is_expired(now)).map(|entry| entry.record.clone())
     }
 
+    /// Records of a limit in this order, at most `count` from `offset` on, each with its subject; and how many the limit has.
+    pub(super) fn top(
+        &self,
+        tracking: &Tracking,
+        order: Order,
+        (offset, count): (usize, usize),
+        now: Micros,
+    ) -> (Vec<(Vec<u8>, Record)>, usize) {
+        let (wanted, mut total) = (offset.saturating_add(count).min(tracking.settings.subjects as usize), 0);
+        let mut best: BinaryHeap<Reverse<(u64, Box<[u8]>)>> = BinaryHeap::new();
+        for table in self.tables.get().into_iter().flatten() {
+            let table = lock(table);
+            let of_limit = |entry: &Entry| (&entry.tracking.domain, &entry.tracking.levels) == (&tracking.domain, &tracking.levels);
+            for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry) && !entry.is_expired(now)) {
+                total += 1;
+                let score = order.score(&entry.record.summary());
+                let is_better = best.peek().is_none_or(|Reverse((worst, of))| (score, key) > (*worst, of));
+                if best.len() < wanted || is_better {
+                    best.push(Reverse((score, key.clone())));
+                }
+                if best.len() > wanted {
+                    best.pop();
+                }
+            }
+        }
+        let best = best.into_sorted_vec().into_iter().skip(offset);
+        let record = |Reverse((_, key)): Reverse<(u64, Box<[u8]>)>| Some((key::subject(&key).to_vec(), self.get(&key, now)?));
+        (best.filter_map(record).collect(), total.min(tracking.settings.subjects as usize))
+    }
+
     /// Removes the expired records of the part `part` of so many `parts`.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
         let Some(tables) = self.tables.get() else { return };
@@ -188,6 +221,28 @@ mod tests {
         assert_eq!(records.get(b"w1{d|user=busy}us", now(50_000)).expect("the busy one is kept").total.asked, 50_000);
         let is_kept = |number: u64| records.get(format!("w1{{d|user={number}}}us").as_bytes(), now(50_000)).is_some();
         assert!((49_900..50_000).all(is_kept) && !(0..10_000).any(is_kept), "the newest are kept");
+    }
+
+    #[test]
+    fn the_top_of_a_limit_is_in_order_and_has_pages() {
+        let records = UsageRecords::new(1 << 20);
+        let other = Arc::new(Tracking { domain: "other".into(), ..Tracking::clone(&tracking()) });
+        for number in 1..=30u64 {
+            let hits = Hits { asked: number, refused: 30 - number, given_back: 0 };
+            records.record(format!("w1{{d|user={number}}}us").as_bytes(), &tracking(), Micros(number), hits);
+            records.record(format!("w1{{other|user={number}}}us").as_bytes(), &other, Micros(number), hits);
+        }
+        let top = |order, range| {
+            let (found, total) = records.top(&tracking(), order, range, Micros(100));
+            assert_eq!(total, 30);
+            found.into_iter().map(|(subject, record)| (String::from_utf8(subject).expect("text"), record.total.asked)).collect::<Vec<_>>()
+        };
+        let subject = |number: u64| (format!("d|user={number}"), number);
+        assert_eq!(top(Order::Total, (0, 3)), [30, 29, 28].map(subject));
+        assert_eq!(top(Order::Total, (28, 5)), [2, 1].map(subject));
+        assert_eq!(top(Order::Refused, (0, 2)), [1, 2].map(subject));
+        assert_eq!(top(Order::LastSeen, (1, 2)), [29, 28].map(subject));
+        assert!(top(Order::FirstSeen, (30, 2)).is_empty());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::error;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{Node, Outcome};
 use crate::store::redis::topology::round_trips;
+use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
 use crate::verdict::StoreError;
 
@@ -46,6 +47,7 @@ struct Inner {
     pool: Pool,
     batch_options: BatchOptions,
     round_trips: Arc<round_trips::Row>,
+    usage: Arc<UsageQueue>,
     queue: Mutex<Queue>,
 }
 
@@ -75,9 +77,9 @@ struct QueuedWork {
 impl Lanes {
     /// An empty queue for `node`. The first request opens the first connection. Must be used in the runtime that it was created in, because its
     /// connections and tasks belong to it.
-    pub(super) fn new(node: &Arc<Node>, batch_options: BatchOptions) -> Self {
-        let round_trips = node.round_trips.row();
-        Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), batch_options, round_trips, queue: Mutex::default() }))
+    pub(super) fn new(node: &Arc<Node>, batch_options: BatchOptions, usage: &Arc<UsageQueue>) -> Self {
+        let (round_trips, usage) = (node.round_trips.row(), Arc::clone(usage));
+        Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), batch_options, round_trips, usage, queue: Mutex::default() }))
     }
 
     /// The server.
@@ -253,7 +255,11 @@ impl Inner {
             (replies, !without_ttl.is_empty())
         };
         let mut outcome = Outcome::default();
-        for (entry, reply) in taken.drain(..).zip(replies) {
+        let mut usage = Vec::new();
+        for (entry, mut reply) in taken.drain(..).zip(replies) {
+            if !reply.usage.is_empty() {
+                usage.push((Arc::clone(&entry.work.checks), std::mem::take(&mut reply.usage)));
+            }
             let mut with_this = outcome;
             with_this.add(&reply, entry.since, entry.work.budget);
             // A request that was cancelled at its deadline was reported to the node as timed out already.
@@ -262,6 +268,13 @@ impl Inner {
             }
         }
         self.node.record_outcome(outcome);
+        for (checks, summaries) in usage {
+            for (index, summary) in summaries {
+                if let Some(tracking) = checks.tracking(index) {
+                    self.usage.note(checks.key(&checks[index]), tracking, summary);
+                }
+            }
+        }
         if needs_expire {
             // The answers are sent, and no request waits for this. If the connection breaks here, the counter keeps no TTL until another connection
             // counts on it, and stays for ever if none does.

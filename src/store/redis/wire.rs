@@ -11,6 +11,7 @@ pub(crate) mod call;
 pub(crate) mod commands;
 pub(crate) mod hash_slot;
 pub(crate) mod known_ttls;
+pub(crate) mod log;
 pub(crate) mod replies;
 pub(crate) mod script;
 pub(crate) mod values;

@@ -84,7 +84,7 @@ fn factor(text: &mut Peekable<Chars<'_>>, file: &str) -> f64 {
     }
     let word = word(text);
     let value = match word.as_str() {
-        "Duration::from_secs" => return factor(text, file),
+        "Duration::from_secs" | "Span::from_secs" => return factor(text, file),
         number if number.starts_with(|first: char| first.is_ascii_digit()) => number.replace('_', "").parse().expect("a number"),
         name => value(name, file),
     };

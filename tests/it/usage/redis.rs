@@ -158,6 +158,22 @@ async fn a_record_lives_as_long_as_its_subject_was_known() {
     assert_eq!(server.calls("pexpire"), before, "the expiry is set in advance");
 }
 
+/// In an interval that goes on, a recorded hit reads and writes one header.
+#[tokio::test]
+async fn a_recorded_hit_costs_redis_two_commands() {
+    let server = RedisServer::start();
+    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(86_400, 60));
+    let calls = || ["getrange", "setrange", "pexpire"].map(|command| server.calls(command));
+    hit(&redis, "w1{d|user=1}fw", AlgorithmKind::FixedWindow, 5, &[1], &tracking).await;
+    let before = calls();
+    for _ in 0..10 {
+        hit(&redis, "w1{d|user=1}fw", AlgorithmKind::FixedWindow, 5, &[1], &tracking).await;
+    }
+    // A day may end meanwhile, which closes a bucket.
+    let [reads, writes, expiries] = [0, 1, 2].map(|index| calls()[index] - before[index]);
+    assert!(reads == 10 && (10..=11).contains(&writes) && expiries <= 1, "{reads} {writes} {expiries}");
+}
+
 /// Whatever is under the key of a record, the check is decided.
 #[tokio::test]
 async fn a_key_that_is_no_record_fails_no_check() {

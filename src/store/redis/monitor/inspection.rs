@@ -272,9 +272,9 @@ impl Inspector {
         }
         queries.retain(|query| !probe.refused.contains(query));
         if checks_access {
-            queries.extend(
-                required_commands(&deployment.options().topology).filter(|command| key.is_some() || !command.has_key).map(Query::Required),
-            );
+            // No rules are known here: what was tracked shows that a limit has usage.
+            let required = required_commands(&deployment.options().topology, deployment.usage_queue().is_used());
+            queries.extend(required.filter(|command| key.is_some() || !command.has_key).map(Query::Required));
         }
         let out = probe.connection.outgoing();
         for query in &queries {

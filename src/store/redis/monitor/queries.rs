@@ -65,13 +65,23 @@ pub(super) const REQUIRED_BEHIND_SENTINELS: RequiredCommand = without_key("ROLE"
 pub(super) const REQUIRED_IN_A_CLUSTER: [RequiredCommand; 3] =
     [without_key("PING", &[]), without_key("CLUSTER SLOTS", &[]), without_key("ASKING", &[])];
 
-pub(super) fn required_commands(topology: &Topology) -> impl Iterator<Item = RequiredCommand> {
+/// The commands of the index of usage, for a deployment with limits that have `track_usage`.
+pub(super) const REQUIRED_FOR_USAGE: [RequiredCommand; 5] = [
+    on_key("ZADD", &["XX", "0", "x"]),
+    on_key("ZREMRANGEBYRANK", &["0", "0"]),
+    on_key("ZREM", &["x"]),
+    on_key("ZRANGE", &["0", "0", "REV"]),
+    on_key("ZCARD", &[]),
+];
+
+pub(super) fn required_commands(topology: &Topology, has_usage: bool) -> impl Iterator<Item = RequiredCommand> {
     let further: &[RequiredCommand] = match topology {
         Topology::Single(_) => &[],
         Topology::Sentinel { .. } => &[REQUIRED_BEHIND_SENTINELS],
         Topology::Cluster(_) => &REQUIRED_IN_A_CLUSTER,
     };
-    REQUIRED.iter().chain(further).copied()
+    let usage = if has_usage { &REQUIRED_FOR_USAGE[..] } else { &[] };
+    REQUIRED.iter().chain(further).chain(usage).copied()
 }
 
 impl Query {

@@ -21,6 +21,7 @@ use crate::breaker::{State, Transitions};
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
 use crate::store::redis::error::{ConnectError, ErrorCounters, Failure};
+use crate::store::redis::usage::queue::{UsageCounts, UsageQueue};
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::Slot;
 
@@ -39,6 +40,8 @@ pub struct Deployment {
     request_counters: RequestCounters,
     /// Why the latest attempt to find the servers failed.
     failed_discovery: Mutex<Option<Failure>>,
+    /// What a writer of usage has to write.
+    usage: Arc<UsageQueue>,
 }
 
 /// A server that cannot be used.
@@ -105,6 +108,7 @@ impl Deployment {
             circuit_opened,
             request_counters: RequestCounters::default(),
             failed_discovery: Mutex::default(),
+            usage: Arc::default(),
         })
     }
 
@@ -217,6 +221,16 @@ impl Deployment {
 
     pub(crate) fn record_retry(&self) {
         self.request_counters.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was not written of the usage of subjects.
+    #[must_use]
+    pub fn usage_counts(&self) -> UsageCounts {
+        self.usage.counts()
+    }
+
+    pub(crate) fn usage_queue(&self) -> &Arc<UsageQueue> {
+        &self.usage
     }
 
     pub(crate) fn options(&self) -> &Arc<Options> {

@@ -23,6 +23,7 @@ use crate::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
 use crate::time::{Micros, Span};
+use crate::usage::Summary;
 use crate::verdict::{StoreError, Verdict};
 
 /// Seconds by which the key of a window outlives the window, because the estimate that numbers windows may lag behind the clock that expires keys.
@@ -67,12 +68,14 @@ pub(crate) struct WorkReply {
     pub(crate) answers: SmallVec<[Answer; 4]>,
     /// The checks that another node has to decide, and where it is. Their answers are `NotExecuted`.
     pub(crate) redirects: Vec<(CheckIndex, Redirect)>,
+    /// The totals of the subjects of tracked checks.
+    pub(crate) usage: Vec<(CheckIndex, Summary)>,
 }
 
 impl WorkReply {
     /// The same error for all of `count` answers.
     pub(crate) fn failed(count: usize, error: StoreError) -> Self {
-        Self { now: Micros::default(), answers: SmallVec::from_elem(Err(error), count), redirects: Vec::new() }
+        Self { now: Micros::default(), answers: SmallVec::from_elem(Err(error), count), redirects: Vec::new(), usage: Vec::new() }
     }
 }
 

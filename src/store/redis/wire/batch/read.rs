@@ -14,6 +14,7 @@ use crate::store::redis::error;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::replies::{Parser, Token, time};
 use crate::time::Micros;
+use crate::usage::Summary;
 use crate::verdict::{StoreError, Verdict};
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
@@ -38,13 +39,17 @@ impl Batch<'_> {
     pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [WorkReply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
         let mut redirects: Redirects = SmallVec::new();
+        let mut summaries = Vec::new();
         let mut is_in_sync = true;
         for group in &self.groups {
             let group_tokens = tokens.clone();
             answers.clear();
             answers.resize(group.items.len(), Err(PROTOCOL_ERROR));
-            let outcome =
-                if is_in_sync { self.read_group(group, &mut tokens, &mut answers, &mut redirects) } else { Err(PROTOCOL_ERROR.into()) };
+            let outcome = if is_in_sync {
+                self.read_group(group, &mut tokens, &mut answers, &mut redirects, &mut summaries)
+            } else {
+                Err(PROTOCOL_ERROR.into())
+            };
             // Behind a reply that does not fit its command, a reply may belong to another command.
             is_in_sync &= !matches!(outcome, Err(GroupError { error: PROTOCOL_ERROR, .. }));
             match outcome {
@@ -52,6 +57,10 @@ impl Batch<'_> {
                     for (&CheckRef { work, pick }, answer) in group.items.iter().zip(&answers) {
                         replies[work].answers[pick] = *answer;
                         replies[work].now = now;
+                    }
+                    for (position, summary) in summaries.drain(..) {
+                        let CheckRef { work, pick } = group.items[position];
+                        replies[work].usage.push((self.work[work].picked[pick], summary));
                     }
                     for (index, redirect) in redirects.drain(..) {
                         let CheckRef { work, pick } = group.items[index];
@@ -94,6 +103,7 @@ impl Batch<'_> {
         tokens: &mut Parser<'r>,
         answers: &mut [Answer],
         redirects: &mut Redirects,
+        summaries: &mut Vec<(usize, Summary)>,
     ) -> Result<Micros, GroupError<'r>> {
         // A refused ASKING needs no handling: the reply to the command behind it shows the result.
         if group.is_asking && !matches!(tokens.next(), Some(Token::SimpleString(_) | Token::Error(_))) {
@@ -107,7 +117,7 @@ impl Batch<'_> {
             }
             Encoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
-                self.call(group).read_tokens(tokens, answers).map_err(|error| GroupError { error, cause })
+                self.call(group).read_tokens(tokens, answers, summaries).map_err(|error| GroupError { error, cause })
             }
         }
     }

@@ -65,14 +65,15 @@ impl Call<'_> {
         if let Value::ServerError(error) = reply {
             return Err(error::classify(error).error());
         }
-        self.read_tokens(&mut tokens(reply).into_iter(), answers)
+        self.read_tokens(&mut tokens(reply).into_iter(), answers, &mut Vec::new())
     }
 
-    /// Reads a reply from its tokens, like [`Call::read`].
+    /// Reads a reply from its tokens, like [`Call::read`]. Adds the totals of tracked checks to `usage`, each with the position of its check.
     pub(crate) fn read_tokens<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
         answers: &mut [Result<Verdict, StoreError>],
+        usage: &mut Vec<(usize, Summary)>,
     ) -> Result<Micros, StoreError> {
         let parts = self.begin(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
@@ -91,6 +92,10 @@ impl Call<'_> {
                 None => Err(PROTOCOL_ERROR),
             };
             rest = others;
+        }
+        if !parts.usage.is_empty() {
+            let tracked = self.tracked().map(|(position, ..)| position).zip(summaries(parts.usage));
+            usage.extend(tracked.filter_map(|(position, summary)| Some((position, summary?))));
         }
         self.read_looks(&parts, answers)?;
         self.read_refused_groups(&parts, answers)?;

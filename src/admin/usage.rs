@@ -1,0 +1,356 @@
+//! `/api/v1/usage`, `/api/v1/usage/top` and `/api/v1/count`: what subjects have asked of limits with `track_usage`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::Parts;
+use super::query::Query;
+use super::reply::Failure;
+use crate::algorithm::Algorithm;
+use crate::ask::{Ask, Descriptor, Entry as AskedEntry};
+use crate::plan::{CheckIndex, Plan, Slot, key};
+use crate::rules::limit::Limit;
+use crate::store::Redis;
+use crate::time::{Micros, Span, parse_duration};
+use crate::usage::{Hits, Order, Record};
+use crate::verdict::StoreError;
+
+/// The time for the store.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Subjects in an answer that asks for no number.
+const USUAL_COUNT: usize = 20;
+
+/// Entries of a subject at most, as in a request.
+const MAX_ENTRIES: usize = 64;
+
+/// One entry of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// Its value. One of more than 128 bytes is `sha256:` with its digest, where the store knows it by that only.
+    pub value: String,
+}
+
+/// The usage of one subject.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// The limit's full key.
+    pub limit: String,
+    /// Its domain.
+    pub domain: String,
+    /// The subject.
+    pub entries: Vec<Entry>,
+    /// Hits as they were asked, since it was first seen.
+    pub hits: u64,
+    /// Of these, over the limit.
+    pub refused: u64,
+    /// Hits that were given back.
+    pub given_back: u64,
+    /// When it was first seen; `None`: it was not, or its record has expired.
+    pub first_seen: Option<Timestamp>,
+    /// When it was last seen.
+    pub last_seen: Option<Timestamp>,
+    /// The same over time.
+    pub series: Series,
+}
+
+/// Hits over time. All lists have an element for each bucket, and the last one is that of the present.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Series {
+    /// When the first bucket begins.
+    pub begin: Timestamp,
+    /// The length of a bucket.
+    pub interval_seconds: f64,
+    /// Hits as they were asked.
+    pub hits: Vec<u64>,
+    /// Of these, over the limit.
+    pub refused: Vec<u64>,
+    /// Hits that were given back.
+    pub given_back: Vec<u64>,
+}
+
+/// The subjects of a limit, in an order.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Top {
+    /// The limit's full key.
+    pub limit: String,
+    /// Its domain.
+    pub domain: String,
+    /// By what they are sorted, the largest first.
+    pub by: String,
+    /// How many the index has, at most `usage_subjects` of the limit.
+    pub total: usize,
+    /// In that order.
+    pub subjects: Vec<Subject>,
+    /// The cursor of the next answer; `None` after the last.
+    pub next: Option<String>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Subject {
+    /// What it is.
+    pub entries: Vec<Entry>,
+    /// Hits as they were asked.
+    pub hits: u64,
+    /// Of these, over the limit.
+    pub refused: u64,
+    /// When it was first seen.
+    pub first_seen: Timestamp,
+    /// When it was last seen.
+    pub last_seen: Timestamp,
+}
+
+/// The hits of a subject in a recent interval.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Count {
+    /// The limit's full key.
+    pub limit: String,
+    /// Its domain.
+    pub domain: String,
+    /// The subject.
+    pub entries: Vec<Entry>,
+    /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
+    pub source: String,
+    /// The hits from `from` to `to`.
+    pub hits: u64,
+    /// Of these, over the limit; `None` where the source does not know.
+    pub refused: Option<u64>,
+    /// The begin of the oldest bucket that overlaps the interval.
+    pub from: Timestamp,
+    /// The end of the interval: now.
+    pub to: Timestamp,
+    /// Whether `hits` are exactly those of the interval; otherwise they have those of the part of the oldest bucket before it too.
+    pub exact: bool,
+    /// The hits without the oldest bucket, if that begins before the interval: there were at least as many.
+    pub at_least: u64,
+}
+
+/// The limit of a subject, and the check that counts it.
+struct Found {
+    plan: Plan,
+    check: CheckIndex,
+    entries: Vec<Entry>,
+}
+
+impl Found {
+    fn limit(&self) -> Result<&Limit, Failure> {
+        let limit = match &self.plan.slots[0] {
+            Slot::Checked { limit, .. } => limit.map(|id| self.plan.rules.limit(id)),
+            Slot::Free | Slot::Unlimited(_) => None,
+        };
+        limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
+    }
+}
+
+/// The usage of one subject.
+pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failure> {
+    let found = found(parts, query)?;
+    let limit = found.limit()?;
+    let Some(tracking) = found.plan.checks.tracking(found.check) else { return Err(untracked(limit)) };
+    let since = match query.get("since") {
+        Some(text) => duration("since", text)?,
+        None => tracking.settings.span(),
+    };
+    let deadline = Instant::now() + TIMEOUT;
+    let (now, record) = parts.usage.record(&found.plan.checks, found.check, deadline).await.map_err(|error| failed(&error))?;
+    // A subject that was never seen has an empty series.
+    let known = record.is_some();
+    let record = record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
+    let series = record.series(now, since);
+    let of = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
+    Ok(Usage {
+        limit: limit.path(),
+        domain: limit.domain.to_string(),
+        entries: found.entries.clone(),
+        hits: record.total.asked,
+        refused: record.total.refused,
+        given_back: record.total.given_back,
+        first_seen: known.then(|| timestamp(record.first_seen)),
+        last_seen: known.then(|| timestamp(record.last_seen)),
+        series: Series {
+            begin: timestamp(series.begin),
+            interval_seconds: series.interval.micros() as f64 / 1e6,
+            hits: of(|hits| hits.asked),
+            refused: of(|hits| hits.refused),
+            given_back: of(|hits| hits.given_back),
+        },
+    })
+}
+
+/// The subjects of a limit.
+pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
+    let by = query.get("by").unwrap_or("total");
+    let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
+        return Err(Failure::bad_request("by: write total, refused, last-seen or first-seen"));
+    };
+    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let snapshot = parts.live.load().ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let limit = tracked_limit(&snapshot.rules.limits().collect::<Vec<_>>(), query)?;
+    let Some(tracking) = &limit.usage else { return Err(untracked(limit)) };
+    let commit = snapshot.rules.commit(limit.domain.as_bytes()).unwrap_or_default();
+    let is_per_second =
+        commit == crate::rules::Commit::Each && limit.amount.is_some_and(|amount| amount.rate.unit == crate::time::Unit::Second);
+    let deadline = Instant::now() + TIMEOUT;
+    let top = parts.usage.top(tracking, is_per_second, order, (offset, count), deadline).await.map_err(|error| failed(&error))?;
+    let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
+        entries: key::entries(subject).into_iter().map(|(key, value)| Entry { key, value }).collect(),
+        hits: record.total.asked,
+        refused: record.total.refused,
+        first_seen: timestamp(record.first_seen),
+        last_seen: timestamp(record.last_seen),
+    };
+    let behind = offset.saturating_add(count);
+    Ok(Top {
+        limit: limit.path(),
+        domain: limit.domain.to_string(),
+        by: name.to_owned(),
+        total: top.total,
+        subjects: top.subjects.iter().map(subject).collect(),
+        next: (behind < top.total).then(|| behind.to_string()),
+    })
+}
+
+/// The hits of a subject in a recent interval.
+pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure> {
+    let found = found(parts, query)?;
+    let limit = found.limit()?;
+    let over = duration("over", query.get("over").ok_or_else(|| Failure::bad_request("over: write an interval, such as 90s"))?)?;
+    let deadline = Instant::now() + TIMEOUT;
+    let checks = &found.plan.checks;
+    let answer = |source: &str, hits, refused, at_least, (from, to): (Micros, Micros)| Count {
+        limit: limit.path(),
+        domain: limit.domain.to_string(),
+        entries: found.entries.clone(),
+        source: source.to_owned(),
+        hits,
+        refused,
+        from: timestamp(from),
+        to: timestamp(to),
+        exact: at_least == hits,
+        at_least,
+    };
+    if checks.tracking(found.check).is_some() {
+        let (now, record) = parts.usage.record(checks, found.check, deadline).await.map_err(|error| failed(&error))?;
+        let Some(record) = record else {
+            let from = Micros(now.0.saturating_sub(over.micros()));
+            return Ok(answer("usage", 0, Some(0), 0, (from, now)));
+        };
+        if let Some(count) = record.count(now, over) {
+            return Ok(answer("usage", count.hits.asked, Some(count.hits.refused), count.at_least.asked, (count.from, count.to)));
+        }
+    }
+    let Algorithm::SlidingWindowBuckets(buckets) = &checks[found.check].algorithm else {
+        return Err(match checks.tracking(found.check) {
+            Some(tracking) => Failure::bad_request(&format!(
+                "over: {over} is longer than the {} that the buckets of {} ({}) cover; write less, or raise its usage_buckets or usage_interval",
+                tracking.settings.span(),
+                limit.path(),
+                limit.origin,
+            )),
+            None => Failure::bad_request(&format!(
+                "the limit {} ({}) knows no hits of an interval; add 'track_usage: true' to it, or 'algorithm: sliding_window_buckets'",
+                limit.path(),
+                limit.origin,
+            )),
+        });
+    };
+    let span = Span::from_micros(buckets.interval.saturating_mul(buckets.buckets.into()));
+    // The oldest bucket counts whole, so that the interval may begin anywhere in it.
+    let longest = Span::from_micros(span.micros().saturating_sub(buckets.interval));
+    if over > longest {
+        return Err(Failure::bad_request(&format!(
+            "over: {over} is longer than the {longest} that the buckets of {} ({}) cover; write less, or raise its bucket_span",
+            limit.path(),
+            limit.origin,
+        )));
+    }
+    let (now, state) = parts.usage.ring(checks, found.check, deadline).await.map_err(|error| failed(&error))?;
+    let hits = buckets.count_over(state.as_ref(), now, over);
+    // The part of the oldest bucket that is within the interval.
+    let from = now.0.saturating_sub(over.micros()) + 1;
+    let begin = from / buckets.interval * buckets.interval;
+    let inside = Span::from_micros((now.0 + 1).saturating_sub(begin + buckets.interval));
+    let at_least = if begin < from { buckets.count_over(state.as_ref(), now, inside).min(hits) } else { hits };
+    Ok(answer("buckets", hits, None, at_least, (Micros(begin), now)))
+}
+
+/// The limit that the parameters `domain` and `entry` find.
+fn found(parts: &Parts, query: &Query) -> Result<Found, Failure> {
+    let domain = query.get("domain").ok_or_else(|| Failure::bad_request("domain: write the domain of the limit"))?;
+    let texts: Vec<&str> = query.all("entry").take(MAX_ENTRIES + 1).collect();
+    if texts.is_empty() || texts.len() > MAX_ENTRIES {
+        return Err(Failure::bad_request(&format!("entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}")));
+    }
+    let mut ask = Ask::default();
+    ask.domain = domain.as_bytes();
+    let mut entries = Vec::new();
+    for text in texts {
+        let (key, value) = text.split_once('=').ok_or_else(|| Failure::bad_request("entry: write key=value, with = as %3D"))?;
+        ask.push(AskedEntry { key: key.as_bytes(), value: value.as_bytes() });
+        entries.push(Entry { key: key.to_owned(), value: value.to_owned() });
+    }
+    ask.close(Descriptor::default());
+    let plan = parts.rls.plan(&ask).ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    match plan.slots[0] {
+        Slot::Checked { check, .. } => Ok(Found { plan, check, entries }),
+        Slot::Unlimited(_) => Err(Failure::not_found("the subject is unlimited: no store counts it, so that nothing is recorded")),
+        Slot::Free if plan.unknown_domain => {
+            Err(Failure::not_found(&format!("no file defines the domain {domain}; /api/v1/limits lists the limits")))
+        }
+        Slot::Free => Err(Failure::not_found("no limit applies to these entries; weir explain says why")),
+    }
+}
+
+/// The limit that the parameters `domain` and `limit` name, or the only one with usage.
+fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query) -> Result<&'r Limit, Failure> {
+    let (domain, name) = (query.get("domain"), query.get("limit"));
+    let of_domain = || limits.iter().copied().filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain));
+    if let Some(name) = name {
+        let mut named =
+            of_domain().filter(|limit| limit.path() == name || limit.path_in_domain() == name || limit.name.as_deref() == Some(name));
+        let found = named.next().ok_or_else(|| Failure::not_found(&format!("no limit is named {name}; /api/v1/limits lists the limits")));
+        return match named.next() {
+            Some(_) => Err(Failure::bad_request(&format!("limit: {name} names several; write the full key, and its domain"))),
+            None => found,
+        };
+    }
+    let tracked: Vec<_> = of_domain().filter(|limit| limit.usage.is_some()).collect();
+    match tracked[..] {
+        [limit] => Ok(limit),
+        [] => Err(Failure::not_found("no limit here has track_usage; add 'track_usage: true' to one")),
+        _ => {
+            const SHOWN: usize = 10;
+            let names: Vec<_> = tracked.iter().take(SHOWN).map(|limit| limit.path()).collect();
+            let more = if tracked.len() > SHOWN { " and others" } else { "" };
+            Err(Failure::bad_request(&format!("limit: several have track_usage; write one of {}{more}", names.join(", "))))
+        }
+    }
+}
+
+fn untracked(limit: &Limit) -> Failure {
+    Failure::not_found(&format!("the limit {} has no usage; add 'track_usage: true' to it, in {}", limit.path(), limit.origin))
+}
+
+fn failed(error: &StoreError) -> Failure {
+    Failure::unavailable(&format!("the store does not answer: {}; try again", Redis::text_for_callers(*error)))
+}
+
+/// A duration above zero.
+fn duration(name: &str, text: &str) -> Result<Span, Failure> {
+    match parse_duration(text) {
+        Ok(duration) if !duration.is_zero() => Ok(Span::from(duration)),
+        Ok(_) => Err(Failure::bad_request(&format!("{name}: write more than 0"))),
+        Err(error) => Err(Failure::bad_request(&format!("{name}: {}", error.report().1))),
+    }
+}
+
+/// An instant of the store, for people.
+fn timestamp(at: Micros) -> Timestamp {
+    i64::try_from(at.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
+}

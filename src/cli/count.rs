@@ -1,0 +1,60 @@
+//! `weir count`: the hits of a subject in a recent interval.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::admin::{self, AdminFlags};
+use super::print;
+use super::usage::{borrowed, shown, subject};
+use crate::admin::usage::Count;
+use crate::rules::compile::OneLine;
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example: weir count --domain shop user=42 --over 90s\n\n\
+    The limit needs track_usage, or the algorithm sliding_window_buckets. Hits are counted in whole buckets: the answer says whether they are exactly\n\
+    those of the interval.")]
+pub(super) struct CountCommand {
+    /// Entries of the subject, in their order
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    entries: Vec<OsString>,
+    /// Domain of the limit
+    #[arg(long, short)]
+    domain: String,
+    /// The interval, such as 90s or 1h30m; it ends now
+    #[arg(long, value_name = "DURATION")]
+    over: String,
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+    #[command(flatten)]
+    admin: AdminFlags,
+}
+
+pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
+    let mut query = subject(Some(&command.domain), &command.entries)?;
+    query.push(("over", command.over.clone()));
+    let count: Count = admin::block_on(command.admin.service()?.get("count", &borrowed(&query)))?;
+    let text = if command.format == print::Format::Json { print::json(&count)? } else { report(&count) };
+    print::out(text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(count: &Count) -> String {
+    let mut text = format!("{} of {}\n  hits     {}", shown(&count.entries), OneLine(&count.limit), count.hits);
+    // Writing to a string does not fail.
+    if let Some(refused) = count.refused {
+        let _ = write!(text, ", refused {refused}");
+    }
+    let _ = writeln!(text, "\n  from     {}\n  to       {}", count.from, count.to);
+    let exact = if count.exact {
+        "yes".to_owned()
+    } else {
+        format!("no: at least {} in the interval; the oldest bucket begins before it and counts whole", count.at_least)
+    };
+    let counted = if count.source == "buckets" { "; hits are those that count against the limit" } else { "" };
+    let _ = writeln!(text, "  exact    {exact}{counted}");
+    text
+}

@@ -1,0 +1,202 @@
+//! `weir usage`: what a subject, or the subjects of a limit, have asked of a limit with `track_usage`.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::admin::{self, AdminFlags, Service};
+use super::{UsageError, entries, print};
+use crate::admin::usage::{Entry, Series, Top, Usage};
+use crate::rules::compile::OneLine;
+
+/// The columns of a plot at most. Of a longer series, several buckets share one.
+const PLOT_COLUMNS: usize = 60;
+
+/// The bars of a plot, from the smallest number above none to the largest.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Subjects that one call asks for; further ones take further calls.
+const MOST_PER_CALL: usize = 1_000;
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain shop --top 20 --by refused")]
+pub(super) struct UsageCommand {
+    /// Entries of the subject, in their order
+    #[arg(required_unless_present = "top", value_name = "KEY=VALUE")]
+    entries: Vec<OsString>,
+    /// Domain of the limit
+    #[arg(long, short, required_unless_present = "top")]
+    domain: Option<String>,
+    /// How far the series goes back, such as 1h [default: as far as there are buckets]
+    #[arg(long, value_name = "DURATION", conflicts_with = "top")]
+    since: Option<String>,
+    /// Print so many subjects of a limit, the largest first, in place of one subject
+    #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    top: Option<u32>,
+    /// What the subjects are sorted by
+    #[arg(long, value_name = "total|refused|last-seen|first-seen", requires = "top", default_value = "total")]
+    #[arg(value_parser = ["total", "refused", "last-seen", "first-seen"])]
+    by: String,
+    /// Limit of the subjects: its full key, its key in the domain, or its name [default: the only one with track_usage]
+    #[arg(long, requires = "top")]
+    limit: Option<String>,
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+    #[command(flatten)]
+    admin: AdminFlags,
+}
+
+pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
+    let service = command.admin.service()?;
+    let text = match command.top {
+        Some(count) => {
+            let top = admin::block_on(top(command, &service, count as usize))?;
+            if command.format == print::Format::Json { print::json(&top)? } else { table(&top) }
+        }
+        None => {
+            let mut query = subject(command.domain.as_deref(), &command.entries)?;
+            query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
+            let usage: Usage = admin::block_on(service.get("usage", &borrowed(&query)))?;
+            if command.format == print::Format::Json { print::json(&usage)? } else { report(&usage) }
+        }
+    };
+    print::out(text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The parameters that name a subject.
+pub(super) fn subject(domain: Option<&str>, arguments: &[OsString]) -> Result<Vec<(&'static str, String)>, UsageError> {
+    let descriptors = entries::descriptors(arguments)?;
+    let [descriptor] = &descriptors[..] else {
+        return Err(UsageError("usage is that of one descriptor; write its entries without `,`".to_owned()));
+    };
+    let mut query = vec![("domain", domain.unwrap_or_default().to_owned())];
+    for entry in &descriptor.entries {
+        let text = [&entry.key[..], b"=", &entry.value].concat();
+        let text = String::from_utf8(text).map_err(|_| UsageError("an entry is not UTF-8, which this call cannot send".to_owned()))?;
+        query.push(("entry", text));
+    }
+    Ok(query)
+}
+
+/// The same parameters, as a call takes them.
+pub(super) fn borrowed<'q>(query: &'q [(&'static str, String)]) -> Vec<(&'static str, &'q str)> {
+    query.iter().map(|(name, value)| (*name, value.as_str())).collect()
+}
+
+async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow::Result<Top> {
+    let mut all: Option<Top> = None;
+    loop {
+        let left = count - all.as_ref().map_or(0, |all| all.subjects.len());
+        let mut query = vec![("by", command.by.clone()), ("count", left.min(MOST_PER_CALL).to_string())];
+        query.extend(command.domain.as_ref().map(|domain| ("domain", domain.clone())));
+        query.extend(command.limit.as_ref().map(|limit| ("limit", limit.clone())));
+        query.extend(all.as_ref().and_then(|all| all.next.clone()).map(|next| ("cursor", next)));
+        let part: Top = service.get("usage/top", &borrowed(&query)).await?;
+        let is_last = part.next.is_none();
+        let all = match &mut all {
+            Some(all) => {
+                all.subjects.extend(part.subjects);
+                all.next = part.next;
+                all
+            }
+            None => all.insert(part),
+        };
+        if is_last || all.subjects.len() >= count {
+            break;
+        }
+    }
+    all.ok_or_else(|| anyhow::anyhow!("the service has no answer"))
+}
+
+/// Entries as `key=value`, without control characters.
+pub(super) fn shown(entries: &[Entry]) -> String {
+    let texts: Vec<_> = entries.iter().map(|Entry { key, value }| OneLine(&format!("{key}={value}")).to_string()).collect();
+    texts.join(" ")
+}
+
+fn report(usage: &Usage) -> String {
+    let mut text = format!("{} of {}\n", shown(&usage.entries), OneLine(&usage.limit));
+    // Writing to a string does not fail.
+    let Usage { hits, refused, given_back, .. } = usage;
+    let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
+        return text + "  not seen, or not since its record expired\n";
+    };
+    let _ = writeln!(text, "  hits        {hits}, refused {refused}, given back {given_back}");
+    let _ = writeln!(text, "  first seen  {}", seconds(first));
+    let _ = writeln!(text, "  last seen   {}", seconds(last));
+    text += &plot(&usage.series);
+    text
+}
+
+/// A series as bars, one line for all hits and one for the refused ones, both to the same scale.
+fn plot(series: &Series) -> String {
+    let share = series.hits.len().div_ceil(PLOT_COLUMNS).max(1);
+    // The last column ends with the present, so that the first one may have fewer buckets.
+    let columns = |values: &[u64]| values.rchunks(share).rev().map(|part| part.iter().sum::<u64>()).collect::<Vec<_>>();
+    let (hits, refused) = (columns(&series.hits), columns(&series.refused));
+    let most = hits.iter().chain(&refused).copied().max().unwrap_or_default();
+    let bars = |values: &[u64]| values.iter().map(|&value| bar(value, most)).collect::<String>();
+    let length = series.interval_seconds * share as f64;
+    let mut text = format!("  since       {}, each bar {length} s, the highest {most}\n", seconds(series.begin));
+    for (name, values) in [("hits", &hits), ("refused", &refused)] {
+        let _ = writeln!(text, "  {name:<10}  {}", bars(values));
+    }
+    text
+}
+
+fn bar(value: u64, most: u64) -> char {
+    if value == 0 || most == 0 {
+        return '·';
+    }
+    let height = (u128::from(value) * BARS.len() as u128).div_ceil(u128::from(most));
+    BARS[(height as usize).clamp(1, BARS.len()) - 1]
+}
+
+fn table(top: &Top) -> String {
+    let mut text = format!("{} of {} subjects of {}, by {}\n", top.subjects.len(), top.total, OneLine(&top.limit), top.by);
+    let _ = writeln!(text, "{:>14}  {:>14}  {:<20}  {:<20}  subject", "hits", "refused", "first seen", "last seen");
+    for subject in &top.subjects {
+        let (first, last) = (seconds(subject.first_seen), seconds(subject.last_seen));
+        let _ = writeln!(text, "{:>14}  {:>14}  {first:<20}  {last:<20}  {}", subject.hits, subject.refused, shown(&subject.entries));
+    }
+    text
+}
+
+/// An instant to the second.
+fn seconds(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_to_scale_and_none_is_no_bar() {
+        assert_eq!([0, 1, 8, 50, 99, 100].map(|value| bar(value, 100)), ['·', '▁', '▁', '▄', '█', '█']);
+        assert_eq!(bar(0, 0), '·');
+        assert_eq!(bar(u64::MAX, u64::MAX), '█');
+    }
+
+    #[test]
+    fn a_long_series_has_columns_of_several_buckets() {
+        let series = Series {
+            begin: Timestamp::UNIX_EPOCH,
+            interval_seconds: 60.0,
+            hits: (0..121).map(|number| u64::from(number == 120)).collect(),
+            refused: vec![0; 121],
+            given_back: vec![0; 121],
+        };
+        let expected = format!(
+            "  since       1970-01-01T00:00:00Z, each bar 180 s, the highest 1\n  hits        {}█\n  refused     {}\n",
+            "·".repeat(40),
+            "·".repeat(41)
+        );
+        assert_eq!(plot(&series), expected);
+    }
+}

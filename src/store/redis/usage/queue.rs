@@ -1,0 +1,137 @@
+//! What waits to be written: the latest totals of subjects, and refused hits.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashMap;
+
+use crate::plan::key;
+use crate::time::MAX_SAFE_INTEGER;
+use crate::usage::{Summary, Tracking};
+
+/// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as much as an index has by default.
+const MAX_WAITING: usize = 10_000;
+
+/// What waits to be written.
+#[derive(Debug, Default)]
+pub(crate) struct UsageQueue {
+    waiting: Mutex<Waiting>,
+    /// Whether anything ever waited.
+    is_used: AtomicBool,
+    dropped: AtomicU64,
+    lost_hits: AtomicU64,
+}
+
+/// By the key of the record.
+#[derive(Debug, Default)]
+struct Waiting {
+    summaries: HashMap<Vec<u8>, (Arc<Tracking>, Summary)>,
+    refused: HashMap<Vec<u8>, (Arc<Tracking>, u64)>,
+}
+
+/// What could not be written, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageCounts {
+    /// Subjects whose totals were not written to the index, because too many waited or Redis failed.
+    pub dropped: u64,
+    /// Refused hits of the denial cache that are in no record, or may not be.
+    pub lost_hits: u64,
+}
+
+impl UsageQueue {
+    /// Notes the totals of the subject of a counter.
+    pub(crate) fn note(&self, counter: &[u8], tracking: &Arc<Tracking>, summary: Summary) {
+        let mut record = Vec::with_capacity(counter.len());
+        key::write_usage(counter, &mut record);
+        self.note_record(record, tracking, summary);
+    }
+
+    pub(super) fn note_record(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
+        self.is_used.store(true, Ordering::Relaxed);
+        let mut waiting = self.waiting();
+        if waiting.summaries.len() < MAX_WAITING || waiting.summaries.contains_key(&record) {
+            waiting.summaries.insert(record, (Arc::clone(tracking), summary));
+        } else {
+            drop(waiting);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes hits of the subject of a counter that the denial cache refused.
+    pub(crate) fn note_refused(&self, counter: &[u8], tracking: &Arc<Tracking>, hits: u64) {
+        let mut record = Vec::with_capacity(counter.len());
+        key::write_usage(counter, &mut record);
+        self.refuse(record, tracking, hits);
+    }
+
+    pub(super) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {
+        self.is_used.store(true, Ordering::Relaxed);
+        let mut waiting = self.waiting();
+        if let Some((_, known)) = waiting.refused.get_mut(&record) {
+            *known = known.saturating_add(hits).min(MAX_SAFE_INTEGER);
+        } else if waiting.refused.len() < MAX_WAITING {
+            waiting.refused.insert(record, (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER)));
+        } else {
+            drop(waiting);
+            self.lose(hits);
+        }
+    }
+
+    pub(super) fn lose(&self, hits: u64) {
+        self.lost_hits.fetch_add(hits, Ordering::Relaxed);
+    }
+
+    pub(super) fn drop_subjects(&self, subjects: u64) {
+        self.dropped.fetch_add(subjects, Ordering::Relaxed);
+    }
+
+    /// Whether a limit with `track_usage` has counted here.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// What could not be written so far.
+    pub(crate) fn counts(&self) -> UsageCounts {
+        UsageCounts { dropped: self.dropped.load(Ordering::Relaxed), lost_hits: self.lost_hits.load(Ordering::Relaxed) }
+    }
+
+    pub(super) fn take_summaries(&self) -> HashMap<Vec<u8>, (Arc<Tracking>, Summary)> {
+        std::mem::take(&mut self.waiting().summaries)
+    }
+
+    pub(super) fn take_refused(&self) -> HashMap<Vec<u8>, (Arc<Tracking>, u64)> {
+        std::mem::take(&mut self.waiting().refused)
+    }
+
+    /// Ignores poisoning: the maps are whole between any two calls.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Micros;
+    use crate::usage::Settings;
+
+    #[test]
+    fn what_waits_is_bounded_and_the_rest_is_counted() {
+        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
+        let queue = UsageQueue::default();
+        let summary = |asked| Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
+        for number in 0..MAX_WAITING as u64 + 5 {
+            let counter = format!("w1{{d|user={number}}}tb60");
+            queue.note(counter.as_bytes(), &tracking, summary(number));
+            queue.note_refused(counter.as_bytes(), &tracking, 3);
+        }
+        queue.note(b"w1{d|user=7}fw60:99", &tracking, summary(99));
+        queue.note_refused(b"w1{d|user=7}fw60:99", &tracking, u64::MAX);
+        assert_eq!(queue.counts(), UsageCounts { dropped: 5, lost_hits: 15 });
+        let (summaries, refused) = (queue.take_summaries(), queue.take_refused());
+        assert_eq!((summaries.len(), refused.len()), (MAX_WAITING, MAX_WAITING));
+        let record = &b"w1{d|user=7}us"[..];
+        assert_eq!((summaries[record].1.asked, refused[record].1), (99, MAX_SAFE_INTEGER), "of any algorithm, the latest and the sum");
+        assert!(queue.take_summaries().is_empty() && queue.take_refused().is_empty());
+    }
+}

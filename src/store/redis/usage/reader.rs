@@ -1,0 +1,173 @@
+//! Reads records, the index, and rings of counters, for operators.
+
+use std::sync::Arc;
+
+use bb8_redis::redis::Value;
+use futures_util::{StreamExt, stream};
+use tokio::time::Instant;
+
+use crate::algorithm::sliding_window_buckets::Ring;
+use crate::algorithm::{SlidingWindowBuckets, State};
+use crate::plan::key;
+use crate::store::redis::Direct;
+use crate::store::redis::error;
+use crate::store::redis::topology::deployment::Deployment;
+use crate::store::redis::wire::log;
+use crate::store::redis::wire::values::time;
+use crate::time::Micros;
+use crate::usage::{HEADER_BYTES, Order, Record, Tracking};
+use crate::verdict::StoreError;
+
+/// Queries at a time, in a cluster.
+const AT_A_TIME: usize = 8;
+
+/// A reader of one deployment.
+#[derive(Debug)]
+pub struct UsageReader {
+    deployment: Arc<Deployment>,
+    direct: Direct,
+    /// `CACHE_KEY_PREFIX`.
+    prefix: String,
+}
+
+impl UsageReader {
+    /// A reader that connects with its first query.
+    #[must_use]
+    pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
+        Self { direct: Direct::new(Arc::clone(&deployment)), deployment, prefix }
+    }
+
+    /// The record beside a counter, and Redis's time.
+    ///
+    /// # Errors
+    /// Redis does not answer in time.
+    pub async fn record(&self, counter: &[u8], deadline: Instant) -> Result<(Micros, Option<Record>), StoreError> {
+        let mut record = Vec::new();
+        key::write_usage(counter, &mut record);
+        let (now, value) = self.value(&record, deadline).await?;
+        Ok((now, value.as_deref().and_then(Record::from_stored)))
+    }
+
+    /// The ring of a counter with buckets, and Redis's time.
+    ///
+    /// # Errors
+    /// Redis does not answer in time.
+    pub async fn ring(
+        &self,
+        counter: &[u8],
+        buckets: &SlidingWindowBuckets,
+        deadline: Instant,
+    ) -> Result<(Micros, Option<State>), StoreError> {
+        let (now, value) = self.value(counter, deadline).await?;
+        let Some(stored) = value.as_deref().and_then(log::buckets) else { return Ok((now, None)) };
+        let mut ring = Ring { last: stored.newest, counts: vec![0; usize::from(buckets.buckets)].into() };
+        for (number, hits) in stored.buckets {
+            if stored.newest.checked_sub(number).is_some_and(|age| age < u64::from(buckets.buckets)) {
+                let index = (number % u64::from(buckets.buckets)) as usize;
+                ring.counts[index] = hits;
+            }
+        }
+        Ok((now, Some(State::Buckets(Box::new(ring)))))
+    }
+
+    async fn value(&self, key: &[u8], deadline: Instant) -> Result<(Micros, Option<Vec<u8>>), StoreError> {
+        let replies = self.direct.query(key, deadline, |out| {
+            out.push([b"TIME"]);
+            out.push([b"GET", key]);
+        });
+        let replies = replies.await?;
+        let [now, value] = &replies[..] else { return Err(StoreError::Unknown(error::PROTOCOL)) };
+        let now = time(now).ok_or(StoreError::Unknown(error::PROTOCOL))?;
+        Ok((now, bytes(value)?.map(<[u8]>::to_vec)))
+    }
+
+    /// Subjects of the index with their records, and how many the index has. An entry whose record has expired is removed from the index and not among
+    /// them.
+    ///
+    /// # Errors
+    /// Redis does not answer in time.
+    pub async fn top(
+        &self,
+        tracking: &Tracking,
+        order: Order,
+        (offset, count): (usize, usize),
+        deadline: Instant,
+    ) -> Result<(Vec<(Vec<u8>, Record)>, usize), StoreError> {
+        let mut index = Vec::new();
+        key::write_index(&self.prefix, tracking, order, &mut index);
+        let replies = self.direct.query(&index, deadline, |out| {
+            out.command("ZRANGE").arg(&index).arg(offset).arg(offset.saturating_add(count - 1)).arg("REV");
+            out.end();
+            out.command("ZCARD").arg(&index);
+            out.end();
+        });
+        let replies = replies.await?;
+        let [members, size] = &replies[..] else { return Err(StoreError::Unknown(error::PROTOCOL)) };
+        let members = match members {
+            Value::Array(members) => {
+                members.iter().map(|member| Ok(bytes(member)?.unwrap_or_default().to_vec())).collect::<Result<Vec<_>, _>>()?
+            }
+            Value::ServerError(error) => return Err(error::classify(error).error()),
+            _ => return Err(StoreError::Unknown(error::PROTOCOL)),
+        };
+        let size = if let Value::Int(size) = size { usize::try_from(*size).unwrap_or_default() } else { 0 };
+        let records = self.records(&members, deadline).await?;
+        let (mut found, mut expired) = (Vec::new(), Vec::new());
+        for (subject, record) in members.into_iter().zip(records) {
+            match record {
+                Some(record) => found.push((subject, record)),
+                None => expired.push(subject),
+            }
+        }
+        if !expired.is_empty() {
+            let mut key = Vec::new();
+            let removed = self.direct.query(&index, deadline, |out| {
+                for (_, order) in Order::NAMED {
+                    key::write_index(&self.prefix, tracking, order, &mut key);
+                    out.command("ZREM").arg(&key).arg(&expired);
+                    out.end();
+                }
+            });
+            // If it fails, the next reader removes them.
+            let _ = removed.await;
+        }
+        Ok((found, size))
+    }
+
+    /// The headers of records, each without its cells.
+    async fn records(&self, subjects: &[Vec<u8>], deadline: Instant) -> Result<Vec<Option<Record>>, StoreError> {
+        // All keys of a query have to be in one slot of a cluster.
+        let per_query = if self.deployment.is_cluster() { 1 } else { subjects.len().max(1) };
+        let record = |subject: &Vec<u8>| {
+            let mut key = Vec::new();
+            key::write_record(&self.prefix, subject, &mut key);
+            key
+        };
+        let parts: Vec<Vec<Vec<u8>>> = subjects.chunks(per_query).map(|part| part.iter().map(record).collect()).collect();
+        let parts = stream::iter(parts).map(|keys| async move {
+            let end = (HEADER_BYTES - 1).to_string();
+            let replies =
+                self.direct.query(&keys[0], deadline, |out| keys.iter().for_each(|key| out.push([b"GETRANGE", key, b"0", end.as_bytes()])));
+            let replies = replies.await?;
+            replies.iter().map(|reply| Ok(bytes(reply)?.and_then(Record::from_stored))).collect::<Result<Vec<_>, StoreError>>()
+        });
+        let parts: Vec<Result<Vec<Option<Record>>, StoreError>> = parts.buffered(AT_A_TIME).collect().await;
+        let mut all = Vec::with_capacity(subjects.len());
+        for part in parts {
+            all.extend(part?);
+        }
+        Ok(all)
+    }
+}
+
+/// The bytes of a reply. A key of another type has none.
+fn bytes(reply: &Value) -> Result<Option<&[u8]>, StoreError> {
+    match reply {
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::ServerError(error) => match error::classify(error).error() {
+            StoreError::Data(_) => Ok(None),
+            error => Err(error),
+        },
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,177 @@
+//! Writes what waits: refused hits into the records, then totals into the index.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bb8_redis::redis::Value;
+use futures_util::{StreamExt, stream};
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::plan::key;
+use crate::store::redis::Direct;
+use crate::store::redis::error;
+use crate::store::redis::topology::deployment::Deployment;
+use crate::store::redis::wire::call::{Call, RefusedHits, ScriptRef};
+use crate::store::redis::wire::hash_slot;
+use crate::time::Micros;
+use crate::usage::{Order, Summary, Tracking};
+use crate::verdict::StoreError;
+
+/// The time between two writes. With the time of a write it keeps the index at most a second behind.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// The time for one write. What is not written then waits for the next one.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Records that one script call adds to, so that it blocks Redis for less than half a millisecond.
+const RECORDS_PER_CALL: usize = 64;
+
+/// Subjects of one ZADD, which takes about a microsecond for each.
+const SUBJECTS_PER_COMMAND: usize = 100;
+
+/// Subjects of one pipeline.
+const SUBJECTS_PER_QUERY: usize = 1_000;
+
+/// Queries at a time. In a cluster each slot needs its own.
+const AT_A_TIME: usize = 8;
+
+/// The task on the control thread that writes usage to one deployment.
+#[derive(Debug)]
+pub struct UsageWriter {
+    deployment: Arc<Deployment>,
+    direct: Direct,
+    /// `CACHE_KEY_PREFIX`.
+    prefix: String,
+}
+
+/// Some records of one slot: the key, its limit and its refused hits.
+type Refused = Vec<(Vec<u8>, Arc<Tracking>, u64)>;
+
+/// The totals of a subject: the key of its record, and its limit.
+type Totals = (Vec<u8>, Arc<Tracking>, Summary);
+
+type Subjects = Vec<Totals>;
+
+impl UsageWriter {
+    /// A writer that connects when there is something to write.
+    #[must_use]
+    pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
+        Self { direct: Direct::new(Arc::clone(&deployment)), deployment, prefix }
+    }
+
+    /// Writes what waits, twice a second; never ends.
+    pub async fn run(&self) {
+        let mut tick = interval(EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.flush().await;
+        }
+    }
+
+    /// Writes what waits now.
+    pub async fn flush(&self) {
+        let deadline = Instant::now() + TIMEOUT;
+        let by_slot = self.deployment.is_cluster();
+        let mut groups: HashMap<u16, Refused> = HashMap::new();
+        for (record, (tracking, hits)) in self.deployment.usage_queue().take_refused() {
+            let slot = if by_slot { hash_slot::of(&record) } else { 0 };
+            groups.entry(slot).or_default().push((record, tracking, hits));
+        }
+        let mut calls: Vec<Refused> = Vec::new();
+        for mut group in groups.into_values() {
+            while group.len() > RECORDS_PER_CALL {
+                calls.push(group.split_off(group.len() - RECORDS_PER_CALL));
+            }
+            calls.push(group);
+        }
+        stream::iter(calls).for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline)).await;
+        let (mut limits, mut index): (HashMap<_, Subjects>, _) = (HashMap::new(), Vec::new());
+        for (record, (tracking, summary)) in self.deployment.usage_queue().take_summaries() {
+            key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
+            limits.entry_ref(&index).or_default().push((record, tracking, summary));
+        }
+        for subjects in limits.into_values() {
+            for part in subjects.chunks(SUBJECTS_PER_QUERY) {
+                self.write_index(part, deadline).await;
+            }
+        }
+    }
+
+    /// Adds hits that the denial cache refused to records of one slot. Those that certainly were not added wait for the next time.
+    async fn add_refused(&self, refused: Refused, deadline: Instant) {
+        let queue = self.deployment.usage_queue();
+        let hits = refused.iter().map(|(key, tracking, hits)| RefusedHits { key, settings: tracking.settings, hits: *hits }).collect();
+        let call = Call { requests: SmallVec::new(), refused: hits, now: Micros::default(), is_time_given: false, jitter_secs: 0 };
+        let mut outcome = self.run_script(&call, ScriptRef::ByHash, deadline).await;
+        if outcome == Err(StoreError::NotExecuted(error::NO_SCRIPT)) {
+            outcome = self.run_script(&call, ScriptRef::ByText, deadline).await;
+        }
+        match outcome {
+            Ok(reply) => {
+                for ((record, tracking, hits), summary) in refused.iter().zip(call.usage(&reply)) {
+                    match summary {
+                        Some(summary) => queue.note_record(record.clone(), tracking, summary),
+                        // The key is of another type.
+                        None => queue.lose(*hits),
+                    }
+                }
+            }
+            Err(StoreError::NotExecuted(_)) => {
+                for (record, tracking, hits) in refused.clone() {
+                    queue.refuse(record, &tracking, hits);
+                }
+            }
+            // They may have been added, and must not be added twice.
+            Err(StoreError::Unknown(_) | StoreError::Data(_)) => queue.lose(refused.iter().map(|(.., hits)| hits).sum()),
+        }
+    }
+
+    async fn run_script(&self, call: &Call<'_>, script_ref: ScriptRef, deadline: Instant) -> Result<Value, StoreError> {
+        let Some(first) = call.refused.first() else { return Err(StoreError::NotExecuted(error::PROTOCOL)) };
+        let replies = self.direct.query(first.key, deadline, |out| {
+            call.write(script_ref, out.begin());
+            out.end();
+        });
+        let reply = replies.await?.into_iter().next().ok_or(StoreError::Unknown(error::PROTOCOL))?;
+        call.read(&reply, &mut [])?;
+        Ok(reply)
+    }
+
+    /// Writes the totals of subjects of one limit, and trims its index.
+    async fn write_index(&self, subjects: &[Totals], deadline: Instant) {
+        let Some((_, tracking, _)) = subjects.first() else { return };
+        let mut index = Vec::new();
+        key::write_index(&self.prefix, tracking, Order::Total, &mut index);
+        let settings = tracking.settings;
+        let expiry_ms = settings.expiry.micros().div_ceil(1_000);
+        let replies = self.direct.query(&index, deadline, |out| {
+            let mut key = Vec::new();
+            for (_, order) in Order::NAMED {
+                key::write_index(&self.prefix, tracking, order, &mut key);
+                let is_listed = |(.., summary): &&Totals| order != Order::Refused || summary.refused > 0;
+                let listed: Vec<_> = subjects.iter().filter(is_listed).collect();
+                for part in listed.chunks(SUBJECTS_PER_COMMAND) {
+                    let command = out.command("ZADD").arg(&key);
+                    for (record, _, summary) in part {
+                        command.arg(order.score(summary)).arg(key::subject(record));
+                    }
+                    out.end();
+                }
+                out.command("ZREMRANGEBYRANK").arg(&key).arg(0).arg(-i64::from(settings.subjects) - 1);
+                out.end();
+                out.command("PEXPIRE").arg(&key).arg(expiry_ms);
+                out.end();
+            }
+        });
+        let failed = match replies.await {
+            Ok(replies) => replies.iter().any(|reply| matches!(reply, Value::ServerError(_))),
+            Err(_) => true,
+        };
+        if failed {
+            self.deployment.usage_queue().drop_subjects(subjects.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a store knows of the usage of subjects, for operators.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{Memory, memory};
+use crate::algorithm::{Algorithm, State};
+use crate::plan::{CheckIndex, Checks, key};
+use crate::rules::Commit;
+use crate::store::redis::UsageReader;
+use crate::time::Micros;
+use crate::usage::{Order, Record, Tracking};
+use crate::verdict::StoreError;
+
+/// The usage in the store of a process.
+#[derive(Clone, Debug)]
+pub enum Usage {
+    /// In this process.
+    Memory(Memory),
+    /// In Redis, for all replicas.
+    Redis {
+        /// The deployment of most limits.
+        main: Arc<UsageReader>,
+        /// The one of limits per second, if there is one.
+        per_second: Option<Arc<UsageReader>>,
+    },
+}
+
+/// Some subjects of a limit.
+#[derive(Debug)]
+pub struct Top {
+    /// Each with its record, the first ones first.
+    pub subjects: Vec<(Vec<u8>, Record)>,
+    /// How many subjects the index has.
+    pub total: usize,
+}
+
+impl Usage {
+    /// The record of the subject of a check, and the store's time.
+    ///
+    /// # Errors
+    /// The store does not answer in time.
+    pub async fn record(&self, checks: &Checks, index: CheckIndex, deadline: Instant) -> Result<(Micros, Option<Record>), StoreError> {
+        let counter = checks.key(&checks[index]);
+        match self {
+            Self::Memory(memory) => {
+                let (now, mut record) = (memory::now(), Vec::new());
+                key::write_usage(counter, &mut record);
+                Ok((now, memory.usage(&record, now)))
+            }
+            Self::Redis { main, per_second } => {
+                let is_per_second = checks[index].per_second && checks.commit == Commit::Each;
+                of(main, per_second.as_ref(), is_per_second).record(counter, deadline).await
+            }
+        }
+    }
+
+    /// The state of a check with buckets, and the store's time. Other algorithms keep no hits of intervals.
+    ///
+    /// # Errors
+    /// The store does not answer in time.
+    pub async fn ring(&self, checks: &Checks, index: CheckIndex, deadline: Instant) -> Result<(Micros, Option<State>), StoreError> {
+        let check = &checks[index];
+        let Algorithm::SlidingWindowBuckets(buckets) = &check.algorithm else { return Ok((Micros::default(), None)) };
+        match self {
+            Self::Memory(memory) => Ok((memory::now(), memory.state(checks.key(check), &check.algorithm))),
+            Self::Redis { main, per_second } => {
+                let is_per_second = check.per_second && checks.commit == Commit::Each;
+                of(main, per_second.as_ref(), is_per_second).ring(checks.key(check), buckets, deadline).await
+            }
+        }
+    }
+
+    /// Subjects of a limit in this order, from `offset` on. `is_per_second`: the limit is counted by the deployment of limits per second.
+    ///
+    /// # Errors
+    /// The store does not answer in time.
+    pub async fn top(
+        &self,
+        tracking: &Arc<Tracking>,
+        is_per_second: bool,
+        order: Order,
+        range: (usize, usize),
+        deadline: Instant,
+    ) -> Result<Top, StoreError> {
+        match self {
+            Self::Memory(memory) => {
+                let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
+                // It looks at every record.
+                let walked = tokio::task::spawn_blocking(move || memory.top_usage(&tracking, order, range, memory::now())).await;
+                let (subjects, total) = walked.map_err(|_| StoreError::NotExecuted("the search failed"))?;
+                Ok(Top { subjects, total })
+            }
+            Self::Redis { main, per_second } => {
+                let (subjects, total) = of(main, per_second.as_ref(), is_per_second).top(tracking, order, range, deadline).await?;
+                Ok(Top { subjects, total })
+            }
+        }
+    }
+}
+
+fn of<'r>(main: &'r Arc<UsageReader>, per_second: Option<&'r Arc<UsageReader>>, is_per_second: bool) -> &'r UsageReader {
+    per_second.filter(|_| is_per_second).unwrap_or(main)
+}
