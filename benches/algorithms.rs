@@ -15,6 +15,7 @@ use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
 use weir::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::{Budget, Memory, Redis, Store, memory};
 use weir::time::{Rate, Span, Unit};
+use weir::usage::{Settings, Tracking};
 use weir::verdict::Answers;
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
@@ -61,9 +62,21 @@ fn checks(algorithm: Algorithm, batch: usize, first: usize) -> Checks {
     Checks::of(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default()))))
 }
 
+/// The same of a limit with `track_usage`, or without.
+fn checks_of(algorithm: Algorithm, batch: usize, first: usize, tracking: Option<&Arc<Tracking>>) -> Checks {
+    let checks = checks(algorithm, batch, first);
+    tracking
+        .into_iter()
+        .fold(checks, |checks, tracking| (0..batch).fold(checks, |checks, index| checks.tracked(CheckIndex(index), Arc::clone(tracking))))
+}
+
 fn in_memory(algorithm: Algorithm) -> f64 {
+    in_memory_with(algorithm, None)
+}
+
+fn in_memory_with(algorithm: Algorithm, tracking: Option<&Arc<Tracking>>) -> f64 {
     let memory = Memory::new(memory::Options::default());
-    let requests: Vec<Checks> = (0..KEYS).map(|key| checks(algorithm, 1, key)).collect();
+    let requests: Vec<Checks> = (0..KEYS).map(|key| checks_of(algorithm, 1, key, tracking)).collect();
     let begin = first_thread_micros(std::process::id());
     for index in 0..IN_MEMORY {
         let at = Arrival { now: memory::now(), max_hold: Span::ZERO };
@@ -102,12 +115,16 @@ async fn decide(redis: &Redis, checks: Checks, budget: Budget) -> Answers {
 
 /// CPU time of redis-server per decision, in batches of `batch`.
 async fn in_redis(server: &RedisServer, redis: &Redis, algorithm: Algorithm, batch: usize) -> f64 {
+    in_redis_with(server, redis, algorithm, batch, None).await
+}
+
+async fn in_redis_with(server: &RedisServer, redis: &Redis, algorithm: Algorithm, batch: usize, tracking: Option<&Arc<Tracking>>) -> f64 {
     server.flush();
     let process = server.process_id();
     let begin = first_thread_micros(process);
     for index in (0..IN_REDIS).step_by(batch) {
         let budget = Budget::until(Instant::now() + Duration::from_secs(10));
-        let answers = decide(redis, checks(algorithm, batch, index), budget).await;
+        let answers = decide(redis, checks_of(algorithm, batch, index, tracking), budget).await;
         assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
     }
     (first_thread_micros(process) - begin) / IN_REDIS as f64
@@ -152,11 +169,46 @@ fn main() {
         return println!("{:.0}", memory_bytes(algorithm));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let report = runtime.block_on(measure());
+    let is_usage = arguments.iter().any(|argument| argument == "--usage");
+    let report = if is_usage { runtime.block_on(measure_usage()) } else { runtime.block_on(measure()) };
     println!("{report}");
     if arguments.iter().any(|argument| argument == "--write") {
-        write_table("algorithms", &report);
+        write_table(if is_usage { "usage" } else { "algorithms" }, &report);
     }
+}
+
+/// What `track_usage` adds: CPU time with it to that without it, measured one right after the other.
+async fn measure_usage() -> String {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into() });
+    let mut table =
+        "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a subject in Redis, of the record alone |\n"
+            .to_owned();
+    table += "|---|---|---|---|---|---|\n";
+    for (name, algorithm) in algorithms() {
+        let (mut memory, mut batches) = (Vec::new(), [const { Vec::new() }; BATCHES.len()]);
+        for round in 1..=ROUNDS {
+            eprintln!("round {round} of {ROUNDS}: {name}");
+            memory.push((in_memory_with(algorithm, Some(&tracking)), in_memory(algorithm)));
+            for (column, &batch) in batches.iter_mut().zip(&BATCHES) {
+                let without = in_redis(&server, &redis, algorithm, batch).await;
+                column.push((in_redis_with(&server, &redis, algorithm, batch, Some(&tracking)).await, without));
+            }
+        }
+        let record: f64 = server.run::<i64>(&["MEMORY", "USAGE", "w1{bench|user=7}us"]) as f64;
+        let _ = write!(table, "| `{name}`");
+        for pairs in std::iter::once(&memory).chain(&batches) {
+            let middle = |value: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN);
+            let _ = write!(table, " | {:.1} µs ({:.1})", middle(|pair| pair.0), middle(|pair| pair.0 / pair.1));
+        }
+        let _ = writeln!(table, " | {record:.0} |");
+    }
+    let (processors, rustc, redis) = (processors(), version("rustc"), redis_version());
+    table
+        + &format!(
+            "\nWith `track_usage`; in brackets to the same without it. Medians of {ROUNDS} rounds. {processors}; {rustc}, {redis}.\n"
+        )
 }
 
 /// A row of the table: CPU time per decision, in microseconds, by round; in Redis by the size of batches, each beside that of a plain INCR.
