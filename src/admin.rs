@@ -14,6 +14,8 @@ pub mod reply;
 mod routes;
 pub mod status;
 pub mod usage;
+pub mod top;
+pub mod unmatched;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use crate::metrics::Metrics;
 use crate::rls::Rls;
 use crate::store::Usage;
 use crate::store::redis::Deployment;
+use crate::subjects::Subjects;
 
 /// Requests that are answered at a time; further ones wait. An answer may have megabytes while it is made.
 const MAX_AT_A_TIME: usize = 4;
@@ -56,6 +59,8 @@ pub struct Parts {
     pub live: Arc<Live>,
     /// The counters.
     pub metrics: Arc<Metrics>,
+    /// Who is limited, and what no limit matched.
+    pub subjects: Arc<Subjects>,
     /// The status of the process.
     pub health: Health,
     /// The request path, to look at limits without counting.
@@ -128,6 +133,8 @@ impl Api {
             Operation::Usage => usage::subject(&parts, &call.query).await.map(|answer| json(&answer)),
             Operation::UsageTop => usage::top(&parts, &call.query).await.map(|answer| json(&answer)),
             Operation::Count => usage::count(&parts, &call.query).await.map(|answer| json(&answer)),
+            Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
+            Operation::Unmatched => blocking(move || Ok(unmatched::report(&parts, &call.query))).await,
             Operation::Explain => explain::running(&parts, &call.body).await.map(|report| json(&report)),
         }
     }

@@ -31,10 +31,11 @@ use crate::limiter::outages;
 use crate::live::Live;
 use crate::metrics::{Core, Metrics, families};
 use crate::rls::respond::Framed;
-use crate::rls::{self, DecisionFilter, Rls};
+use crate::rls::{self, DecisionFilter, RefusalLog, Rls};
 use crate::rules::compile::Problem;
 use crate::server::{self, Budget, Entrance, GrpcHealth, Handshakes, Listener, Services, Workers};
 use crate::settings::{PrometheusPort, Settings};
+use crate::subjects::Subjects;
 use crate::telemetry;
 use crate::traces::{self, TraceSpan, Traces};
 use health::Conditions;
@@ -96,15 +97,11 @@ pub fn serve(settings: Settings) -> Result<(), StartError> {
 async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>) -> Result<(), StartError> {
     let started_at = admin::status::now();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
-    }
-    if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
-        tracing::warn!("{}", settings.given.name("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug"));
-    }
+    log_warnings(&settings);
     let control = Core(settings.workers);
     let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    let subjects = Subjects::new(settings.workers + 1);
     let limits = limits::Source::load(&settings, &live, &metrics)?;
     let stores = Stores::new(&settings, &metrics);
     let conditions = Conditions {
@@ -131,9 +128,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     };
     let grpc_health = GrpcHealth::new();
     let new_rls = {
-        let (live, metrics, stores) = (Arc::clone(&live), Arc::clone(&metrics), stores.clone());
+        let (live, metrics, subjects, stores) = (Arc::clone(&live), Arc::clone(&metrics), Arc::clone(&subjects), stores.clone());
         let options = rls::Options { tracer: traces.map(Traces::tracer), ..settings.rls.clone() };
-        move |core| Rls::new(Arc::clone(&live), stores.limiter(), Arc::clone(&metrics), core, options.clone())
+        move |core| Rls::new(Arc::clone(&live), stores.limiter(), Arc::clone(&metrics), Arc::clone(&subjects), core, options.clone())
     };
     let services = {
         let (new_rls, grpc_health, budget, metrics) = (new_rls.clone(), grpc_health.clone(), Budget::default(), Arc::clone(&metrics));
@@ -176,6 +173,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         let parts = admin::Parts {
             live: Arc::clone(&live),
             metrics: Arc::clone(&metrics),
+            subjects: Arc::clone(&subjects),
             health: health.clone(),
             rls: Arc::clone(&rls),
             usage: stores.usage(),
@@ -192,6 +190,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     }
     let final_usage = stores.clone();
     tokio::spawn(stores.maintain());
+    tokio::spawn(Arc::clone(&subjects).maintain());
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
 
@@ -214,6 +213,19 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
     }
     Ok(())
+}
+
+/// Logs the settings without effect, also those that depend on the level of the log.
+fn log_warnings(settings: &Settings) {
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
+        tracing::warn!("{}", settings.given.name("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug"));
+    }
+    if settings.rls.refusals.is_some() && !RefusalLog::is_logged() {
+        tracing::warn!("{}", settings.given.name("LOG_REFUSALS has no effect: it needs LOG_LEVEL=info"));
+    }
 }
 
 /// Logs the failures of Redis, if there is one; never ends then.

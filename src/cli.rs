@@ -12,9 +12,12 @@ mod explain;
 mod health;
 mod hit;
 mod print;
+mod replicas;
 mod serve;
 pub mod size;
 mod usage;
+mod top;
+mod unmatched;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,6 +50,10 @@ enum Command {
     Usage(Box<usage::UsageCommand>),
     /// Print the hits of a subject in a recent interval
     Count(Box<count::CountCommand>),
+    /// Show the heaviest subjects of running services, by hits or by refusals
+    Top(top::Top),
+    /// Show the last descriptors for which running services found no limit
+    Unmatched(unmatched::UnmatchedArgs),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
     /// Print the configuration with which Envoy sends what limit files limit
@@ -82,6 +89,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Explain(explain) => explain::run(&explain),
         Command::Usage(command) => usage::run(&command),
         Command::Count(command) => count::run(&command),
+        Command::Top(top) => top::run(&top),
+        Command::Unmatched(unmatched) => unmatched::run(&unmatched),
         Command::Hit(hit) => hit::run(hit),
         Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Health(health) => health::run(&health),

@@ -46,6 +46,7 @@
 //! * [`proto`]: the generated protobuf messages and gRPC service.
 //! * [`metrics`], [`health`], [`telemetry`], [`background`], [`bounds`]: the metric families and counters, the health status, the logs, the priority
 //!   of background threads, and bounds on what clients leave unfinished.
+//! * [`subjects`]: the heaviest subjects by hits and by refusals, and descriptors that no limit matched.
 //! * [`tls`]: certificates, keys and authorities from files, and the certificates of peers that are accepted.
 //! * [`traces`]: spans of calls, and their export to a collector.
 //! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and Cluster.
@@ -72,6 +73,7 @@ pub mod breaker;
 // Edges.
 pub mod proto;
 pub mod metrics;
+pub mod subjects;
 pub mod background;
 pub mod bounds;
 pub mod health;

@@ -7,6 +7,8 @@ pub mod codec;
 pub mod decode;
 mod decision_log;
 mod failure;
+mod log_text;
+mod refusal_log;
 pub mod respond;
 mod spans;
 pub mod timeout;
@@ -22,12 +24,15 @@ use crate::limiter::Limiter;
 use crate::live::Live;
 use crate::metrics::{Core, ErrorCause, Metrics};
 use crate::plan::{self, Plan};
+use crate::subjects::Subjects;
 use crate::traces::{TraceSpan, Tracer};
 use crate::verdict::Decisions;
 pub use decision_log::DecisionFilter;
 use decode::decode;
 use failure::Failure;
 use http::HeaderMap;
+pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
+pub use refusal_log::RefusalLog;
 use respond::{Framed, respond};
 
 /// Options of the service.
@@ -39,6 +44,10 @@ pub struct Options {
     pub respond: respond::Options,
     /// The descriptors whose decisions are logged at debug level.
     pub logged: Option<DecisionFilter>,
+    /// The log of refusals, if there is one.
+    pub refusals: Option<Arc<RefusalLog>>,
+    /// How the lines of both show values.
+    pub logged_values: LoggedValues,
     /// What starts the spans of calls; `None` while tracing is off.
     pub tracer: Option<Tracer>,
 }
@@ -65,6 +74,7 @@ pub struct Rls {
     live: Arc<Live>,
     limiter: Limiter,
     metrics: Arc<Metrics>,
+    subjects: Arc<Subjects>,
     core: Core,
     options: Options,
 }
@@ -72,8 +82,8 @@ pub struct Rls {
 impl Rls {
     /// A service for `core`. `limiter` must be made in the runtime that runs the service.
     #[must_use]
-    pub fn new(live: Arc<Live>, limiter: Limiter, metrics: Arc<Metrics>, core: Core, options: Options) -> Self {
-        Self { live, limiter, metrics, core, options }
+    pub fn new(live: Arc<Live>, limiter: Limiter, metrics: Arc<Metrics>, subjects: Arc<Subjects>, core: Core, options: Options) -> Self {
+        Self { live, limiter, metrics, subjects, core, options }
     }
 
     /// Answers one encoded request, and counts it if it fails.
@@ -108,8 +118,12 @@ impl Rls {
         let plan = Plan::new(&live.rules, &ask, &self.options.plan);
         let decisions = self.limiter.decide(&plan.checks, timeout, span).await;
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
+        self.subjects.observe(self.core, &ask, &plan, &decisions);
         if let Some(filter) = &self.options.logged {
-            filter.log(&ask, &plan, &decisions);
+            filter.log(&ask, &plan, &decisions, &self.options.logged_values);
+        }
+        if let Some(refusals) = &self.options.refusals {
+            refusals.observe(&ask, &plan, &decisions, live.generation);
         }
         let reply = respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
         spans::decided(span, reply.code);

@@ -9,6 +9,7 @@ mod exporters;
 mod flags;
 mod given;
 mod listeners;
+mod logs;
 mod parse;
 mod redis;
 mod reference;
@@ -157,6 +158,7 @@ impl Settings {
         }
         let prometheus = flags.exporters.prometheus(&mut warnings)?;
         let statsd = flags.exporters.statsd(environment, &mut warnings)?;
+        let logged_values = flags.logs.values(&mut warnings)?;
         let respond = flags.responses.options(answers.shadow_mode, &mut warnings)?;
         let certificates = match flags.listeners.tls(&mut warnings)? {
             None => None,
@@ -187,6 +189,8 @@ impl Settings {
                 },
                 respond,
                 logged: flags.log_decisions,
+                refusals: flags.logs.refusals(&logged_values),
+                logged_values,
                 tracer: None,
             },
             server: server::Options {

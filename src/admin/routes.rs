@@ -15,13 +15,15 @@ pub(super) enum Operation {
     Usage,
     UsageTop,
     Count,
+    Top,
+    Unmatched,
 }
 
 /// Methods, path and operation of a call.
 type Route = (Method, &'static str, Need, Operation);
 
 /// All calls.
-pub(super) const ROUTES: [Route; 8] = [
+pub(super) const ROUTES: [Route; 10] = [
     (Method::GET, "/api/v1/openapi.json", Need::Read, Operation::OpenApi),
     (Method::GET, "/api/v1/status", Need::Read, Operation::Status),
     (Method::GET, "/api/v1/limits", Need::Read, Operation::Limits),
@@ -30,6 +32,8 @@ pub(super) const ROUTES: [Route; 8] = [
     (Method::GET, "/api/v1/usage", Need::Read, Operation::Usage),
     (Method::GET, "/api/v1/usage/top", Need::Read, Operation::UsageTop),
     (Method::GET, "/api/v1/count", Need::Read, Operation::Count),
+    (Method::GET, "/api/v1/top", Need::Read, Operation::Top),
+    (Method::GET, "/api/v1/unmatched", Need::Read, Operation::Unmatched),
 ];
 
 /// The operation of a request.

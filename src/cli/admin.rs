@@ -20,7 +20,7 @@ use crate::admin::reply::ErrorBody;
 use crate::rules::compile::OneLine;
 
 /// Where the debug listener is, unless it is set otherwise.
-const DEFAULT: &str = "http://127.0.0.1:6070";
+pub(super) const DEFAULT: &str = "http://127.0.0.1:6070";
 
 /// The time for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

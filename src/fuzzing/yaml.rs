@@ -19,6 +19,7 @@ use crate::rules::compile::{Compiled, Options, Problem, Severity, SourceText, co
 use crate::rules::limit::Limit;
 use crate::rules::{Lookup, Rules};
 use crate::store::{AnyStore, Memory, memory};
+use crate::subjects::Subjects;
 use crate::traces::TraceSpan;
 
 /// Separates the files of one input.
@@ -142,10 +143,13 @@ pub(super) fn live(rules: Rules) -> Live {
 /// A service in memory, whose keys begin with `key_prefix`.
 pub(super) fn service(live: &Arc<Live>, key_prefix: String) -> Rls {
     let plan = plan::Options { key_prefix, ..plan::Options::default() };
-    Rls::new(Arc::clone(live), LIMITER.clone(), Arc::clone(&METRICS), Core(0), rls::Options { plan, ..rls::Options::default() })
+    let options = rls::Options { plan, ..rls::Options::default() };
+    Rls::new(Arc::clone(live), LIMITER.clone(), Arc::clone(&METRICS), Arc::clone(&SUBJECTS), Core(0), options)
 }
 
 static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Metrics::new(1, 0.8));
+
+static SUBJECTS: LazyLock<Arc<Subjects>> = LazyLock::new(|| Subjects::new(1));
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
     let store = AnyStore::Memory(Memory::new(memory::Options { max_keys: 10_000, ..Default::default() }));

@@ -8,6 +8,10 @@
 //! the parts, and a long part is replaced by its SHA-256 behind a mark that no short part can contain. The braces are the hash tag of Redis Cluster,
 //! so that the text behind them does not change the hash slot. The store appends the window number.
 
+mod read;
+
+pub(crate) use read::{Parts, read};
+
 use sha2::{Digest, Sha256};
 
 use crate::algorithm::Algorithm;

@@ -29,7 +29,7 @@ fn service(name: &str) -> Rls {
     live.replace(compiled.rules);
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
     let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default());
-    Rls::new(live, limiter, metrics, Core(0), Options::default())
+    Rls::new(live, limiter, metrics, Subjects::new(1), Core(0), Options::default())
 }
 
 /// An encoded request with so many descriptors of two entries each.

@@ -3,18 +3,13 @@
 //! Without the setting nothing here runs. Keys and values of requests are escaped and cut, and a request writes a bounded number of lines,
 //! because clients choose them.
 
-use std::fmt::Write;
-
+use super::log_text::{LoggedValues, cut, shown, source};
 use crate::ask::{Ask, Entry};
 use crate::plan::{Plan, Slot};
 use crate::verdict::{Decision, Decisions, Wait};
 
 /// Lines of one request at most.
 const MAX_LINES: usize = 16;
-/// Characters of a domain, a key or a value.
-const LONGEST_TEXT: usize = 64;
-/// Entries of a descriptor that a line shows.
-const MAX_ENTRIES: usize = 8;
 
 /// Selects the descriptors whose decisions are logged: those of a domain, with certain entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +64,14 @@ impl DecisionFilter {
     }
 
     /// Writes a line for each selected descriptor of a request.
-    pub(super) fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
+    pub(super) fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, values: &LoggedValues) {
         if !Self::is_logged() || self.domain.as_ref().is_some_and(|domain| **domain != *ask.domain) {
             return;
         }
         let domain = cut(ask.domain);
         let selected = ask.descriptors().zip(&plan.slots).filter(|((_, entries), _)| self.selects(entries));
         for ((descriptor, entries), slot) in selected.take(MAX_LINES) {
-            let (entries, hits) = (shown(entries), ask.hits(descriptor));
+            let (entries, hits) = (shown(entries, values), ask.hits(descriptor));
             let (check, limit) = match slot {
                 Slot::Free => {
                     let why = if plan.unknown_domain { "no file has this domain" } else { "no limit applies" };
@@ -110,43 +105,6 @@ impl DecisionFilter {
     }
 }
 
-/// What decided.
-const fn source(decision: &Decision) -> &'static str {
-    match decision {
-        Decision::Store(_) => "store",
-        Decision::DenialCache(_) => "denial_cache",
-        Decision::Local(..) => "on_store_failure: local",
-        Decision::PolicyAllows(_) => "on_store_failure: allow",
-        Decision::PolicyRefuses(_) => "on_store_failure: deny",
-        Decision::Fails(_) => "on_store_failure: error",
-    }
-}
-
-/// The entries in Rust's notation of texts, so that a value cannot look like another entry.
-fn shown(entries: &[Entry<'_>]) -> String {
-    let mut text = String::new();
-    for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
-        let comma = if index == 0 { "" } else { ", " };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{comma}{}={:?}", cut(entry.key).escape_debug(), cut(entry.value));
-    }
-    if let Some(more @ 1..) = entries.len().checked_sub(MAX_ENTRIES) {
-        let _ = write!(text, " and {more} more");
-    }
-    text
-}
-
-/// The first characters; bytes that are not UTF-8 as U+FFFD.
-fn cut(bytes: &[u8]) -> String {
-    // A character has at most four bytes, so that this is enough for all that are kept.
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * LONGEST_TEXT)]);
-    let mut kept: String = text.chars().take(LONGEST_TEXT).collect();
-    if kept.len() < bytes.len() && text.chars().count() >= LONGEST_TEXT {
-        kept.push_str("...");
-    }
-    kept
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,17 +126,5 @@ mod tests {
         for filter in ["", ",user", "d,", "d,=x"] {
             assert!(DecisionFilter::try_new(filter).is_err(), "{filter:?}");
         }
-    }
-
-    #[test]
-    fn keys_and_values_are_escaped_and_cut() {
-        let long = "é".repeat(10_000);
-        let text = shown(&[entry("k", "a\", forged=\"b\n"), entry("long", &long)]);
-        let expected = format!("k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"", "é".repeat(LONGEST_TEXT));
-        assert_eq!(text, expected);
-        assert_eq!(shown(&[Entry { key: b"k", value: b"\xff" }]), "k=\"\u{fffd}\"");
-        let many = vec![entry("k", "v"); 64];
-        assert!(shown(&many).ends_with("k=\"v\" and 56 more"));
-        assert_eq!(cut("x".repeat(LONGEST_TEXT).as_bytes()), "x".repeat(LONGEST_TEXT));
     }
 }

@@ -12,6 +12,7 @@ use super::counting::CountingFlags;
 use super::debug::DebugFlags;
 use super::exporters::ExporterFlags;
 use super::listeners::ListenerFlags;
+use super::logs::LogFlags;
 use super::otel::TracingFlags;
 use super::parse;
 use super::redis::RedisFlags;
@@ -90,6 +91,8 @@ pub struct Flags {
     /// domain. It needs LOG_LEVEL=debug. Long keys and values are cut.
     #[arg(long, env = "LOG_DECISIONS", value_parser = DecisionFilter::try_new, help_heading = "Process", value_name = "TEXT")]
     pub(super) log_decisions: Option<DecisionFilter>,
+    #[command(flatten)]
+    pub(super) logs: LogFlags,
     /// Time between SIGTERM and the end of connections; 0 to 1h
     ///
     /// During this time Weir is unhealthy and still answers, so that clients find another replica.

@@ -81,7 +81,19 @@ async fn answers_are_what_the_description_says() {
         hit(&weir, &[("path", "/")], 3).await;
         hit(&weir, &[("none", "")], 1).await;
         let mut answers = Answers::default();
-        for path in ["status", "limits", "limits?count=1", "limits?search=VIP", "limits?count=0", "decisions", "decisions?domain=none"] {
+        for path in [
+            "status",
+            "limits",
+            "limits?count=1",
+            "limits?search=VIP",
+            "limits?count=0",
+            "decisions",
+            "decisions?domain=none",
+            "top",
+            "top?by=refusals&window=hour",
+            "top?by=size",
+            "unmatched",
+        ] {
             answers.add("get", &format!("/api/v1/{path}"), &http_client::get(address, &format!("/api/v1/{path}")));
         }
         let request = json!({ "domain": "shop", "descriptors": [

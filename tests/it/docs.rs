@@ -47,10 +47,12 @@ pub fn console(text: &str) -> Vec<Shown> {
 pub fn timeless(line: &str) -> String {
     let mut words: Vec<String> = line.split_whitespace().map(ToOwned::to_owned).collect();
     for index in 0..words.len() {
-        let after_reset = index > 0 && (words[index - 1] == "in" || words[index - 1].ends_with("reset:"));
+        let after_reset = index > 0 && (["in", "last"].contains(&&*words[index - 1]) || words[index - 1].ends_with("reset:"));
         let is_duration = words[index].contains("\"durationUntilReset\":");
         if after_reset && words[index].parse::<f64>().is_ok() {
             words[index] = "N".to_owned();
+        } else if words[index].parse::<jiff::Timestamp>().is_ok() {
+            words[index] = "TIME".to_owned();
         } else if words[index].trim_matches(',').parse::<jiff::Timestamp>().is_ok() {
             words[index] = "TIME".to_owned();
         } else if is_duration {
@@ -149,7 +151,7 @@ fn run(commands: &[Shown]) {
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
             ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
-            ["weir", "explain", ..] => {
+            ["weir", "explain" | "top" | "unmatched", ..] => {
                 let admin = weir.listener("debug").to_string();
                 let token = tokens.path().display();
                 let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);

@@ -19,7 +19,7 @@ const RANKS: &[&[&str]] = &[
     // Edges.
     &["proto"],
     &["metrics", "health", "telemetry", "background", "bounds", "tls"],
-    &["traces"],
+    &["traces", "subjects"],
     &["store"],
     &["limiter", "live"],
     &["rls"],

@@ -38,6 +38,7 @@ mod rules;
 mod server;
 mod shaping;
 mod size;
+mod subjects;
 mod support;
 mod tracing;
 mod usage;

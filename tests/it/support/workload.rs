@@ -14,6 +14,7 @@ use weir::rls::{self, Rls};
 use weir::rules::Rules;
 use weir::rules::compile::{self, SourceText, compile};
 use weir::store::{AnyStore, Memory, memory};
+use weir::subjects::Subjects;
 
 /// The rules of the domain `shop` with these limits.
 pub fn rules(limits: &str) -> Rules {
@@ -54,5 +55,5 @@ pub fn service() -> Rls {
     live.replace(typical_rules());
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
     let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default());
-    Rls::new(live, limiter, metrics, Core(0), rls::Options::default())
+    Rls::new(live, limiter, metrics, Subjects::new(1), Core(0), rls::Options::default())
 }

@@ -1,0 +1,49 @@
+//! `/api/v1/unmatched`: the last descriptors that no limit matched, by domain. They are samples.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Parts;
+use super::query::Query;
+use super::top::Entry;
+use crate::subjects::{UnmatchedDescriptor, UnmatchedDomain};
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmatched {
+    /// The domain that was seen last comes first.
+    pub domains: Vec<Domain>,
+}
+
+/// A domain with such descriptors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Its name; cut if it is long.
+    pub domain: String,
+    /// Whether the limits in force have it.
+    pub known: bool,
+    /// The newest first.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// A descriptor that no limit matched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// Keys and values. Long ones are cut, and `…` stands for what is left out.
+    pub entries: Vec<Entry>,
+    /// When it was seen last.
+    pub seen_at: Timestamp,
+}
+
+pub(super) fn report(parts: &Parts, query: &Query) -> Unmatched {
+    let descriptor = |UnmatchedDescriptor { entries, seen_at }: UnmatchedDescriptor| Descriptor {
+        entries: entries.into_iter().map(Entry::from).collect(),
+        seen_at: Timestamp::try_from(seen_at).unwrap_or_default(),
+    };
+    let domain = |UnmatchedDomain { domain, is_known, descriptors }: UnmatchedDomain| Domain {
+        domain,
+        known: is_known,
+        descriptors: descriptors.into_iter().map(descriptor).collect(),
+    };
+    Unmatched { domains: parts.subjects.unmatched(query.get("domain")).into_iter().map(domain).collect() }
+}

@@ -1,0 +1,197 @@
+//! `weir top`: the heaviest subjects of one or several replicas, merged; on a terminal again and again.
+
+mod merge;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::admin::block_on;
+use super::print;
+use super::replicas::{Answered, Replica, ReplicaFlags, check_any};
+use crate::admin::query::MAX_COUNT;
+use crate::admin::top::{self as api, RANKINGS, WINDOWS};
+use crate::rules::compile::OneLine;
+use crate::subjects::Ranking;
+
+/// The time between two answers on a terminal.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example: weir top --by refusals --window hour --admin weir-headless:6070\n\n\
+    The numbers are of a sketch: each is at least as large, and at most ERROR larger. On a terminal the table is refreshed every 2 s; q ends it.")]
+pub(super) struct Top {
+    /// Order of the subjects: all hits, or refused hits
+    #[arg(long, default_value = "hits", value_name = "hits|refusals")]
+    by: By,
+    /// Time that is counted: the last 60 to 70 seconds, or minutes
+    #[arg(long, default_value = "minute", value_name = "minute|hour")]
+    window: Window,
+    /// Subjects at most; 1 to 1000
+    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
+    count: u64,
+    /// Only subjects of this domain
+    #[arg(long, short, value_name = "TEXT")]
+    domain: Option<String>,
+    /// Only subjects of the limit with this path
+    #[arg(long, value_name = "TEXT")]
+    limit: Option<String>,
+    /// Print one table also on a terminal
+    #[arg(long)]
+    once: bool,
+    /// Format of the output: text for people, json for programs, once
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+    #[command(flatten)]
+    replicas: ReplicaFlags,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum By {
+    Hits,
+    Refusals,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Window {
+    Minute,
+    Hour,
+}
+
+/// The answers of all replicas, as JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    replicas: Vec<Replica>,
+    #[serde(flatten)]
+    top: api::Top,
+}
+
+pub(super) fn run(top: &Top) -> anyhow::Result<ExitCode> {
+    if top.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
+        return block_on(watch(top));
+    }
+    let answers = block_on(top.ask())?;
+    check_any(&answers)?;
+    let report = top.report(&answers);
+    match top.format {
+        print::Format::Json => {
+            print::out(print::json(&report)?)?;
+        }
+        print::Format::Text => {
+            print::out(text(&report))?;
+            for line in failures(&report.replicas) {
+                print::error(format_args!("weir: {line}"));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the table until a key or a signal ends it.
+async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
+    // An address that cannot be used, and a service that is not there, are errors before the screen changes.
+    let mut answers = top.ask().await?;
+    check_any(&answers)?;
+    let mut screen = screen::Screen::open()?;
+    loop {
+        let report = top.report(&answers);
+        let mut frame = text(&report);
+        for line in failures(&report.replicas) {
+            frame.push_str(&line);
+            frame.push('\n');
+        }
+        screen::show(&frame)?;
+        let next = tokio::time::Instant::now() + INTERVAL;
+        // A changed size only redraws.
+        while let Some(event) = screen.event_before(next).await {
+            match event {
+                screen::Event::Quit => return Ok(ExitCode::SUCCESS),
+                screen::Event::Resized => screen::show(&frame)?,
+            }
+        }
+        answers = tokio::select! {
+            answers = top.ask() => answers?,
+            () = screen.quit() => return Ok(ExitCode::SUCCESS),
+        };
+    }
+}
+
+impl Top {
+    const fn ranking(&self) -> (&'static str, Ranking) {
+        match self.by {
+            By::Hits => RANKINGS[0],
+            By::Refusals => RANKINGS[1],
+        }
+    }
+
+    async fn ask(&self) -> anyhow::Result<Vec<Answered<api::Top>>> {
+        let (window, _) = match self.window {
+            Window::Minute => WINDOWS[0],
+            Window::Hour => WINDOWS[1],
+        };
+        // A subject that is light in one replica may be heavy in all: more are asked for than are shown.
+        let count = MAX_COUNT.to_string();
+        let mut query = vec![("window", window), ("by", self.ranking().0), ("count", &count)];
+        query.extend(self.domain.as_deref().map(|domain| ("domain", domain)));
+        query.extend(self.limit.as_deref().map(|limit| ("limit", limit)));
+        self.replicas.ask("top", &query).await
+    }
+
+    fn report(&self, answers: &[Answered<api::Top>]) -> Report {
+        let tops: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().ok()).collect();
+        let top = merge::merge(&tops, self.ranking().1, MAX_COUNT, self.count as usize);
+        Report { replicas: answers.iter().map(Answered::replica).collect(), top }
+    }
+}
+
+/// A line for each replica that did not answer.
+fn failures(replicas: &[Replica]) -> impl Iterator<Item = String> {
+    replicas.iter().filter_map(|replica| {
+        let error = replica.error.as_ref()?;
+        // Errors of the client name the address themselves.
+        Some(if error.contains(&replica.address) { error.clone() } else { format!("{}: {error}", replica.address) })
+    })
+}
+
+/// The table.
+fn text(Report { replicas, top }: &Report) -> String {
+    let answered = replicas.iter().filter(|replica| replica.error.is_none()).count();
+    let of = match (answered, replicas.len()) {
+        (1, 1) => "1 replica".to_owned(),
+        (answered, all) if answered == all => format!("{all} replicas"),
+        (answered, all) => format!("{answered} of {all} replicas"),
+    };
+    let kind = if top.by == RANKINGS[1].0 { "refused hits" } else { "hits" };
+    let mut text = format!("{} {kind} in the last {} s of {of}", top.total, top.seconds);
+    if top.error_at_most > 0 {
+        text += &format!("; a subject that is not counted has at most {}", top.error_at_most);
+    }
+    text.push('\n');
+    if top.subjects.is_empty() {
+        return text;
+    }
+    let row = |subject: &api::Subject| {
+        let entries: Vec<_> = subject.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+        let one_line = |text: &str| OneLine(text).to_string();
+        [
+            subject.hits.to_string(),
+            subject.refusals.to_string(),
+            subject.error.to_string(),
+            one_line(&subject.limit),
+            one_line(&entries.join(" ")),
+        ]
+    };
+    let head = ["HITS", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(head).chain(top.subjects.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [0, 1, 2, 3].map(width);
+    for [hits, refused, error, limit, subject] in &rows {
+        let [first, second, third, fourth] = widths;
+        text += &format!("{hits:>first$}  {refused:>second$}  {error:>third$}  {limit:fourth$}  {subject}\n");
+    }
+    text
+}

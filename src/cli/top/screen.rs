@@ -1,0 +1,164 @@
+//! The terminal while `weir top` refreshes its table: the other screen, no echo, and all of it restored in the end, however it ends.
+
+use std::io::{self, IsTerminal, Read, Write};
+
+use anyhow::Context;
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// The other screen, without a cursor, with long lines cut at the edge (ECMA-48 and xterm's control sequences).
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// The first cell; from the cursor to the end of its line; from the cursor to the end of the screen.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_REST: &str = "\x1b[J";
+
+/// The size of a terminal that does not tell it.
+const USUAL_ROWS: usize = 24;
+
+/// What happens to the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// q or Ctrl-C was pressed, or the process is to end.
+    Quit,
+    /// The terminal has another size.
+    Resized,
+}
+
+/// The screen; dropping it restores the terminal.
+pub(super) struct Screen {
+    /// The modes of the terminal before; `None`: its keys are not read, because stdin is something else.
+    keys: Option<Keys>,
+    ends: [Signal; 3],
+    resized: Signal,
+}
+
+struct Keys {
+    before: Termios,
+    quit: mpsc::Receiver<()>,
+}
+
+impl Screen {
+    /// Takes the terminal of stdout.
+    ///
+    /// # Errors
+    /// The operating system gives no signals, or the terminal cannot be written.
+    pub(super) fn open() -> anyhow::Result<Self> {
+        let end = |kind| signal(kind).context("signals cannot be received");
+        let ends = [end(SignalKind::interrupt())?, end(SignalKind::terminate())?, end(SignalKind::hangup())?];
+        let resized = end(SignalKind::window_change())?;
+        let screen = Self { keys: keys(), ends, resized };
+        write(ENTER)?;
+        Ok(screen)
+    }
+
+    /// The next event; `None` at that instant.
+    pub(super) async fn event_before(&mut self, at: Instant) -> Option<Event> {
+        let Self { keys, ends: [interrupt, terminate, hang_up], resized } = self;
+        tokio::select! {
+            () = tokio::time::sleep_until(at) => None,
+            () = quit_key(keys.as_mut()) => Some(Event::Quit),
+            _ = interrupt.recv() => Some(Event::Quit),
+            _ = terminate.recv() => Some(Event::Quit),
+            _ = hang_up.recv() => Some(Event::Quit),
+            _ = resized.recv() => Some(Event::Resized),
+        }
+    }
+
+    /// Returns when the screen is to be left.
+    pub(super) async fn quit(&mut self) {
+        let never = Instant::now() + std::time::Duration::from_secs(86_400);
+        while self.event_before(never).await != Some(Event::Quit) {}
+    }
+}
+
+/// Shows the lines that fit.
+///
+/// # Errors
+/// The terminal cannot be written.
+pub(super) fn show(text: &str) -> anyhow::Result<()> {
+    let rows = tcgetwinsize(io::stdout()).map_or(USUAL_ROWS, |size| usize::from(size.ws_row));
+    write(&frame(text, if rows == 0 { USUAL_ROWS } else { rows }))
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = write(LEAVE);
+        if let Some(keys) = &self.keys {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &keys.before);
+        }
+    }
+}
+
+/// Reads keys at once and without an echo, on a thread that ends with the process. Ctrl-C stays a signal; Ctrl-Z would leave the terminal as it is now.
+fn keys() -> Option<Keys> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return None;
+    }
+    let before = tcgetattr(&stdin).ok()?;
+    let mut modes = before.clone();
+    modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
+    tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;
+    let (pressed, quit) = mpsc::channel(1);
+    let read = move || {
+        let mut keys = [0; 64];
+        // The end of the terminal ends the command too.
+        while let Ok(count @ 1..) = io::stdin().lock().read(&mut keys) {
+            if keys[..count].iter().any(|key| b"qQ\x03".contains(key)) {
+                break;
+            }
+        }
+        let _ = pressed.blocking_send(());
+    };
+    let keys = Keys { before, quit };
+    if std::thread::Builder::new().name("keys".to_owned()).spawn(read).is_err() {
+        let _ = tcsetattr(&stdin, OptionalActions::Now, &keys.before);
+        return None;
+    }
+    Some(keys)
+}
+
+/// Returns when q was pressed, or the terminal is gone.
+async fn quit_key(keys: Option<&mut Keys>) {
+    match keys {
+        Some(keys) => {
+            let _ = keys.quit.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// A frame of so many rows, the last of which stays empty.
+fn frame(text: &str, rows: usize) -> String {
+    let mut frame = HOME.to_owned();
+    for line in text.lines().take(rows.saturating_sub(1)) {
+        frame.push_str(line);
+        frame.push_str(CLEAR_LINE);
+        frame.push_str("\r\n");
+    }
+    frame.push_str(CLEAR_REST);
+    frame
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("the terminal cannot be written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_has_the_lines_that_fit() {
+        assert_eq!(frame("a\nb\nc\n", 3), "\x1b[Ha\x1b[K\r\nb\x1b[K\r\n\x1b[J");
+        assert_eq!(frame("a\n", 24), "\x1b[Ha\x1b[K\r\n\x1b[J");
+        assert_eq!(frame("a\n", 0), "\x1b[H\x1b[J");
+    }
+}

@@ -1,0 +1,125 @@
+//! `weir unmatched`: the last descriptors that no limit of a running service matched.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::admin::block_on;
+use super::print;
+use super::replicas::{Answered, Replica, ReplicaFlags, check_any};
+use crate::admin::unmatched::{Descriptor, Domain, Unmatched};
+use crate::rules::compile::OneLine;
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example: weir unmatched --domain shop\n\n\
+    They are samples: some of each second, by domain and keys. `weir explain` says why a descriptor finds no limit.")]
+pub(super) struct UnmatchedArgs {
+    /// Only this domain
+    #[arg(long, short, value_name = "TEXT")]
+    domain: Option<String>,
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+    #[command(flatten)]
+    replicas: ReplicaFlags,
+}
+
+/// The answers of all replicas, as JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    replicas: Vec<Replica>,
+    #[serde(flatten)]
+    unmatched: Unmatched,
+}
+
+pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
+    let query: Vec<_> = unmatched.domain.as_deref().map(|domain| ("domain", domain)).into_iter().collect();
+    let answers: Vec<Answered<Unmatched>> = block_on(unmatched.replicas.ask("unmatched", &query))?;
+    check_any(&answers)?;
+    let report = Report {
+        replicas: answers.iter().map(Answered::replica).collect(),
+        unmatched: merge(answers.into_iter().filter_map(|answered| answered.answer.ok())),
+    };
+    match unmatched.format {
+        print::Format::Json => {
+            print::out(print::json(&report)?)?;
+        }
+        print::Format::Text => {
+            print::out(text(&report.unmatched))?;
+            for replica in &report.replicas {
+                if let Some(error) = &replica.error {
+                    print::error(format_args!("weir: {}: {error}", replica.address));
+                }
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Equal descriptors are one, with the latest time.
+fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
+    let mut domains: Vec<Domain> = Vec::new();
+    for domain in answers.flat_map(|answer| answer.domains) {
+        let Some(known) = domains.iter_mut().find(|known| known.domain == domain.domain) else {
+            domains.push(domain);
+            continue;
+        };
+        known.known |= domain.known;
+        let mut latest: BTreeMap<_, _> = known.descriptors.drain(..).map(|descriptor| (descriptor.entries, descriptor.seen_at)).collect();
+        for Descriptor { entries, seen_at } in domain.descriptors {
+            let known = latest.entry(entries).or_insert(seen_at);
+            *known = seen_at.max(*known);
+        }
+        known.descriptors = latest.into_iter().map(|(entries, seen_at)| Descriptor { entries, seen_at }).collect();
+        known.descriptors.sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
+    }
+    let latest = |domain: &Domain| domain.descriptors.first().map(|descriptor| descriptor.seen_at);
+    domains.sort_by_key(|domain| std::cmp::Reverse(latest(domain)));
+    Unmatched { domains }
+}
+
+fn text(unmatched: &Unmatched) -> String {
+    if unmatched.domains.is_empty() {
+        return "every descriptor found a limit so far\n".to_owned();
+    }
+    let mut text = String::new();
+    for domain in &unmatched.domains {
+        let unknown = if domain.known { "" } else { ": no file defines this domain" };
+        text += &format!("{}{unknown}\n", OneLine(&domain.domain));
+        for Descriptor { entries, seen_at } in &domain.descriptors {
+            let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+            text += &format!("  {seen_at}  {}\n", OneLine(&entries.join(" ")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::admin::top::Entry;
+
+    fn domain(name: &str, known: bool, descriptors: &[(&str, i64)]) -> Domain {
+        let descriptor = |&(value, seen): &(&str, i64)| Descriptor {
+            entries: vec![Entry { key: "user".to_owned(), value: value.to_owned() }],
+            seen_at: Timestamp::from_second(1_800_000_000 + seen).expect("an instant"),
+        };
+        Domain { domain: name.to_owned(), known, descriptors: descriptors.iter().map(descriptor).collect() }
+    }
+
+    #[test]
+    fn replicas_are_merged_and_the_last_comes_first() {
+        let one = Unmatched { domains: vec![domain("shop", true, &[("ann", 5), ("bob", 1)])] };
+        let other = Unmatched { domains: vec![domain("typo", false, &[("x\u{1b}[2J", 9)]), domain("shop", true, &[("bob", 7)])] };
+        let merged = merge([one, other].into_iter());
+        assert_eq!(
+            text(&merged),
+            "typo: no file defines this domain\n  2027-01-15T08:00:09Z  user=x\\u{1b}[2J\nshop\n  2027-01-15T08:00:07Z  user=bob\n  2027-01-15T08:00:05Z  user=ann\n"
+        );
+        assert_eq!(text(&Unmatched { domains: Vec::new() }), "every descriptor found a limit so far\n");
+    }
+}

@@ -1,0 +1,314 @@
+//! The heaviest subjects of a stream in a fixed number of bytes.
+//!
+//! The algorithm is Filtered Space-Saving (Homem and Carvalho, "Finding top-k elements in data streams", Information Sciences 180, 2010): subjects with
+//! counters of their own, and a filter of sums for all others, one for each slot of a hash. A subject gets a counter when the sum of its slot shows that
+//! it may be heavier than the lightest counters. So a light subject costs one addition, and a text is written for few. Where the paper drops one counter
+//! for a new one, half of them are dropped at once, as in Anderson et al., "A High-Performance Algorithm for Identifying Frequent Items in Data Streams"
+//! (IMC 2017), which needs no order of counters.
+//!
+//! For every stream, merged or not, and whatever the hash:
+//!
+//! - a counter has what was counted since it is there; before, the subject had at most [`Counter::missed`];
+//! - a subject without a counter has at most the sum of its slot, and so at most [`Sketch::error`]; no counter lacks more;
+//! - all of these are exact, and the error is 0, while there were no more subjects than counters.
+//!
+//! How large the error is depends on the stream. A stream of the weight `N` that is as even as can be has `N` divided by the number of slots in each
+//! slot. The crate `datasketches` has the algorithm of the second paper: it needs a counter and an own text for each light subject, and its table grows.
+
+/// The number of counters at most: an index has 16 bits, and dropping half of them takes some microseconds.
+const MAX_COUNTERS: usize = 1_024;
+
+/// The number of sums at most.
+const MAX_SUMS: usize = 4_096;
+
+/// The part of all bytes that sums may take: a quarter.
+const SUMS_PART: usize = 4;
+
+/// The bytes of a text that its counter is expected to need: with usual ones, counters and texts fill up together.
+const USUAL_TEXT_BYTES: usize = 96;
+
+/// Counters of the heaviest subjects, each with a text. Subjects differ by their fingerprints alone.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    counters: Vec<Counter>,
+    /// At each fingerprint's slot or behind it, linearly probed: the position in `counters` plus one; 0 is empty. Its length is a power of two.
+    index: Box<[u16]>,
+    /// The texts of all counters, in their order.
+    texts: Vec<u8>,
+    /// The longest text that may be written.
+    max_text: usize,
+    /// By the upper bits of a fingerprint: the hits of all subjects in the slot that have no counter, at least. A power of two of them.
+    sums: Box<[u64]>,
+    /// The heaviest weight of a counter that was dropped; 0 while none was.
+    floor: u64,
+    total: u64,
+}
+
+/// The hits of one subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counter {
+    /// Names the subject.
+    pub fingerprint: u64,
+    /// Hits that were counted. The subject had at least these.
+    pub count: u64,
+    /// Hits of another kind that were counted with them.
+    pub others: u64,
+    /// Hits at most that it had before it got this counter.
+    pub missed: u64,
+    text: Text,
+}
+
+impl Counter {
+    /// What the subject has at most.
+    const fn weight(&self) -> u64 {
+        self.count.saturating_add(self.missed)
+    }
+}
+
+/// Where a text is in the bytes of a sketch: a head and a tail.
+#[derive(Clone, Copy, Debug, Default)]
+struct Text {
+    start: u32,
+    head: u16,
+    tail: u16,
+}
+
+impl Text {
+    const fn len(self) -> usize {
+        self.head as usize + self.tail as usize
+    }
+}
+
+/// The slot of a fingerprint. Its lower bits choose the begin in the index.
+#[inline]
+fn slot(sums: &[u64], fingerprint: u64) -> usize {
+    (fingerprint >> 32) as usize & (sums.len() - 1)
+}
+
+/// Writes the text of a subject behind what is there: a head and a tail, whose lengths it returns.
+pub(super) trait WriteText: FnOnce(&mut Vec<u8>) -> (usize, usize) {}
+impl<F: FnOnce(&mut Vec<u8>) -> (usize, usize)> WriteText for F {}
+
+impl Sketch {
+    /// An empty sketch that never takes more than `bytes`. Each text has at most `max_text` bytes, which are less than 65,536 and at most a third of
+    /// `bytes`.
+    pub(super) fn new(bytes: usize, max_text: usize) -> Self {
+        let sums = (bytes / SUMS_PART / size_of::<u64>()).clamp(1, MAX_SUMS);
+        // Rounded down to a power of two.
+        let sums = 1 << sums.ilog2();
+        let bytes = bytes.saturating_sub(sums * size_of::<u64>());
+        let of_counter = size_of::<Counter>() + 4 * size_of::<u16>() + USUAL_TEXT_BYTES;
+        let counters = (bytes / of_counter).clamp(1, MAX_COUNTERS);
+        // Less than half full, so that a look-up ends after one or two slots.
+        let slots = (2 * counters).next_power_of_two();
+        let texts = bytes.saturating_sub(counters * size_of::<Counter>() + slots * size_of::<u16>());
+        // More would be of no use.
+        let texts = texts.min(counters * max_text);
+        Self {
+            counters: Vec::with_capacity(counters),
+            index: vec![0; slots].into(),
+            texts: Vec::with_capacity(texts),
+            max_text,
+            sums: vec![0; sums].into(),
+            floor: 0,
+            total: 0,
+        }
+    }
+
+    /// Adds `hits` to a subject, and `others` beside them. `text` is called where the subject gets a counter.
+    #[inline]
+    pub(super) fn add(&mut self, fingerprint: u64, hits: u64, others: u64, text: impl WriteText) {
+        self.total = self.total.saturating_add(hits);
+        if let Some(counter) = self.find(fingerprint) {
+            counter.count = counter.count.saturating_add(hits);
+            counter.others = counter.others.saturating_add(others);
+        } else {
+            let slot = slot(&self.sums, fingerprint);
+            let missed = self.sums[slot];
+            let weight = missed.saturating_add(hits);
+            if weight > self.threshold() {
+                let text = self.write(text);
+                self.insert(Counter { fingerprint, count: hits, others, missed, text });
+            } else {
+                self.sums[slot] = weight;
+            }
+        }
+    }
+
+    /// Adds all of another sketch.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.total = self.total.saturating_add(other.total);
+        // What a subject without a counter there had there, it may have here: those with a counter here too.
+        for counter in &mut self.counters {
+            counter.missed = counter.missed.saturating_add(other.sums[slot(&other.sums, counter.fingerprint)]);
+        }
+        let (own, others) = (self.sums.len(), other.sums.len());
+        for (index, sum) in self.sums.iter_mut().enumerate() {
+            // The slots of the other that the subjects of this one are in: one, or several if it has more.
+            let heaviest = other.sums.iter().skip(index % others).step_by(own.min(others)).max().filter(|_| others > own);
+            *sum = sum.saturating_add(heaviest.copied().unwrap_or_else(|| other.sums[index % others]));
+        }
+        for counter in &other.counters {
+            let of_slot = other.sums[slot(&other.sums, counter.fingerprint)];
+            if let Some(known) = self.find(counter.fingerprint) {
+                known.count = known.count.saturating_add(counter.count);
+                known.others = known.others.saturating_add(counter.others);
+                // It has a counter there, which says more than the slot.
+                known.missed = known.missed.saturating_sub(of_slot).saturating_add(counter.missed);
+            } else {
+                self.adopt(other, counter, of_slot);
+            }
+        }
+    }
+
+    /// Adds a subject that has a counter in the other sketch only. The sum of its slot has that of the other already.
+    fn adopt(&mut self, other: &Self, counter: &Counter, of_slot: u64) {
+        let slot = slot(&self.sums, counter.fingerprint);
+        let missed = self.sums[slot].saturating_sub(of_slot).saturating_add(counter.missed);
+        let weight = missed.saturating_add(counter.count);
+        if weight > self.threshold() {
+            let (head, tail) = other.text(counter);
+            let text = self.write(|texts: &mut Vec<u8>| {
+                texts.extend_from_slice(head);
+                texts.extend_from_slice(tail);
+                (head.len(), tail.len())
+            });
+            self.insert(Counter { missed, text, ..*counter });
+        } else {
+            self.sums[slot] = self.sums[slot].max(weight);
+        }
+    }
+
+    /// Hits of unknown subjects, which may be of any subject.
+    pub(super) fn add_unknown(&mut self, hits: u64) {
+        if hits == 0 {
+            return;
+        }
+        self.total = self.total.saturating_add(hits);
+        self.sums.iter_mut().for_each(|sum| *sum = sum.saturating_add(hits));
+        self.counters.iter_mut().for_each(|counter| counter.missed = counter.missed.saturating_add(hits));
+    }
+
+    /// Forgets everything, and keeps its memory.
+    pub(super) fn clear(&mut self) {
+        self.counters.clear();
+        self.texts.clear();
+        self.index.fill(0);
+        self.sums.fill(0);
+        (self.floor, self.total) = (0, 0);
+    }
+
+    /// The hits that a subject without a counter has at most; a counter lacks no more.
+    pub(super) fn error(&self) -> u64 {
+        let missed = self.counters.iter().map(|counter| counter.missed).max().unwrap_or(0);
+        self.sums.iter().copied().max().unwrap_or(0).max(missed)
+    }
+
+    /// The hits that a subject with this fingerprint has at most if it has no counter.
+    pub(super) fn error_of(&self, fingerprint: u64) -> u64 {
+        self.sums[slot(&self.sums, fingerprint)]
+    }
+
+    /// The hits of all subjects.
+    pub(super) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// All counters, in no particular order.
+    pub(super) fn counters(&self) -> &[Counter] {
+        &self.counters
+    }
+
+    /// The head and the tail of a counter's text.
+    pub(super) fn text(&self, counter: &Counter) -> (&[u8], &[u8]) {
+        let text = counter.text;
+        let bytes = self.texts.get(text.start as usize..).unwrap_or_default();
+        bytes.get(..text.len()).unwrap_or_default().split_at_checked(text.head.into()).unwrap_or_default()
+    }
+
+    #[inline]
+    fn find(&mut self, fingerprint: u64) -> Option<&mut Counter> {
+        let mask = self.index.len() - 1;
+        let mut slot = fingerprint as usize;
+        loop {
+            let position = usize::from(self.index[slot & mask]).checked_sub(1)?;
+            if self.counters[position].fingerprint == fingerprint {
+                return Some(&mut self.counters[position]);
+            }
+            slot = slot.wrapping_add(1);
+        }
+    }
+
+    /// A subject gets a counter if it may have more. Once counters were dropped, it has to be clearly heavier than those: otherwise many subjects of nearly
+    /// equal weight would take turns.
+    const fn threshold(&self) -> u64 {
+        if self.floor == 0 { 0 } else { self.floor.saturating_add(self.floor / 4 + 2) }
+    }
+
+    /// Makes room for one counter and its text, and writes the text.
+    #[cold]
+    fn write(&mut self, text: impl WriteText) -> Text {
+        while self.counters.len() == self.counters.capacity() || self.texts.capacity() - self.texts.len() < self.max_text {
+            if self.counters.is_empty() {
+                break;
+            }
+            self.drop_half();
+        }
+        let start = self.texts.len();
+        let (head, tail) = text(&mut self.texts);
+        debug_assert!(head + tail == self.texts.len() - start && head + tail <= self.max_text);
+        Text { start: start as u32, head: head as u16, tail: tail as u16 }
+    }
+
+    /// Adds a counter, whose text was written last.
+    fn insert(&mut self, counter: Counter) {
+        self.counters.push(counter);
+        self.point_to(self.counters.len() - 1);
+    }
+
+    /// Enters the counter at `position` into the index.
+    fn point_to(&mut self, position: usize) {
+        let mask = self.index.len() - 1;
+        let mut slot = self.counters[position].fingerprint as usize;
+        while self.index[slot & mask] != 0 {
+            slot = slot.wrapping_add(1);
+        }
+        self.index[slot & mask] = position as u16 + 1;
+    }
+
+    /// Drops the lighter half of the counters, and all as light as the heaviest of these. The order of texts is that of counters, so that those that
+    /// stay move to the front one by one.
+    #[cold]
+    fn drop_half(&mut self) {
+        let mut weights = [0; MAX_COUNTERS];
+        let weights = &mut weights[..self.counters.len()];
+        for (weight, counter) in weights.iter_mut().zip(&self.counters) {
+            *weight = counter.weight();
+        }
+        let middle = weights.len() / 2;
+        let median = *weights.select_nth_unstable(middle).1;
+        let (mut end, texts, sums) = (0, &mut self.texts, &mut self.sums);
+        self.counters.retain_mut(|counter| {
+            let stays = counter.weight() > median;
+            if stays {
+                let start = counter.text.start as usize;
+                texts.copy_within(start..start + counter.text.len(), end);
+                counter.text.start = end as u32;
+                end += counter.text.len();
+            } else {
+                let slot = slot(sums, counter.fingerprint);
+                sums[slot] = sums[slot].max(counter.weight());
+            }
+            stays
+        });
+        self.texts.truncate(end);
+        self.floor = self.floor.max(median);
+        self.index.fill(0);
+        for position in 0..self.counters.len() {
+            self.point_to(position);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The last minute and the last hour as rings of panes: what was counted in a stretch of time, merged from all threads.
+//!
+//! The time is an argument: how long the process has run. A pane that is full of time is closed; when the ring has its number of closed panes, the
+//! oldest becomes the next open one, so that no memory is allocated after the start. The minute's open pane takes what threads have counted. When it is
+//! closed, it is added to the open pane of the hour.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::sketch::Sketch;
+use super::{Ranking, text};
+
+/// The length of a pane of the last minute. A pane takes some milliseconds of a background thread when it is closed.
+pub(super) const MINUTE_PANE: Duration = Duration::from_secs(10);
+
+/// The length of a pane of the last hour.
+const HOUR_PANE: Duration = Duration::from_secs(600);
+
+/// Closed panes of a window. With the open one, a window is a minute or an hour long, and at most one pane longer.
+const CLOSED: usize = 6;
+
+/// The panes of all windows.
+const PANES: usize = 2 * (CLOSED + 1);
+
+/// What was counted in a stretch of time: all hits by subject, and the refused hits by subject.
+///
+/// One sketch by hits would not do. Where few of very many hits are refused, the error of all hits is larger than every number of refusals.
+#[derive(Debug)]
+pub(super) struct Pane {
+    /// Hits; refused ones are counted beside them.
+    pub hits: Sketch,
+    /// Refused hits.
+    pub refusals: Sketch,
+}
+
+impl Pane {
+    /// An empty pane of at most so many bytes.
+    pub(super) fn new(bytes: usize) -> Self {
+        let sketch = || Sketch::new(bytes / 2, text::MAX_BYTES);
+        Self { hits: sketch(), refusals: sketch() }
+    }
+
+    /// Adds all of another pane.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.hits.merge(&other.hits);
+        self.refusals.merge(&other.refusals);
+    }
+
+    /// Adds hits of which nothing is known.
+    pub(super) fn add_unknown(&mut self, hits: u64, refused: u64) {
+        self.hits.add_unknown(hits);
+        self.refusals.add_unknown(refused);
+    }
+
+    /// Forgets everything, and keeps its memory.
+    pub(super) fn clear(&mut self) {
+        self.hits.clear();
+        self.refusals.clear();
+    }
+
+    /// The sketch of a ranking.
+    pub(super) const fn sketch(&self, by: Ranking) -> &Sketch {
+        match by {
+            Ranking::Hits => &self.hits,
+            Ranking::Refusals => &self.refusals,
+        }
+    }
+}
+
+/// The panes of the last minute and the last hour.
+#[derive(Debug)]
+pub(super) struct Windows {
+    minute: Ring,
+    hour: Ring,
+}
+
+#[derive(Debug)]
+struct Ring {
+    length: Duration,
+    /// The oldest first, each with its begin.
+    closed: VecDeque<(Duration, Pane)>,
+    open: Pane,
+    begin: Duration,
+}
+
+/// The panes that a window consists of now.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    /// At most the panes of one window, and the open pane of the other.
+    pub panes: Vec<&'a Pane>,
+    /// How much time they are of.
+    pub covers: Duration,
+}
+
+impl Windows {
+    /// Empty windows of at most so many bytes.
+    pub(super) fn new(bytes: usize) -> Self {
+        let pane_bytes = (bytes / PANES).saturating_sub(size_of::<(Duration, Pane)>());
+        Self { minute: Ring::new(MINUTE_PANE, pane_bytes), hour: Ring::new(HOUR_PANE, pane_bytes) }
+    }
+
+    /// Closes the panes that are over at `now`.
+    pub(super) fn advance(&mut self, now: Duration) {
+        let Self { minute, hour } = self;
+        minute.advance(now, |closed| hour.open.merge(closed));
+        hour.advance(now, |_| {});
+    }
+
+    /// Whether a pane of the minute is over.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        now >= self.minute.end()
+    }
+
+    /// The pane that takes what threads have counted.
+    pub(super) const fn open(&mut self) -> &mut Pane {
+        &mut self.minute.open
+    }
+
+    /// The last minute.
+    pub(super) fn minute(&self, now: Duration) -> View<'_> {
+        View { covers: self.minute.covers(now), panes: self.minute.panes().collect() }
+    }
+
+    /// The last hour.
+    pub(super) fn hour(&self, now: Duration) -> View<'_> {
+        View { covers: self.hour.covers(now), panes: self.hour.panes().chain([&self.minute.open]).collect() }
+    }
+}
+
+impl Ring {
+    fn new(length: Duration, pane_bytes: usize) -> Self {
+        let closed = (0..CLOSED).map(|_| (Duration::ZERO, Pane::new(pane_bytes))).collect();
+        Self { length, closed, open: Pane::new(pane_bytes), begin: Duration::ZERO }
+    }
+
+    fn end(&self) -> Duration {
+        self.begin.saturating_add(self.length)
+    }
+
+    fn advance(&mut self, now: Duration, mut on_close: impl FnMut(&Pane)) {
+        // After a long sleep, one turn of the whole ring forgets all.
+        for _ in 0..=CLOSED {
+            if now < self.end() {
+                return;
+            }
+            on_close(&self.open);
+            let (begin, end) = (self.begin, self.end());
+            let Some((_, mut oldest)) = self.closed.pop_front() else { return };
+            oldest.clear();
+            self.closed.push_back((begin, std::mem::replace(&mut self.open, oldest)));
+            self.begin = end;
+        }
+        let behind = now.saturating_sub(self.begin);
+        self.begin = now.saturating_sub(Duration::from_nanos((behind.as_nanos() % self.length.as_nanos()) as u64));
+        let mut end = self.begin;
+        for (begin, _) in self.closed.iter_mut().rev() {
+            end = end.saturating_sub(self.length);
+            *begin = end;
+        }
+    }
+
+    fn panes(&self) -> impl Iterator<Item = &Pane> {
+        self.closed.iter().map(|(_, pane)| pane).chain([&self.open])
+    }
+
+    fn covers(&self, now: Duration) -> Duration {
+        // A pane that was never open begins at zero, as the process does.
+        let begin = self.closed.front().map_or(self.begin, |(begin, _)| *begin);
+        now.saturating_sub(begin)
+    }
+}
+
+#[cfg(test)]
+mod tests;
