@@ -8,6 +8,7 @@ pub mod decisions;
 pub mod explain;
 pub mod limits;
 mod openapi;
+pub mod overrides;
 pub mod page;
 pub mod query;
 pub mod reply;
@@ -37,6 +38,7 @@ use crate::health::Health;
 use crate::http::bodies::collect;
 use crate::http::responses::{Page, not_allowed};
 use crate::live::Live;
+use crate::live::overrides::Registry;
 use crate::metrics::Metrics;
 use crate::rls::Rls;
 use crate::store::Usage;
@@ -69,6 +71,8 @@ pub struct Parts {
     pub deployments: Vec<(&'static str, Arc<Deployment>)>,
     /// The usage of subjects.
     pub usage: Usage,
+    /// What operators order beside the limits.
+    pub overrides: Arc<Registry>,
     /// When the process started.
     pub started_at: Timestamp,
 }
@@ -135,6 +139,10 @@ impl Api {
             Operation::Count => usage::count(&parts, &call.query).await.map(|answer| json(&answer)),
             Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
             Operation::Unmatched => blocking(move || Ok(unmatched::report(&parts, &call.query))).await,
+            Operation::Overrides => overrides::list(&parts, &call),
+            Operation::SetOverride => overrides::set(&parts, &call).await,
+            Operation::RemoveOverride(id) => overrides::remove(&parts, &id, &call).await,
+            Operation::Reset => overrides::reset(&parts, &call).await,
             Operation::Explain => explain::running(&parts, &call.body).await.map(|report| json(&report)),
         }
     }
@@ -156,7 +164,6 @@ impl Call {
     ///
     /// # Errors
     /// 400: it is something else.
-    #[expect(dead_code, reason = "the first call with a body of its own uses it")]
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.body).map_err(|error| Failure::bad_request(&format!("the body: {error}")))
     }

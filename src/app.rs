@@ -29,6 +29,7 @@ use crate::health::{Health, Status};
 use crate::http::{self, Pages};
 use crate::limiter::outages;
 use crate::live::Live;
+use crate::live::overrides::Registry;
 use crate::metrics::{Core, Metrics, families};
 use crate::rls::respond::Framed;
 use crate::rls::{self, DecisionFilter, RefusalLog, Rls};
@@ -104,6 +105,11 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let subjects = Subjects::new(settings.workers + 1);
     let limits = limits::Source::load(&settings, &live, &metrics)?;
     let stores = Stores::new(&settings, &metrics);
+    let overrides = Arc::new(Registry::new(Arc::clone(&live), stores.keeping(&settings)));
+    {
+        let overrides = Arc::clone(&overrides);
+        metrics.register(Box::new(move || overrides.samples()));
+    }
     let conditions = Conditions {
         live: Arc::clone(&live),
         // A process that waits for its first limits is not ready; one that may start without them is.
@@ -161,6 +167,13 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
             Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), &metrics)?)
         }
     };
+    // It finds the servers of Redis, which the first reading of the overrides needs.
+    tokio::spawn(stores.clone().maintain());
+    overrides.start().await;
+    {
+        let overrides = Arc::clone(&overrides);
+        tokio::spawn(async move { overrides.follow().await });
+    }
     let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(server::log_resets(Arc::clone(&metrics)));
     tokio::spawn(limits.follow(Arc::clone(&live), Arc::clone(&metrics)));
@@ -177,6 +190,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
             health: health.clone(),
             rls: Arc::clone(&rls),
             usage: stores.usage(),
+            overrides: Arc::clone(&overrides),
             deployments: stores.deployments().into_iter().map(|(name, deployment)| (name.label(), deployment)).collect(),
             started_at,
         };
@@ -189,7 +203,6 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         tokio::spawn(conditions.report(health.clone()));
     }
     let final_usage = stores.clone();
-    tokio::spawn(stores.maintain());
     tokio::spawn(Arc::clone(&subjects).maintain());
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));

@@ -11,6 +11,7 @@ mod envoy;
 mod explain;
 mod health;
 mod hit;
+mod overrides;
 mod print;
 mod replicas;
 mod serve;
@@ -58,6 +59,16 @@ enum Command {
     Hit(hit::Hit),
     /// Print the configuration with which Envoy sends what limit files limit
     Envoy(Box<envoy::Envoy>),
+    /// Refuse the requests of a descriptor, at once and in all replicas
+    Block(overrides::Block),
+    /// Let the requests of a descriptor pass without a count
+    Exempt(overrides::Exempt),
+    /// Raise the limit of a descriptor
+    Raise(overrides::Raise),
+    /// List what was blocked, exempted and raised, or undo it
+    Overrides(overrides::Overrides),
+    /// Let the counter of a descriptor start from zero
+    Reset(overrides::Reset),
     /// Ask a running service on this machine whether it is healthy
     Health(health::Health),
     /// Print what a load needs: replicas, CPU, memory, and servers of Redis
@@ -93,6 +104,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Unmatched(unmatched) => unmatched::run(&unmatched),
         Command::Hit(hit) => hit::run(hit),
         Command::Envoy(envoy) => envoy::run(&envoy),
+        Command::Block(block) => overrides::block(&block),
+        Command::Exempt(exempt) => overrides::exempt(&exempt),
+        Command::Raise(raise) => overrides::raise(&raise),
+        Command::Overrides(overrides) => overrides::overrides(&overrides),
+        Command::Reset(reset) => overrides::reset(&reset),
         Command::Health(health) => health::run(&health),
         Command::Size(size) => size::run(&size),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),

@@ -15,6 +15,7 @@
 //! | limit | one compiled `rate_limit` of the configuration, with its algorithm ([`rules::limit`]) |
 //! | rules | the compiled configuration, immutable: all domains and all limits ([`rules`]) |
 //! | tick | the unit of time in which an algorithm counts: 1 µs, or a power of ten of it; each limit has its own ([`algorithm`]) |
+//! | override | what an operator orders for some descriptors in place of their limit: block, exempt or raise ([`overrides`]) |
 //! | debt | hits that a limit counted beyond its amount, at most one full amount; only limits with `count_denied` have it |
 //! | shaper | a limit that delays requests to a constant rate instead of refusing them: `leaky_bucket` |
 //! | check | one thing to decide: a counter key, an algorithm with its numbers, and hits ([`plan`]) |
@@ -41,6 +42,7 @@
 //! * [`algorithm`]: one pure `step` per algorithm; `lua/` has the same steps for Redis.
 //! * [`usage`]: the record of what a subject has asked of a limit with `track_usage`, and its pure step; `lua/usage.lua` is its twin.
 //! * [`rules`]: the configuration, from YAML (`source`) by `compile` to the tree in which descriptors are matched.
+//! * [`overrides`]: what operators order for some descriptors, compiled to trees as the rules are.
 //! * [`plan`]: makes the checks of an ask, and their counter keys.
 //! * [`breaker`]: the circuit breaker of one Redis server, as a pure state machine.
 //! * [`proto`]: the generated protobuf messages and gRPC service.
@@ -67,6 +69,7 @@ pub mod verdict;
 pub mod algorithm;
 pub mod usage;
 pub mod rules;
+pub mod overrides;
 pub mod plan;
 pub mod breaker;
 

@@ -51,6 +51,9 @@ const RESERVE: Duration = Duration::from_millis(3);
 const SMALL_RESERVE: Duration = Duration::from_millis(2);
 const SHORT_DEADLINE: Duration = Duration::from_millis(10);
 
+/// The longest wait for the reset of a counter. An operator waits longer than a request.
+const RESET_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Decides the checks of requests.
 #[derive(Clone, Debug)]
 pub struct Limiter {
@@ -98,6 +101,24 @@ impl Limiter {
             tokio::time::sleep_until(held_until.min(began + Duration::from(budget.max_hold))).await;
         }
         decisions
+    }
+
+    /// Lets the counter of a check start from zero: where the store counts it, and in what this process counts by `on_store_failure: local`. `raised`
+    /// are the same checks as an override makes them: their refusals are forgotten too. Returns whether the store had a counter.
+    ///
+    /// # Errors
+    /// The store did not do it, or perhaps it did.
+    pub async fn reset(&self, checks: &Checks, index: CheckIndex, raised: &Checks) -> Result<bool, StoreError> {
+        let existed = match &self.store {
+            AnyStore::Memory(memory) => Ok(memory.reset(checks.key(&checks[index]))),
+            AnyStore::Redis(redis) => redis.reset(checks, index, Instant::now() + RESET_TIMEOUT).await,
+        };
+        let _ = self.failure_policies.local().reset(checks.key(&checks[index]));
+        if let Some(denial_cache) = &self.denial_cache {
+            denial_cache.forget(checks);
+            denial_cache.forget(raised);
+        }
+        existed
     }
 
     /// Answers each check from the denial cache or, if that does not know it, from the store.

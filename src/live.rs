@@ -4,6 +4,7 @@
 //! request that is the last to use them, because freeing a large configuration takes milliseconds.
 
 pub mod files;
+pub mod overrides;
 pub mod xds;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,18 +13,31 @@ use std::time::SystemTime;
 use arc_swap::ArcSwapOption;
 
 use crate::metrics::{Metrics, Tallies};
+use crate::overrides::{InForce, Overrides};
 use crate::rules::Rules;
 use crate::rules::compile::Problem;
+use crate::store::memory;
 
 /// A configuration: its rules and their counters.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The rules.
     pub rules: Arc<Rules>,
+    /// What operators order beside them; `None` while there is nothing.
+    overrides: Option<Arc<Overrides>>,
     /// The metrics of their limits.
     pub tallies: Tallies,
     /// The number of the configuration since the start of the process, from 1 on.
     pub generation: u64,
+}
+
+impl Snapshot {
+    /// The overrides in force now. The clock is read only if there are any: they end by the clock of this machine.
+    #[inline]
+    #[must_use]
+    pub fn overrides(&self) -> Option<InForce<'_>> {
+        self.overrides.as_ref().map(|overrides| overrides.at(memory::now()))
+    }
 }
 
 /// The last configuration that was rejected, while no later one is in force.
@@ -40,8 +54,10 @@ pub struct RejectedConfig {
 pub struct Live {
     current: ArcSwapOption<Snapshot>,
     metrics: Arc<Metrics>,
-    /// Snapshots that requests may still use. Locked while rules are replaced.
+    /// Snapshots that requests may still use. Locked while rules or overrides are replaced.
     old: Mutex<Vec<Arc<Snapshot>>>,
+    /// Those of the current snapshot, and of the first one until it comes.
+    overrides: Mutex<Option<Arc<Overrides>>>,
     rejected: Mutex<Option<Arc<RejectedConfig>>>,
 }
 
@@ -49,7 +65,7 @@ impl Live {
     /// Without rules.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { current: ArcSwapOption::empty(), metrics, old: Mutex::default(), rejected: Mutex::default() }
+        Self { current: ArcSwapOption::empty(), metrics, old: Mutex::default(), overrides: Mutex::default(), rejected: Mutex::default() }
     }
 
     /// The rules in force; `None` before the first ones.
@@ -63,12 +79,36 @@ impl Live {
         let mut old = lock(&self.old);
         let generation = self.current.load().as_ref().map_or(0, |snapshot| snapshot.generation) + 1;
         let tallies = self.metrics.tallies(&rules);
-        let snapshot = Arc::new(Snapshot { rules: Arc::new(rules), tallies, generation });
+        let overrides = lock(&self.overrides).clone();
+        let snapshot = Arc::new(Snapshot { rules: Arc::new(rules), overrides, tallies, generation });
         old.extend(self.current.swap(Some(Arc::clone(&snapshot))));
         self.metrics.config_loaded(&snapshot.rules, generation);
         *lock(&self.rejected) = None;
-        free(&mut old);
+        free(&mut old, Some(&snapshot));
         snapshot
+    }
+
+    /// Puts overrides in force, beside the rules as they are.
+    pub fn replace_overrides(&self, overrides: Overrides) {
+        let overrides = Some(overrides).filter(|overrides| !overrides.list().is_empty()).map(Arc::new);
+        let mut old = lock(&self.old);
+        lock(&self.overrides).clone_from(&overrides);
+        if let Some(snapshot) = self.current.load_full() {
+            let next = Snapshot {
+                rules: Arc::clone(&snapshot.rules),
+                overrides,
+                tallies: snapshot.tallies.clone(),
+                generation: snapshot.generation,
+            };
+            old.extend(self.current.swap(Some(Arc::new(next))));
+        }
+        free(&mut old, self.current.load().as_ref());
+    }
+
+    /// The overrides in force, also before the first rules.
+    #[must_use]
+    pub fn overrides(&self) -> Option<Arc<Overrides>> {
+        lock(&self.overrides).clone()
     }
 
     /// Records that a configuration was rejected. The rules in force stay. Returns false, and counts nothing, if the problems are those of the last
@@ -99,12 +139,23 @@ impl Live {
 
     /// Frees rules that are no longer in force and that no request uses.
     pub fn free_old(&self) {
-        free(&mut lock(&self.old));
+        free(&mut lock(&self.old), self.current.load().as_ref());
     }
 }
 
-fn free(old: &mut Vec<Arc<Snapshot>>) {
-    old.retain(|snapshot| Arc::strong_count(snapshot) > 1 || Arc::strong_count(&snapshot.rules) > 1);
+/// Drops the snapshots that nothing uses. A plan may use rules for longer than their snapshot; of snapshots that differ in their overrides only, and share
+/// their rules, the newest one keeps those.
+fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
+    let mut kept: Vec<*const Rules> = current.iter().map(|snapshot| Arc::as_ptr(&snapshot.rules)).collect();
+    for index in (0..old.len()).rev() {
+        let snapshot = &old[index];
+        let rules = Arc::as_ptr(&snapshot.rules);
+        if Arc::strong_count(snapshot) > 1 || (Arc::strong_count(&snapshot.rules) > 1 && !kept.contains(&rules)) {
+            kept.push(rules);
+        } else {
+            old.remove(index);
+        }
+    }
 }
 
 /// Ignores poisoning: the values behind these locks are replaced as a whole.
@@ -115,6 +166,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overrides::{EntryRecord, Record};
     use crate::rules::compile::Severity;
 
     fn problem(what: &str) -> Problem {
@@ -154,6 +206,39 @@ mod tests {
         drop(plan);
         live.free_old();
         assert!(lock(&live.old).is_empty());
+    }
+
+    #[test]
+    fn overrides_change_without_the_rules_and_leave_nothing_behind() {
+        let record = |value: &str| Record {
+            kind: "block".to_owned(),
+            domain: "d".to_owned(),
+            entries: vec![EntryRecord { key: "user".to_owned(), value: Some(value.to_owned()) }],
+            ..Record::default()
+        };
+        let overrides = |value: &str| Overrides::new(vec![record(value).read().expect("an override")]);
+        let live = Live::new(Metrics::new(1, 0.8));
+        live.replace_overrides(overrides("1"));
+        assert!(live.load().is_none());
+        let first = live.replace(Rules::default());
+        assert!(first.overrides().is_some(), "they were there before the rules");
+        for value in 2..20 {
+            live.replace_overrides(overrides(&value.to_string()));
+        }
+        let next = live.load().expect("rules");
+        assert_eq!((next.generation, Arc::ptr_eq(&next.rules, &first.rules)), (1, true), "the rules are those of before");
+        assert_eq!(lock(&live.old).len(), 1, "but the one in use all are freed");
+        let plan = Arc::clone(&next.rules);
+        drop((first, next));
+        live.replace(Rules::default());
+        live.free_old();
+        assert_eq!((lock(&live.old).len(), Arc::strong_count(&plan)), (1, 2), "one keeps the rules of the plan");
+        assert!(live.load().expect("rules").overrides().is_some(), "a reload keeps them");
+        live.replace_overrides(Overrides::default());
+        drop(plan);
+        live.free_old();
+        assert!(lock(&live.old).is_empty());
+        assert!(live.load().expect("rules").overrides().is_none(), "none in force is nothing to ask");
     }
 
     #[test]

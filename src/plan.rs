@@ -17,9 +17,10 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
+use crate::overrides::{Applied, InForce};
 use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure};
-use crate::rules::{Lookup, Rules};
-use crate::time::{Rate, Unit};
+use crate::rules::{Commit, Lookup, Rules};
+use crate::time::{Rate, Span, Unit};
 
 /// What the rules say about one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -41,6 +42,20 @@ pub enum Slot {
     Free,
     /// A limit that is `unlimited`.
     Unlimited(LimitId),
+    /// An override exempts the descriptor.
+    Exempt {
+        /// The limit that would apply.
+        limit: Option<LimitId>,
+    },
+    /// An override blocks the descriptor.
+    Blocked {
+        /// The limit that would apply.
+        limit: Option<LimitId>,
+        /// The amount that would be shown; `None` without a limit.
+        shown: Option<Rate>,
+        /// The time to the end of the block; `None`: it has none.
+        ends_in: Option<Span>,
+    },
     /// The decision on a check.
     Checked {
         /// The check, in [`Plan::checks`].
@@ -51,6 +66,8 @@ pub enum Slot {
         shown: Rate,
         /// The names of the metric's levels, if they depend on the request.
         metric: Option<Box<[String]>>,
+        /// The amount is that of an override.
+        is_raised: bool,
     },
 }
 
@@ -68,35 +85,60 @@ pub struct Options {
 }
 
 impl Plan {
-    /// Matches the descriptors of `ask` against `rules`.
+    /// Matches the descriptors of `ask` against `rules`, without overrides.
     #[must_use]
     pub fn new(rules: &Arc<Rules>, ask: &Ask<'_>, options: &Options) -> Self {
+        Self::with_overrides(rules, None, ask, options)
+    }
+
+    /// Matches the descriptors of `ask` against `rules`, and against the overrides in force if there are any.
+    #[must_use]
+    pub fn with_overrides(rules: &Arc<Rules>, overrides: Option<InForce<'_>>, ask: &Ask<'_>, options: &Options) -> Self {
         let commit = rules.commit(ask.domain);
         let mut checks = Checks { commit: commit.unwrap_or_default(), ..Checks::default() };
-        let slots =
-            if commit.is_some() { match_all(rules, ask, options, &mut checks) } else { ask.descriptors().map(|_| Slot::Free).collect() };
+        let slots = match (commit, &overrides) {
+            (Some(_), overrides) => match_all(rules, overrides.as_ref(), ask, options, &mut checks),
+            (None, Some(overrides)) => ask.descriptors().map(|(_, entries)| unlimited_slot(overrides, ask, entries, &mut checks)).collect(),
+            (None, None) => ask.descriptors().map(|_| Slot::Free).collect(),
+        };
         if options.quota_mode {
-            checks.passing_quotas = slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
+            checks.passing_quotas += slots.iter().filter(|slot| matches!(slot, Slot::Free)).count();
+        }
+        if checks.is_blocked && checks.commit == Commit::AllOrNone {
+            checks.look_only();
         }
         Self { rules: Arc::clone(rules), slots, unknown_domain: commit.is_none(), checks: Arc::new(checks) }
     }
 }
 
-fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Checks) -> SmallVec<[Slot; 4]> {
+/// The slot of a descriptor in a domain that the rules do not know.
+fn unlimited_slot(overrides: &InForce<'_>, ask: &Ask<'_>, entries: &[Entry<'_>], checks: &mut Checks) -> Slot {
+    match overrides.find(ask.domain, entries, None) {
+        Some(Applied::Block { ends_in }) => {
+            checks.is_blocked = true;
+            Slot::Blocked { limit: None, shown: None, ends_in }
+        }
+        Some(Applied::Exempt) => Slot::Exempt { limit: None },
+        Some(Applied::Raise(_)) | None => Slot::Free,
+    }
+}
+
+fn match_all(rules: &Rules, overrides: Option<&InForce<'_>>, ask: &Ask<'_>, options: &Options, checks: &mut Checks) -> SmallVec<[Slot; 4]> {
     let found: SmallVec<[Option<&Limit>; 4]> =
         ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
     checks.list.reserve(ask.len());
     checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
-    let own_limit = algorithm::Options { calendar_months: options.calendar_months, ..Default::default() };
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
+        if let Some(overrides) = overrides
+            && let Some(slot) = overridden(overrides, checks, (rules, ask, options), (descriptor, entries), (*limit, &found))
+        {
+            slots.push(slot);
+            continue;
+        }
         let mut check = |limit, amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
         let slot = match (*limit, descriptor.limit) {
-            // Cannot fail: the decoder rejects rates without a valid window.
-            (_, Some(rate)) => match Algorithm::try_new(&rate, &own_limit) {
-                Ok(algorithm) => check(None, Amount { rate, shown: rate, algorithm }),
-                Err(_) => Slot::Free,
-            },
+            (_, Some(rate)) => own_amount(rate, options).map_or(Slot::Free, |amount| check(None, amount)),
             (None, None) => Slot::Free,
             (Some(limit), None) => match limit.amount {
                 None => Slot::Unlimited(limit.id),
@@ -107,6 +149,45 @@ fn match_all(rules: &Rules, ask: &Ask<'_>, options: &Options, checks: &mut Check
         slots.push(slot);
     }
     slots
+}
+
+/// The slot of a descriptor to which an override applies.
+fn overridden(
+    overrides: &InForce<'_>,
+    checks: &mut Checks,
+    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
+    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
+    (limit, found): (Option<&Limit>, &[Option<&Limit>]),
+) -> Option<Slot> {
+    let is_replaced = limit.is_some_and(|limit| is_replaced(limit, found));
+    let amount = match descriptor.limit {
+        Some(rate) => own_amount(rate, options),
+        None => limit.filter(|_| !is_replaced).and_then(|limit| limit.amount),
+    };
+    let id = limit.map(|limit| limit.id);
+    Some(match overrides.find(ask.domain, entries, amount.as_ref())? {
+        Applied::Block { ends_in } => {
+            checks.is_blocked = true;
+            Slot::Blocked { limit: id, shown: amount.map(|amount| amount.shown), ends_in }
+        }
+        Applied::Exempt => {
+            // It stays a quota, of which there is always some left: otherwise an exemption could make the request fail for its other quotas.
+            let is_unlimited = limit.is_some_and(|limit| limit.amount.is_none());
+            let is_quota = limit.is_some_and(|limit| limit.quota_mode && !is_replaced);
+            checks.passing_quotas += usize::from(!is_unlimited && (is_quota || options.quota_mode));
+            Slot::Exempt { limit: id }
+        }
+        Applied::Raise(amount) => match add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount) {
+            Slot::Checked { check, limit, shown, metric, .. } => Slot::Checked { check, limit, shown, metric, is_raised: true },
+            other => other,
+        },
+    })
+}
+
+/// The amount of a limit that the request brings along; `None` cannot be: the decoder rejects rates without a valid window.
+fn own_amount(rate: Rate, options: &Options) -> Option<Amount> {
+    let own_limit = algorithm::Options { calendar_months: options.calendar_months, ..Default::default() };
+    Algorithm::try_new(&rate, &own_limit).ok().map(|algorithm| Amount { rate, shown: rate, algorithm })
 }
 
 fn add_check(
@@ -133,7 +214,7 @@ fn add_check(
         on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
         per_second: rate.unit == Unit::Second,
     });
-    Slot::Checked { check, limit: limit.map(|limit| limit.id), shown, metric: metric_levels(limit, entries) }
+    Slot::Checked { check, limit: limit.map(|limit| limit.id), shown, metric: metric_levels(limit, entries), is_raised: false }
 }
 
 fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<&'r Limit> {
@@ -171,3 +252,6 @@ fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[St
     };
     Some(limit.levels.iter().zip(entries).map(level_text).collect())
 }
+
+#[cfg(test)]
+mod override_tests;

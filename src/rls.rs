@@ -26,7 +26,7 @@ use crate::metrics::{Core, ErrorCause, Metrics};
 use crate::plan::{self, Plan};
 use crate::subjects::Subjects;
 use crate::traces::{TraceSpan, Tracer};
-use crate::verdict::Decisions;
+use crate::verdict::{Decisions, StoreError};
 pub use decision_log::DecisionFilter;
 use decode::decode;
 use failure::Failure;
@@ -101,7 +101,8 @@ impl Rls {
 
     /// The plan of an ask whose descriptors look, and what its limits have left; `None` before there are rules. Counts nothing, also not in metrics.
     pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions)> {
-        let plan = Plan::new(&self.live.load()?.rules, ask, &self.options.plan);
+        let live = self.live.load()?;
+        let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
         let decisions = self.limiter.decide(&plan.checks, None, &TraceSpan::default()).await;
         Some((plan, decisions))
     }
@@ -111,11 +112,25 @@ impl Rls {
         Some(Plan::new(&self.live.load()?.rules, ask, &self.options.plan))
     }
 
+    /// Lets the counter of the only descriptor of `ask` start from zero. Returns its plan without overrides, and whether the store had a counter (`None`:
+    /// nothing is counted); `None` before there are rules.
+    pub async fn reset(&self, ask: &Ask<'_>) -> Option<(Plan, Option<Result<bool, StoreError>>)> {
+        let live = self.live.load()?;
+        let plan = Plan::new(&live.rules, ask, &self.options.plan);
+        let raised = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
+        let first = plan.checks.indices().first().copied();
+        let existed = match first {
+            Some(index) => Some(self.limiter.reset(&plan.checks, index, &raised.checks).await),
+            None => None,
+        };
+        Some((plan, existed))
+    }
+
     async fn decide(&self, message: &[u8], timeout: Option<Duration>, span: &TraceSpan) -> Result<Framed, Failure> {
         let ask = decode(message)?;
         spans::asked(span, &ask);
         let live = self.live.load().ok_or(Failure::NoRules)?;
-        let plan = Plan::new(&live.rules, &ask, &self.options.plan);
+        let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
         let decisions = self.limiter.decide(&plan.checks, timeout, span).await;
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
         self.subjects.observe(self.core, &ask, &plan, &decisions);

@@ -11,7 +11,7 @@ pub mod domains;
 pub mod limit;
 pub mod resource;
 mod source;
-mod tree;
+pub(crate) mod tree;
 
 use std::sync::Arc;
 

@@ -18,6 +18,7 @@ mod responses;
 mod xds;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,8 @@ pub struct Settings {
     pub debug: Option<server::TcpAddress>,
     /// The tokens of the admin API, if it accepts changes.
     pub admin_tokens: Option<admin::Tokens>,
+    /// The file of overrides, with the memory store.
+    pub overrides_file: Option<PathBuf>,
     /// The least severe log lines that are written.
     pub log_level: String,
     /// The format of log lines.
@@ -135,6 +138,7 @@ impl Settings {
         let backend = backend(&flags, &mut warnings)?;
         flags.counting.warn(&backend, &mut warnings);
         flags.outage.warn(&backend, &mut warnings);
+        let overrides_file = flags.debug.overrides_file(&backend, &mut warnings);
         let rules =
             XdsOptions { merge_domains: flags.files.read.merges_domains(), process: flags.counting.process(), ..XdsOptions::default() };
         let xds = flags.xds.options(rules, &mut warnings)?;
@@ -210,6 +214,7 @@ impl Settings {
             statsd,
             debug: flags.debug.address()?,
             admin_tokens: flags.debug.tokens()?,
+            overrides_file,
             log_level: flags.log_level,
             drain_delay: flags.drain_delay,
             warnings,

@@ -6,6 +6,7 @@
 mod duration;
 mod period;
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Add;
 use std::time::Duration;
@@ -245,6 +246,16 @@ pub struct Rate {
     pub unit: Unit,
     /// The window is this many units; at least 1.
     pub unit_multiplier: u32,
+}
+
+impl fmt::Display for Rate {
+    /// As operators write it: `500/minute`, `5/30 seconds`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit_multiplier {
+            1 => write!(out, "{}/{}", self.requests_per_unit, self.unit.name()),
+            multiplier => write!(out, "{}/{multiplier} {}s", self.requests_per_unit, self.unit.name()),
+        }
+    }
 }
 
 impl Rate {

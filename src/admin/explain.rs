@@ -8,7 +8,8 @@ use super::Parts;
 use super::reply::Failure;
 use crate::ask::{Ask, Entry};
 use crate::http::json;
-use crate::plan::{Explanation, Outcome, Plan};
+use crate::overrides::{Applied, InForce, instant};
+use crate::plan::{Explanation, Outcome, Plan, Slot};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::Limit;
@@ -34,7 +35,7 @@ pub struct Report {
 pub struct Descriptor {
     /// As `key=value`, without control characters.
     pub entries: Vec<String>,
-    /// `checked`, `unlimited`, `replaced`, `no_limit` or `unknown_domain`.
+    /// `checked`, `unlimited`, `exempt`, `blocked`, `replaced`, `no_limit` or `unknown_domain`.
     pub outcome: String,
     /// In one line.
     pub reason: String,
@@ -107,7 +108,11 @@ pub(super) async fn running(parts: &Parts, body: &[u8]) -> Result<Report, Failur
     ask.look();
     let looked = parts.rls.look(&ask).await;
     let (plan, decisions) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    Ok(Report::new(&plan, &ask, Some(&decisions)))
+    let mut report = Report::new(&plan, &ask, Some(&decisions));
+    if let Some(overrides) = parts.live.load().as_ref().and_then(|snapshot| snapshot.overrides()) {
+        report.name_overrides(&plan, &ask, overrides);
+    }
+    Ok(report)
 }
 
 async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
@@ -144,6 +149,30 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Adds to the reason of each descriptor which override decides it.
+    fn name_overrides(&mut self, plan: &Plan, ask: &Ask<'_>, overrides: InForce<'_>) {
+        for ((descriptor, slot), (_, entries)) in self.descriptors.iter_mut().zip(&plan.slots).zip(ask.descriptors()) {
+            let limit = match slot {
+                Slot::Exempt { limit } | Slot::Blocked { limit, .. } => *limit,
+                Slot::Checked { limit, is_raised: true, .. } => *limit,
+                Slot::Free | Slot::Unlimited(_) | Slot::Checked { .. } => continue,
+            };
+            let amount = limit.and_then(|id| plan.rules.limit(id).amount);
+            let Some((one, applied)) = overrides.which(ask.domain, entries, amount.as_ref()) else { continue };
+            let until = one.until.map_or_else(String::new, |until| format!(" until {}", instant(until)));
+            let by = if one.by.is_empty() { String::new() } else { format!(" of {}", one.by) };
+            let why = if one.reason.is_empty() { String::new() } else { format!(": {}", one.reason) };
+            let before = match applied {
+                Applied::Raise(amount) => format!("{}, raised to {}", descriptor.reason, amount.rate),
+                Applied::Block { .. } => "blocked".to_owned(),
+                Applied::Exempt => "exempt".to_owned(),
+            };
+            descriptor.reason = one_line(&format!("{before} by the override {}{by}{until}{why}", one.id));
+        }
+    }
+}
+
 impl State {
     fn new(decision: &Decision) -> Self {
         let verdict = decision.verdict();
@@ -163,6 +192,8 @@ fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<&'p Limit>) {
         Outcome::NoLimit => ("no_limit", None),
         Outcome::Replaced { limit, .. } => ("replaced", Some(limit)),
         Outcome::Unlimited(limit) => ("unlimited", Some(limit)),
+        Outcome::Exempt(limit) => ("exempt", *limit),
+        Outcome::Blocked(limit) => ("blocked", *limit),
         Outcome::Checked { limit, .. } => ("checked", *limit),
     }
 }
@@ -184,6 +215,8 @@ fn reason(plan: &Plan, ask: &Ask<'_>, explanation: &Explanation<'_>) -> String {
             format!("not limited: replaced by {}", by.join(", "))
         }
         Outcome::Unlimited(_) => "unlimited".to_owned(),
+        Outcome::Exempt(_) => "exempt by an override of an operator".to_owned(),
+        Outcome::Blocked(_) => "blocked by an override of an operator".to_owned(),
         Outcome::Checked { limit: None, .. } => "the request brings a limit along".to_owned(),
         Outcome::Checked { limit: Some(limit), .. } if limit.shadow_mode => format!("{}, never refused (shadow_mode)", rate(plan, limit)),
         Outcome::Checked { limit: Some(limit), .. } => rate(plan, limit),

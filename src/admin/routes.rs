@@ -17,13 +17,17 @@ pub(super) enum Operation {
     Count,
     Top,
     Unmatched,
+    Overrides,
+    SetOverride,
+    RemoveOverride(String),
+    Reset,
 }
 
 /// Methods, path and operation of a call.
 type Route = (Method, &'static str, Need, Operation);
 
 /// All calls.
-pub(super) const ROUTES: [Route; 10] = [
+pub(super) static ROUTES: [Route; 14] = [
     (Method::GET, "/api/v1/openapi.json", Need::Read, Operation::OpenApi),
     (Method::GET, "/api/v1/status", Need::Read, Operation::Status),
     (Method::GET, "/api/v1/limits", Need::Read, Operation::Limits),
@@ -34,21 +38,61 @@ pub(super) const ROUTES: [Route; 10] = [
     (Method::GET, "/api/v1/count", Need::Read, Operation::Count),
     (Method::GET, "/api/v1/top", Need::Read, Operation::Top),
     (Method::GET, "/api/v1/unmatched", Need::Read, Operation::Unmatched),
+    (Method::GET, "/api/v1/overrides", Need::Read, Operation::Overrides),
+    (Method::POST, "/api/v1/overrides", Need::Change, Operation::SetOverride),
+    (Method::DELETE, "/api/v1/overrides/{id}", Need::Change, Operation::RemoveOverride(String::new())),
+    (Method::POST, "/api/v1/reset", Need::Change, Operation::Reset),
 ];
+
+/// The last part of the path of a call about one thing.
+const ID: &str = "{id}";
 
 /// The operation of a request.
 ///
 /// # Errors
-/// The method of the path, if the request has another one; `None`: there is no such path.
+/// The methods of the path, if the request has another one; `None`: there is no such path.
 pub(super) fn find(method: &Method, path: &str) -> Result<(Operation, Need), Option<&'static str>> {
     let mut allowed = None;
     for (known, pattern, need, operation) in &ROUTES {
-        if *pattern == path {
-            if known == method {
-                return Ok((operation.clone(), *need));
-            }
-            allowed = Some(if *known == Method::GET { "GET" } else { "POST" });
+        let Some(id) = matched(pattern, path) else { continue };
+        if known == method {
+            let operation = match operation {
+                Operation::RemoveOverride(_) => Operation::RemoveOverride(id.to_owned()),
+                other => other.clone(),
+            };
+            return Ok((operation, *need));
         }
+        allowed = Some(match (allowed, known) {
+            (Some(_), _) => "GET, POST",
+            (None, known) if *known == Method::GET => "GET",
+            (None, known) if *known == Method::DELETE => "DELETE",
+            (None, _) => "POST",
+        });
     }
     Err(allowed)
+}
+
+/// The id in a path that a pattern matches; empty where the pattern has none.
+fn matched<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
+    match pattern.strip_suffix(ID) {
+        Some(before) => path.strip_prefix(before).filter(|id| !id.is_empty() && !id.contains('/')),
+        None => (pattern == path).then_some(""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_found_by_its_method_and_path() {
+        assert_eq!(find(&Method::GET, "/api/v1/overrides"), Ok((Operation::Overrides, Need::Read)));
+        assert_eq!(find(&Method::POST, "/api/v1/overrides"), Ok((Operation::SetOverride, Need::Change)));
+        assert_eq!(find(&Method::DELETE, "/api/v1/overrides/a1"), Ok((Operation::RemoveOverride("a1".to_owned()), Need::Change)));
+        assert_eq!(find(&Method::DELETE, "/api/v1/overrides"), Err(Some("GET, POST")));
+        assert_eq!(find(&Method::GET, "/api/v1/overrides/a1"), Err(Some("DELETE")));
+        for path in ["/api/v1/overrides/", "/api/v1/overrides/a/b", "/api/v1/none"] {
+            assert_eq!(find(&Method::DELETE, path), Err(None), "{path}");
+        }
+    }
 }

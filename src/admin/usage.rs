@@ -142,7 +142,7 @@ impl Found {
     fn limit(&self) -> Result<&Limit, Failure> {
         let limit = match &self.plan.slots[0] {
             Slot::Checked { limit, .. } => limit.map(|id| self.plan.rules.limit(id)),
-            Slot::Free | Slot::Unlimited(_) => None,
+            Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } | Slot::Blocked { .. } => None,
         };
         limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
     }
@@ -303,7 +303,10 @@ fn found(parts: &Parts, query: &Query) -> Result<Found, Failure> {
         Slot::Free if plan.unknown_domain => {
             Err(Failure::not_found(&format!("no file defines the domain {domain}; /api/v1/limits lists the limits")))
         }
-        Slot::Free => Err(Failure::not_found("no limit applies to these entries; weir explain says why")),
+        // The plan was made without overrides.
+        Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => {
+            Err(Failure::not_found("no limit applies to these entries; weir explain says why"))
+        }
     }
 }
 

@@ -40,6 +40,9 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::share`].
     fn share(self, replicas: NonZeroU32) -> Self;
 
+    /// See [`Algorithm::with_limit`].
+    fn with_limit(self, limit: u32) -> Result<Self, u32>;
+
     /// See [`Algorithm::capacity`].
     fn capacity(&self) -> u32;
 
@@ -145,6 +148,15 @@ impl Algorithm {
     pub fn without_debt(mut self) -> Self {
         dispatch!(&mut self, it => it.count_denied = false);
         self
+    }
+
+    /// The same algorithm with so many hits per window, on the same counters. A bucket whose burst is the limit grows with it; one with a burst of
+    /// its own keeps that.
+    ///
+    /// # Errors
+    /// The largest number of hits that the algorithm can have.
+    pub fn with_limit(self, limit: u32) -> Result<Self, u32> {
+        Ok(dispatch!(map self, it => it.with_limit(limit)?))
     }
 
     /// The most hits that a key without a state can take at once.

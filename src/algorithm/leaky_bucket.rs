@@ -159,6 +159,10 @@ impl Definition for LeakyBucket {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn with_limit(self, limit: u32) -> Result<Self, u32> {
+        Ok(Self::new(limit, self.tick.span(self.max_delay), self.period, self.count_denied))
+    }
+
     fn capacity(&self) -> u32 {
         self.capacity()
     }

@@ -214,6 +214,10 @@ impl Definition for SlidingWindowBuckets {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn with_limit(self, limit: u32) -> Result<Self, u32> {
+        Ok(Self { limit, ..self })
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }

@@ -139,6 +139,10 @@ impl Definition for SlidingWindowCounter {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn with_limit(self, limit: u32) -> Result<Self, u32> {
+        Ok(Self::new(limit, self.period, self.count_denied))
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }

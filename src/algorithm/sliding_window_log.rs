@@ -177,6 +177,10 @@ impl Definition for SlidingWindowLog {
         Self { limit: self.limit.div_ceil(replicas.get()), ..self }
     }
 
+    fn with_limit(self, limit: u32) -> Result<Self, u32> {
+        if limit > LARGEST_LIMIT { Err(LARGEST_LIMIT) } else { Ok(Self { limit, ..self }) }
+    }
+
     fn capacity(&self) -> u32 {
         self.limit
     }

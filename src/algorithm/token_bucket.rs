@@ -121,6 +121,11 @@ impl Definition for TokenBucket {
         Self { limit: self.limit.div_ceil(replicas.get()), burst: self.burst.div_ceil(replicas.get()), ..self }
     }
 
+    fn with_limit(self, limit: u32) -> Result<Self, u32> {
+        let burst = if self.burst == self.limit { limit } else { self.burst };
+        Ok(Self::new(limit, burst, self.period, self.count_denied))
+    }
+
     fn capacity(&self) -> u32 {
         self.burst
     }

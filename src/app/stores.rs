@@ -8,9 +8,11 @@ use tokio::time::Instant;
 use super::redis::{self as redis_metrics, DeploymentName};
 use crate::limiter::replicas::{self, Lookups, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
+use crate::live::overrides::Keeping;
 use crate::metrics::{Metrics, Sample, families};
+use crate::plan;
 use crate::settings::{Backend, Settings};
-use crate::store::redis::{UsageReader, UsageWriter};
+use crate::store::redis::{Direct, UsageReader, UsageWriter};
 use crate::store::{AnyStore, Memory, Redis, Usage, memory, redis};
 
 /// Time of one sweep through the whole memory store. It decides only how long recovered keys take up memory.
@@ -90,6 +92,17 @@ impl Stores {
     /// The Redis deployments; none for the memory store.
     pub(super) fn deployments(&self) -> redis_metrics::Deployments {
         self.store.deployments()
+    }
+
+    /// Where overrides are kept: with the counters. Logs what an operator does not expect.
+    pub(super) fn keeping(&self, settings: &Settings) -> Keeping {
+        match (&self.store, &settings.overrides_file) {
+            (SharedStore::Redis { main, .. }, _) => {
+                Keeping::Redis(Direct::new(Arc::clone(main)), plan::key::of_overrides(&settings.rls.plan.key_prefix))
+            }
+            (SharedStore::Memory(_), Some(path)) => Keeping::File(path.clone()),
+            (SharedStore::Memory(_), None) => Keeping::Process,
+        }
     }
 
     /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas; never ends. With Redis, the memory store holds the

@@ -138,10 +138,19 @@ impl DenialCache {
         // A give-back ends the entry of its key: after the loop above, so that no refusal of the same request stays, and also if the store did not
         // answer, because it may have counted.
         for check in picked.iter().map(|&index| &checks[index]).filter(|check| check.hits < 0) {
-            let key = self.fingerprint(checks.key(check), &check.algorithm);
-            for entry in self.set(key).entries.iter_mut().filter(|entry| entry.key == key) {
-                *entry = Entry::default();
-            }
+            self.forget_check(checks, check);
+        }
+    }
+
+    /// Forgets the refusals of these checks.
+    pub fn forget(&self, checks: &Checks) {
+        checks.iter().for_each(|check| self.forget_check(checks, check));
+    }
+
+    fn forget_check(&self, checks: &Checks, check: &Check) {
+        let key = self.fingerprint(checks.key(check), &check.algorithm);
+        for entry in self.set(key).entries.iter_mut().filter(|entry| entry.key == key) {
+            *entry = Entry::default();
         }
     }
 

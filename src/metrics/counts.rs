@@ -34,12 +34,15 @@ pub(super) enum Outcome {
     Error,
     OutageAllowed,
     OutageDenied,
+    Blocked,
+    Exempt,
 }
 
 /// The values of the label `outcome`, in the order of [`Outcome`].
-pub(super) const OUTCOMES: [&str; 7] = ["ok", "over_limit", "shadow_over_limit", "unlimited", "error", "outage_allowed", "outage_denied"];
+pub(super) const OUTCOMES: [&str; 9] =
+    ["ok", "over_limit", "shadow_over_limit", "unlimited", "error", "outage_allowed", "outage_denied", "blocked", "exempt"];
 
-/// How many counters a series has.
+/// How many counters a series has. Sixteen fill the cache lines of a core's row.
 pub(super) const COUNTERS: usize = DECISIONS + OUTCOMES.len();
 
 /// The values of all counters of a series.

@@ -232,6 +232,19 @@ families! {
     /// Hits that requests gave back (is_negative_hits), as asked.
     NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
 
+    // Overrides.
+
+    /// Descriptors that an override of an operator decided, or whose limit it raised, by its kind: block, exempt, or raise.
+    OVERRIDE_DECISIONS = Counter "weir_override_decisions_total" ["kind"];
+    /// Overrides in force, by kind: block, exempt, or raise.
+    OVERRIDES = Gauge "weir_overrides" ["kind"];
+    /// Overrides that cannot be read where they are kept. The others are in force.
+    OVERRIDES_UNREADABLE = Gauge "weir_overrides_unreadable" [];
+    /// Seconds since the overrides were last read or found unchanged where they are kept.
+    OVERRIDES_AGE = Gauge "weir_overrides_age_seconds" [];
+    /// Changes of overrides by operators through this process: set, removed, ended (which needs no operator), or reset (of a counter).
+    OVERRIDE_CHANGES = Counter "weir_override_changes_total" ["change"];
+
     // Stores.
 
     /// Checks that the store did not answer, by kind: not_executed, unknown (whether it ran), or data (not readable).

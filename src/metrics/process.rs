@@ -53,8 +53,11 @@ pub(super) enum Count {
     OutageDeny,
     OutageLocal,
     DenialCache,
+    Blocked,
+    Exempt,
+    Raised,
 }
-const COUNTS: usize = Count::DenialCache as usize + 1;
+const COUNTS: usize = Count::Raised as usize + 1;
 
 /// The family of each [`Count`] and the value of its label, in the order of `Count`.
 static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
@@ -69,6 +72,9 @@ static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
     (&families::OUTAGE_ANSWERS, Some("deny")),
     (&families::OUTAGE_ANSWERS, Some("local")),
     (&families::DENIAL_CACHE_ANSWERS, None),
+    (&families::OVERRIDE_DECISIONS, Some("block")),
+    (&families::OVERRIDE_DECISIONS, Some("exempt")),
+    (&families::OVERRIDE_DECISIONS, Some("raise")),
 ];
 
 /// Checks that failure policies answered, by policy.

@@ -197,7 +197,8 @@ impl LimitSeries {
     fn gather(&self, id: &SeriesId, counts: &Counts, exposition: &mut Exposition) {
         let named = id.name.as_deref().map(|name| ("name", name));
         let of_limit = labels([("domain", &*id.labels.domain), ("limit", &self.path)].into_iter().chain(named));
-        add_decisions(exposition, &of_limit, counts, |outcome| self.unlimited == (outcome == Outcome::Unlimited as usize));
+        let expected = |outcome| outcome < Outcome::Blocked as usize && self.unlimited == (outcome == Outcome::Unlimited as usize);
+        add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
     }
 }
@@ -206,14 +207,19 @@ impl Tallies {
     /// Counts the decisions on one request for `domain`. `plan` must be made with the rules that these tallies belong to.
     pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, decisions: &Decisions) {
         if plan.unknown_domain {
-            return self.metrics.domain_not_found(domain);
+            self.metrics.domain_not_found(domain);
         }
         let mut free = 0;
         for slot in &plan.slots {
             match slot {
                 Slot::Free => free += 1,
                 Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
-                Slot::Checked { check, limit, metric, .. } => {
+                Slot::Exempt { limit } => self.overridden(core, *limit, Outcome::Exempt, process::Count::Exempt),
+                Slot::Blocked { limit, .. } => self.overridden(core, *limit, Outcome::Blocked, process::Count::Blocked),
+                Slot::Checked { check, limit, metric, is_raised, .. } => {
+                    if *is_raised {
+                        self.metrics.process.count(core, process::Count::Raised);
+                    }
                     let checked = Checked { check: &plan.checks[*check], decision: &decisions[check.0] };
                     self.checked(core, domain, *limit, metric.as_deref(), &checked);
                 }
@@ -246,6 +252,13 @@ impl Tallies {
 
     fn of_limit(&self, id: LimitId) -> Option<&Series> {
         self.series.get(id.domain as usize)?.get(id.limit as usize).map(AsRef::as_ref)
+    }
+
+    fn overridden(&self, core: Core, limit: Option<LimitId>, outcome: Outcome, count: process::Count) {
+        self.metrics.process.count(core, count);
+        if let Some(id) = limit {
+            self.decided(core, id, outcome);
+        }
     }
 
     fn decided(&self, core: Core, id: LimitId, outcome: Outcome) {

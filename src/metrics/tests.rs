@@ -63,7 +63,7 @@ fn empty_plan() -> Plan {
 
 fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
-    Slot::Checked { check: CheckIndex(0), limit: limit.map(|id| LimitId::new(0, id)), shown: TEN, metric }
+    Slot::Checked { check: CheckIndex(0), limit: limit.map(|id| LimitId::new(0, id)), shown: TEN, metric, is_raised: false }
 }
 
 /// The value of a series, written as in Prometheus' text.

@@ -30,6 +30,8 @@ pub struct Checks {
     pub(super) passing_quotas: usize,
     /// The checks of limits with `track_usage`. Apart from the checks, so that those of other limits cost nothing more.
     pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
+    /// An override blocks a descriptor of the request.
+    pub(super) is_blocked: bool,
 }
 
 /// One thing to decide.
@@ -142,11 +144,18 @@ impl Checks {
         self.passing_quotas
     }
 
+    /// Makes looks of all checks: nothing of the request is written, no usage either, and the answers say what is left.
+    pub(super) fn look_only(&mut self) {
+        self.tracked.clear();
+        self.list.iter_mut().for_each(|check| check.hits = 0);
+    }
+
     /// Whether the overall code is OVER_LIMIT, given for each check whether it is allowed: when any check is over its limit that is neither in
-    /// shadow mode nor a quota, or when there are quotas and all of them are over. Source: envoyproxy/ratelimit.
+    /// shadow mode nor a quota, or when there are quotas and all of them are over. Source: envoyproxy/ratelimit. Also when an override blocks a
+    /// descriptor.
     #[must_use]
     pub fn is_over_limit(&self, allowed: impl Iterator<Item = bool>) -> bool {
-        let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, false);
+        let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, self.is_blocked);
         for (check, allowed) in self.list.iter().zip(allowed) {
             let is_over = !allowed && !check.modes.shadow;
             quotas += usize::from(check.modes.quota);
@@ -171,6 +180,7 @@ impl Checks {
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
             tracked: Vec::new(),
+            is_blocked: self.is_blocked,
         }
     }
 }

@@ -30,6 +30,10 @@ pub enum Outcome<'p> {
     },
     /// The limit is `unlimited`.
     Unlimited(&'p Limit),
+    /// An override exempts the descriptor from this limit, if there is one.
+    Exempt(Option<&'p Limit>),
+    /// An override blocks the descriptor, whatever this limit has left, if there is one.
+    Blocked(Option<&'p Limit>),
     /// A store decides.
     Checked {
         /// The configured limit; `None` if the descriptor has a limit of its own.
@@ -50,6 +54,8 @@ impl Plan {
             let outcome = match (slot, *limit) {
                 (Slot::Checked { check, limit, .. }, _) => Outcome::Checked { limit: limit.map(|id| self.rules.limit(id)), check: *check },
                 (Slot::Unlimited(id), _) => Outcome::Unlimited(self.rules.limit(*id)),
+                (Slot::Exempt { .. }, limit) => Outcome::Exempt(limit),
+                (Slot::Blocked { .. }, limit) => Outcome::Blocked(limit),
                 (Slot::Free, Some(limit)) => {
                     let names_it = |other: &&Limit| is_replaced(limit, &[Some(*other)]);
                     Outcome::Replaced { limit, by: found.iter().flatten().copied().filter(names_it).collect() }
@@ -139,6 +145,7 @@ descriptors:
                 let (applies, would) = match outcome {
                     Outcome::Checked { limit, .. } => (true, limit),
                     Outcome::Unlimited(limit) => (false, Some(limit)),
+                    Outcome::Exempt(limit) | Outcome::Blocked(limit) => (false, limit),
                     Outcome::Replaced { limit, by } => {
                         prop_assert!(!by.is_empty());
                         (false, Some(limit))

@@ -151,6 +151,12 @@ pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
     write_tag(out, algorithm);
 }
 
+/// The key of the overrides. A separator directly behind the brace is in no counter key: no domain is empty.
+#[must_use]
+pub fn of_overrides(prefix: &str) -> Vec<u8> {
+    [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
+}
+
 /// Appends the algorithm, its window in seconds or calendar months, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
 fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);

@@ -83,6 +83,25 @@ impl DecisionFilter {
                     tracing::debug!(domain, descriptor = entries, hits, limit, code = "OK", "decision: unlimited");
                     continue;
                 }
+                Slot::Exempt { limit } => {
+                    let limit = limit.map(|limit| plan.rules.limit(limit).path());
+                    tracing::debug!(domain, descriptor = entries, hits, limit, code = "OK", by = "override", "decision: exempt");
+                    continue;
+                }
+                Slot::Blocked { limit, ends_in, .. } => {
+                    let (limit, ends_in) = (limit.map(|limit| plan.rules.limit(limit).path()), ends_in.map(|span| span.to_string()));
+                    tracing::debug!(
+                        domain,
+                        descriptor = entries,
+                        hits,
+                        limit,
+                        code = "OVER_LIMIT",
+                        by = "override",
+                        ends_in,
+                        "decision: blocked"
+                    );
+                    continue;
+                }
                 Slot::Checked { check, limit, .. } => (*check, *limit),
             };
             let limit = limit.map_or_else(|| "(request)".to_owned(), |limit| plan.rules.limit(limit).path());

@@ -1,9 +1,11 @@
 //! The settings of the debug listener.
 
+use std::path::PathBuf;
+
 use clap::{ArgAction, Args};
 
 use super::listeners::address;
-use super::{SettingError, parse};
+use super::{Backend, SettingError, no_effect, parse};
 use crate::admin::Tokens;
 use crate::server::TcpAddress;
 
@@ -29,6 +31,11 @@ pub(super) struct DebugFlags {
     /// the admin API changes nothing, and answers only on loopback.
     #[arg(long, env = "ADMIN_TOKEN_FILE", value_name = "PATH")]
     admin_token_file: Option<String>,
+    /// File that keeps the overrides of operators, with the memory store [default: they end with the process]
+    ///
+    /// Weir replaces the file with each change, and reads it when it changes. With Redis, overrides are kept there.
+    #[arg(long, env = "OVERRIDES_FILE", value_name = "PATH")]
+    overrides_file: Option<PathBuf>,
 }
 
 impl DebugFlags {
@@ -38,6 +45,14 @@ impl DebugFlags {
         let tokens =
             path.map(|path| Tokens::try_new(path.into()).map_err(|error| SettingError(format!("ADMIN_TOKEN_FILE: {path} {error}"))));
         tokens.transpose()
+    }
+
+    /// The file of overrides, with the memory store.
+    pub(super) fn overrides_file(&self, backend: &Backend, warnings: &mut Vec<String>) -> Option<PathBuf> {
+        let path = self.overrides_file.clone().filter(|path| !path.as_os_str().is_empty());
+        let is_in_redis = matches!(backend, Backend::Redis { .. });
+        no_effect(&[("OVERRIDES_FILE", path.is_some() && is_in_redis)], "overrides are kept in Redis, as the counters are", warnings);
+        path.filter(|_| !is_in_redis)
     }
 
     /// Where the debug listener listens, if it is on.

@@ -235,6 +235,15 @@ impl Memory {
         outcome.verdicts
     }
 
+    /// Removes a key, so that it counts from zero. Returns whether it was there.
+    #[must_use]
+    pub fn reset(&self, key: &[u8]) -> bool {
+        let key = self.fingerprint(key);
+        let removed = self.lock(self.shard_index(key)).remove(key);
+        self.0.keys.fetch_sub(usize::from(removed), Ordering::Relaxed);
+        removed
+    }
+
     /// Removes the keys of one shard that have recovered at `now`; the next call sweeps the next shard. Returns how many keys it removed. Their
     /// memory stays in the pool until [`Memory::maintain`] frees it.
     pub fn sweep(&self, now: Micros) -> usize {

@@ -12,6 +12,7 @@ mod direct;
 pub(crate) mod error;
 mod lanes;
 mod monitor;
+mod reset;
 mod rtt;
 #[cfg(test)]
 mod simulation;

@@ -132,7 +132,10 @@ fn run(commands: &[Shown]) {
     wait_for_time_in_the_window();
     let tokens = tempfile::NamedTempFile::new().expect("a file");
     fs::write(tokens.path(), "ann:0123456789abcdef0123\n").expect("written");
-    let weir = Weir::start_in(copy_examples, &[("ADMIN_TOKEN_FILE", &tokens.path().to_string_lossy())]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let overrides = folder.path().join("overrides.json");
+    let environment = [("ADMIN_TOKEN_FILE", &*tokens.path().to_string_lossy()), ("OVERRIDES_FILE", &*overrides.to_string_lossy())];
+    let weir = Weir::start_in(copy_examples, &environment);
     let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
     let mut front = None;
     for shown in commands {
@@ -151,7 +154,7 @@ fn run(commands: &[Shown]) {
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
             ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
-            ["weir", "explain" | "top" | "unmatched", ..] => {
+            ["weir", "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "overrides" | "reset", ..] => {
                 let admin = weir.listener("debug").to_string();
                 let token = tokens.path().display();
                 let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);

@@ -14,6 +14,7 @@ const RANKS: &[&[&str]] = &[
     &["algorithm"],
     &["usage"],
     &["rules"],
+    &["overrides"],
     &["plan"],
     &["breaker"],
     // Edges.

@@ -29,6 +29,7 @@ mod listeners;
 mod logs;
 mod metrics;
 mod outages;
+mod overrides;
 mod plots;
 mod redis;
 mod reload;

@@ -54,9 +54,14 @@ pub(super) fn extras(
 }
 
 /// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. `None` if the request can never pass: for a
-/// limit that it can never meet, or because it can meet none of its quotas. Source: RFC 9110, section 10.2.3.
+/// limit that it can never meet, because it can meet none of its quotas, or while it is blocked without an end. Source: RFC 9110, section 10.2.3.
 fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
     let mut longest = None;
+    for slot in &plan.slots {
+        if let Slot::Blocked { ends_in, .. } = slot {
+            longest = longest.max(Some((*ends_in)?));
+        }
+    }
     for (check, decision) in plan.checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow) {
         match decision.retry_after() {
             Some(Wait::For(span)) => longest = longest.max(Some(span)),
@@ -68,11 +73,12 @@ fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
     Some(HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() })
 }
 
-/// A quota is exceeded as soon as a store has counted one of the limits that refuse.
+/// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts as one too: its reason is for operators.
 fn problem(plan: &Plan, decisions: &Decisions, violated: &[usize]) -> Problem {
     let is_counted = |&index: &usize| match &plan.slots[index] {
         Slot::Checked { check, .. } => !matches!(decisions[check.0], Decision::PolicyRefuses(_)),
-        Slot::Free | Slot::Unlimited(_) => false,
+        Slot::Blocked { .. } => true,
+        Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
     };
     if violated.iter().any(is_counted) { Problem::QuotaExceeded } else { Problem::ReducedCapacity }
 }

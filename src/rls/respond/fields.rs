@@ -29,7 +29,8 @@ fn window_secs(rate: &Rate) -> u64 {
 pub(super) fn legacy(plan: &Plan, statuses: &[Status<'_>], names: &HeaderNames) -> Vec<HeaderValue> {
     let refuses = |slot: &Slot| match slot {
         Slot::Checked { check, .. } => !plan.checks[*check].modes.quota,
-        Slot::Free | Slot::Unlimited(_) => false,
+        Slot::Blocked { .. } => true,
+        Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
     };
     let last_refusal = plan.slots.iter().zip(statuses).rev().find(|(slot, status)| status.refused && refuses(slot));
     let Some(status) = last_refusal.map(|(_, status)| status).or_else(|| least(statuses)) else {

@@ -23,7 +23,7 @@ pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_
     }
     let mut merged = Metadata::new();
     for (slot, _) in plan.slots.iter().zip(statuses).filter(|(_, status)| !status.refused) {
-        let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id)) = slot else { continue };
+        let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id) | Slot::Exempt { limit: Some(id) }) = slot else { continue };
         if let Some(metadata) = &plan.rules.limit(*id).metadata {
             merge(&mut merged, metadata);
         }
@@ -40,7 +40,7 @@ pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the request's own has neither.
 fn refusal(plan: &Plan, index: usize) -> Value {
     let mut fields = BTreeMap::from([("descriptor".to_owned(), number(index as f64))]);
-    if let Slot::Checked { limit: Some(id), .. } = &plan.slots[index] {
+    if let Slot::Checked { limit: Some(id), .. } | Slot::Blocked { limit: Some(id), .. } = &plan.slots[index] {
         let limit = plan.rules.limit(*id);
         fields.insert("limit".to_owned(), text(limit.path().as_bytes()));
         if let Some(name) = &limit.name {

@@ -25,7 +25,7 @@ pub(super) struct Policy {
 /// Values of the request are no part of it.
 pub(super) fn name(slot: &Slot, plan: &Plan, entries: &[Entry<'_>]) -> Name {
     let id = match slot {
-        Slot::Checked { limit, .. } => *limit,
+        Slot::Checked { limit, .. } | Slot::Exempt { limit } | Slot::Blocked { limit, .. } => *limit,
         Slot::Unlimited(id) => Some(*id),
         Slot::Free => None,
     };
@@ -65,13 +65,14 @@ pub(super) fn policies(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> V
     policies
 }
 
-/// The descriptors whose limits refuse the request, by index: those over a limit that is no quota, and all quotas where none of them is left.
+/// The descriptors whose limits refuse the request, by index: those that are blocked, those over a limit that is no quota, and all quotas where none of them is left.
 pub(super) fn violated(plan: &Plan, statuses: &[Status<'_>], decisions: &Decisions) -> Vec<usize> {
     let passes = |(check, decision): (&crate::plan::Check, &Decision)| check.modes.quota && (check.modes.shadow || decision.allows());
     let a_quota_passes = plan.checks.passing_quotas() > 0 || plan.checks.iter().zip(decisions).any(passes);
     let refuses = |&index: &usize| match &plan.slots[index] {
         Slot::Checked { check, .. } => statuses[index].refused && !(a_quota_passes && plan.checks[*check].modes.quota),
-        Slot::Free | Slot::Unlimited(_) => false,
+        Slot::Blocked { .. } => true,
+        Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
     };
     (0..plan.slots.len()).filter(refuses).collect()
 }

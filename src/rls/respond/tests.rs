@@ -8,12 +8,13 @@ use prost::Message;
 
 use super::*;
 use crate::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
+use crate::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
 use crate::plan::{self, Plan};
 use crate::proto::RateLimitResponse;
 use crate::proto::rate_limit_response::{DescriptorStatus, RateLimit};
 use crate::rls::decode::decode;
 use crate::rules::compile::{self, SourceText, compile};
-use crate::time::Unit;
+use crate::time::{Micros, Unit};
 use crate::verdict::{Verdict, Wait};
 
 /// The response as a prost message.
@@ -23,7 +24,18 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
         let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
         match slot {
             Slot::Free => ok,
-            Slot::Unlimited(_) => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
+            Slot::Unlimited(_) | Slot::Exempt { .. } => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
+            Slot::Blocked { limit, shown, ends_in } => DescriptorStatus {
+                code: Code::OverLimit.into(),
+                current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
+                    name: limit.and_then(|id| plan.rules.limit(id).name.as_deref()).unwrap_or(path).to_owned(),
+                    requests_per_unit: rate.requests_per_unit,
+                    unit: rate.unit.number(),
+                    unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
+                }),
+                duration_until_reset: ends_in.map(|span| prost_types::Duration { seconds: span.secs_rounded_up() as i64, nanos: 0 }),
+                ..ok
+            },
             Slot::Checked { check, limit, shown: rate, .. } => {
                 let decision = &decisions[check.0];
                 let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
@@ -83,6 +95,18 @@ fn request(domain: &str, keys: &[(&str, Option<u32>)]) -> Vec<u8> {
     RateLimitRequest { domain: domain.to_owned(), descriptors: keys.iter().map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
 }
 
+/// An override for all descriptors of a key.
+fn order(key: &str, kind: usize, until: Option<u64>) -> Override {
+    let record = Record {
+        kind: Kind::NAMES[kind].to_owned(),
+        domain: "d".to_owned(),
+        entries: vec![EntryRecord { key: key.to_owned(), value: None }],
+        to: (kind == 2).then(|| RateRecord { requests_per_unit: 900, unit: "second".to_owned(), unit_multiplier: 1 }),
+        ..Record::default()
+    };
+    Override { until: until.map(Micros), ..record.read().expect("an override") }
+}
+
 fn any_decision() -> impl Strategy<Value = Decision> {
     let number = || prop_oneof![Just(0), 0..200_u64, any::<u64>()];
     let verdict =
@@ -127,13 +151,17 @@ proptest! {
         pool in proptest::collection::vec(any_decision(), 40),
         options in any_options(),
         quota_mode in any::<bool>(),
+        orders in prop::collection::vec((0..KEYS.len(), 0..3_usize, prop::option::of(1_000_000..9_000_000_u64)), 0..5),
     ) {
         let text = LIMITS.as_bytes().to_vec();
         let compiled = compile(&[SourceText { name: "d.yaml".to_owned(), text }], &compile::Options::default()).expect("good limits");
         let keys: Vec<_> = keys.into_iter().map(|(index, own)| (KEYS[index], own)).collect();
         let request = request(domain, &keys);
         let ask = decode(&request).expect("a request");
-        let plan = Plan::new(&Arc::new(compiled.rules), &ask, &plan::Options { quota_mode, ..plan::Options::default() });
+        let plan_options = plan::Options { quota_mode, ..plan::Options::default() };
+        let overrides = Overrides::new(orders.iter().map(|&(key, kind, until)| order(KEYS[key], kind, until)).collect());
+        let in_force = (!orders.is_empty()).then(|| overrides.at(Micros(999_999)));
+        let plan = Plan::with_overrides(&Arc::new(compiled.rules), in_force, &ask, &plan_options);
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
         let reply = respond(&ask, &plan, &decisions, &options).expect("nothing fails");
 

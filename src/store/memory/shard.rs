@@ -90,6 +90,13 @@ impl Shard {
         })
     }
 
+    /// Removes a key. Returns whether it was there.
+    pub(super) fn remove(&mut self, key: Fingerprint) -> bool {
+        let removed = self.table.find(key).map(|slot| self.table.remove(slot).packed);
+        remove_unpacked(&mut self.unpacked, removed);
+        removed.is_some()
+    }
+
     /// Evicts, of `sample` keys that chance selects, the one that recovers soonest, because least is lost with it. Returns false if the shard is
     /// empty.
     pub(super) fn evict_one_of(&mut self, sample: usize) -> bool {

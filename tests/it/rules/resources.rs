@@ -69,6 +69,7 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
     let shown = |slot: &Slot| match slot {
         Slot::Free => "free".to_owned(),
         Slot::Unlimited(_) => "unlimited".to_owned(),
+        Slot::Exempt { .. } | Slot::Blocked { .. } => panic!("there are no overrides"),
         Slot::Checked { check, shown, .. } => {
             let modes = plan.checks[*check].modes;
             let words = [if modes.shadow { " shadow" } else { "" }, if modes.quota { " quota" } else { "" }].concat();

@@ -1,0 +1,290 @@
+//! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters that start from zero.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::reply::{Failure, json, with_status};
+use super::{Call, Parts};
+use crate::ask::{Ask, Descriptor, Entry};
+use crate::http::responses::Page;
+use crate::live::overrides::ChangeError;
+use crate::overrides::{EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised};
+use crate::plan::{Plan, Slot};
+use crate::rules::Rules;
+use crate::rules::compile::OneLine;
+use crate::rules::limit::{Limit, OnStoreFailure};
+use crate::store::memory;
+
+/// Overrides in an answer that asks for no number.
+const USUAL_COUNT: usize = 100;
+
+/// Limits that a warning names.
+const MAX_NAMED: usize = 5;
+
+/// The overrides in force.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Overrides {
+    /// In the order in which they apply.
+    pub overrides: Vec<Record>,
+    /// The cursor of the next answer; `None` after the last.
+    pub next: Option<String>,
+}
+
+/// What an operator orders: a record without what Weir adds.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// block, exempt or raise.
+    pub kind: String,
+    /// The domain.
+    pub domain: String,
+    /// In the order of the descriptor.
+    pub entries: Vec<EntryRecord>,
+    /// The amount of a raise.
+    #[serde(default)]
+    pub to: Option<RateRecord>,
+    /// RFC 3339; null: until it is removed.
+    #[serde(default)]
+    pub until: Option<String>,
+    /// For people.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// An override that was set.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ordered {
+    /// It.
+    pub r#override: Record,
+    /// The paths of limits whose descriptors it may match; at most a hundred.
+    pub limits: Vec<String>,
+    /// Whether these limits go on with their counters.
+    pub keeps_count: bool,
+    /// The override in whose place it is.
+    pub replaced: Option<Record>,
+    /// What the operator may not expect, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// An override that was removed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Removed {
+    /// It.
+    pub removed: Record,
+}
+
+/// The descriptor of a counter.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResetOrder {
+    /// The domain.
+    pub domain: String,
+    /// In the order of the descriptor.
+    pub entries: Vec<EntryRecord>,
+}
+
+/// The counters that were reset.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reset {
+    /// One for each limit that the descriptor finds.
+    pub reset: Vec<ResetCounter>,
+    /// What the operator may not expect, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A counter that was reset.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ResetCounter {
+    /// The path of its limit.
+    pub limit: String,
+    /// Its key, without the number of a window.
+    pub counter: String,
+    /// Whether it had counted anything.
+    pub existed: bool,
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Self {
+        let text = error.to_string();
+        match error {
+            ChangeError::Invalid(_) => Self::bad_request(&text),
+            ChangeError::Unknown(_) => Self::not_found(&text),
+            ChangeError::Unavailable(_) => Self::unavailable(&text),
+        }
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(error: Invalid) -> Self {
+        Self::bad_request(&error.0)
+    }
+}
+
+/// GET: the overrides in force, of all domains or of one.
+pub(super) fn list(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+    let (count, offset) = (call.query.count(USUAL_COUNT)?, call.query.offset()?);
+    let domain = call.query.get("domain");
+    let all = parts.overrides.list();
+    let all: Vec<_> = all.iter().filter(|one| domain.is_none_or(|domain| *one.domain == *domain)).collect();
+    let behind = offset.saturating_add(count);
+    let overrides = all.iter().skip(offset).take(count).map(|one| Record::from(*one)).collect();
+    Ok(json(&Overrides { overrides, next: (behind < all.len()).then(|| behind.to_string()) }))
+}
+
+/// POST: sets an override.
+pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+    let Order { kind, domain, entries, to, until, reason } = call.body()?;
+    let by = call.caller.0.as_deref().unwrap_or_default().to_owned();
+    let record = Record { id: String::new(), kind, domain, entries, to, until, reason, by, created_at: None };
+    let one = Override { created_at: memory::now(), ..record.read()? };
+    let rules = parts.live.load().map(|snapshot| Arc::clone(&snapshot.rules)).unwrap_or_default();
+    let reached = {
+        let one = one.clone();
+        // There may be many limits to compare with.
+        tokio::task::spawn_blocking(move || reached(&rules, &one)).await
+    };
+    let mut reached = reached.map_err(|error| Failure::unavailable(&error.to_string()))??;
+    if parts.overrides.is_for_this_process_only() {
+        reached.warnings.push(
+            "it is kept in this process only: it ends with the process, and other replicas do not know it; set OVERRIDES_FILE, or keep counters in Redis"
+                .to_owned(),
+        );
+    }
+    let replaced = parts.overrides.set(one.clone()).await?.map(|before| Record::from(&before));
+    let Reached { limits, keeps_count, warnings } = reached;
+    Ok(with_status(StatusCode::CREATED, &Ordered { r#override: Record::from(&one), limits, keeps_count, replaced, warnings }))
+}
+
+/// DELETE: ends an override.
+pub(super) async fn remove(parts: &Parts, id: &str, call: &Call) -> Result<Page, Failure> {
+    let removed = parts.overrides.remove(id, call.caller.0.as_deref().unwrap_or_default()).await?;
+    Ok(json(&Removed { removed: Record::from(&removed) }))
+}
+
+/// What an override means for the limits in force.
+struct Reached {
+    limits: Vec<String>,
+    keeps_count: bool,
+    warnings: Vec<String>,
+}
+
+fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {
+    let reach = Reach::new(rules, one);
+    if let (Kind::Raise(_), true) = (one.kind, reach.limits.is_empty()) {
+        if let Some((limit, unfit)) = reach.unfit.first() {
+            return Err(Failure::bad_request(&unfit_text(limit, unfit)));
+        }
+        if reach.unlimited > 0 {
+            return Err(Failure::bad_request("to: the limit of these descriptors is unlimited: there is nothing to raise"));
+        }
+    }
+    let mut warnings = Vec::new();
+    if reach.limits.is_empty() {
+        let what = if reach.unknown_domain { "no limit in force has this domain" } else { "no limit in force matches these entries" };
+        warnings.push(match one.kind {
+            Kind::Block => format!("{what}; the block works all the same"),
+            Kind::Exempt | Kind::Raise(_) => format!("{what}, so that it changes nothing yet; `weir explain` says which limits there are"),
+        });
+    }
+    for (limit, unfit) in reach.unfit.iter().take(MAX_NAMED) {
+        warnings.push(format!("it does not apply to {}: {}", path(limit), unfit_text(limit, unfit)));
+    }
+    if reach.unfit.len() > MAX_NAMED {
+        warnings.push(format!("it does not apply to {} more limits", reach.unfit.len() - MAX_NAMED));
+    }
+    let keeps_count = reach.limits.iter().all(|limit| keeps_counter(limit, one.kind));
+    Ok(Reached { limits: reach.limits.iter().map(|limit| path(limit)).collect(), keeps_count, warnings })
+}
+
+fn path(limit: &Limit) -> String {
+    OneLine(&limit.path()).to_string()
+}
+
+fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
+    let path = path(limit);
+    match unfit {
+        Unfit::OtherUnit(rate) => {
+            let unit = rate.to_string();
+            let unit = unit.split_once('/').map_or(&*unit, |(_, unit)| unit);
+            format!("to: the limit {path} is {rate}, and can be raised in its own unit only; write an amount per {unit}, such as {rate}")
+        }
+        Unfit::NotAbove(rate) => format!("to: the limit {path} is {rate} already; write a larger amount"),
+        Unfit::AtMost(largest) => {
+            let algorithm = limit.amount.map_or("", |amount| amount.algorithm.kind().name());
+            format!("to: the limit {path} is a {algorithm}, which holds {largest} at most; write {largest} or less")
+        }
+    }
+}
+
+/// Whether a raised limit counts under the key of before.
+fn keeps_counter(limit: &Limit, kind: Kind) -> bool {
+    let (Some(amount), Kind::Raise(to)) = (&limit.amount, kind) else { return true };
+    let suffix = |algorithm: &crate::algorithm::Algorithm| {
+        let mut suffix = Vec::new();
+        algorithm.write_key_suffix(&mut suffix);
+        (algorithm.kind(), algorithm.window(), suffix)
+    };
+    raised(amount, &to).is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
+}
+
+/// POST: resets the counter of one descriptor.
+pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+    let ResetOrder { domain, entries } = call.body()?;
+    let record = Record { kind: Kind::NAMES[0].to_owned(), domain, entries, ..Record::default() };
+    // The bounds are those of overrides.
+    let exact = record.read()?;
+    let mut values = Vec::new();
+    for entry in &exact.entries {
+        let value = entry.value.as_deref().filter(|value| !value.contains('*') && !entry.key.contains('*'));
+        values.push(value.ok_or_else(|| {
+            let entry = entry.to_string();
+            Failure::bad_request(&format!(
+                "entries: a reset takes one exact descriptor; write a key and its whole value in the place of `{entry}`"
+            ))
+        })?);
+    }
+    let mut ask = Ask::default();
+    ask.domain = exact.domain.as_bytes();
+    for (entry, value) in exact.entries.iter().zip(values) {
+        ask.push(Entry { key: entry.key.as_bytes(), value: value.as_bytes() });
+    }
+    ask.close(Descriptor::default());
+    let (plan, existed) = parts.rls.reset(&ask).await.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let text = ask.descriptors().flat_map(|(_, entries)| entries).map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let Some(existed) = existed else { return Err(nothing_counts(&plan, &exact, &text)) };
+    let existed = existed.map_err(|error| Failure::unavailable(&format!("the store did not reset the counter: {error}; try again")))?;
+    let Slot::Checked { check, limit: Some(id), .. } = &plan.slots[0] else { return Err(nothing_counts(&plan, &exact, &text)) };
+    let limit = plan.rules.limit(*id);
+    let by = call.caller.0.as_deref().unwrap_or_default();
+    parts.overrides.record_reset(&exact.domain, &text, &path(limit), existed, by);
+    let counter = String::from_utf8_lossy(plan.checks.key(&plan.checks[*check])).into_owned();
+    let counter = ResetCounter { limit: path(limit), counter, existed };
+    Ok(json(&Reset { reset: vec![counter], warnings: reset_warnings(parts, &plan, limit) }))
+}
+
+fn nothing_counts(plan: &Plan, exact: &Override, entries: &str) -> Failure {
+    let domain = exact.domain.escape_debug();
+    Failure::not_found(&match &plan.slots[0] {
+        Slot::Unlimited(id) => format!("the limit {} is unlimited: it counts nothing", path(plan.rules.limit(*id))),
+        _ if plan.unknown_domain => format!("no limit in force has the domain {domain}"),
+        _ => format!("no limit applies to {entries} in the domain {domain}; `weir explain --domain {domain} {entries}` says why"),
+    })
+}
+
+fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if limit.levels.iter().any(|level| level.share_threshold) {
+        warnings
+            .push("the limit has share_threshold: the counter is that of all values which match, and is reset for all of them".to_owned());
+    }
+    let is_local = plan.checks.iter().any(|check| check.on_store_failure == OnStoreFailure::Local);
+    if is_local && !parts.deployments.is_empty() {
+        warnings.push(
+            "on_store_failure is local: what other replicas have counted by themselves while Redis was away stays until it expires"
+                .to_owned(),
+        );
+    }
+    warnings
+}

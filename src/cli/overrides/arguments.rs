@@ -1,0 +1,140 @@
+//! The arguments of overrides: entries with wildcards, rates, and times as people write them.
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
+
+use crate::cli::UsageError;
+use crate::overrides::{EntryRecord, RateRecord};
+
+/// Entries as `KEY=VALUE`, or `KEY` for any value.
+pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
+    let entry = |text: &String| {
+        let (key, value) = text.split_once('=').map_or((&**text, None), |(key, value)| (key, Some(value.to_owned())));
+        if key.is_empty() {
+            return Err(UsageError(format!("`{text}` has no key; write KEY=VALUE, or KEY for any value")));
+        }
+        if key == "," {
+            return Err(UsageError("one descriptor at a time; give each override a command of its own".to_owned()));
+        }
+        Ok(EntryRecord { key: key.to_owned(), value })
+    };
+    arguments.iter().map(entry).collect()
+}
+
+/// The entries of one exact descriptor.
+pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
+    let entries = entries(arguments)?;
+    for (entry, text) in entries.iter().zip(arguments) {
+        if entry.value.is_none() || text.contains('*') {
+            return Err(UsageError(format!(
+                "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE with the whole value"
+            )));
+        }
+    }
+    Ok(entries)
+}
+
+/// A rate: `500/minute`, `20/30 seconds`, `20/30second`.
+pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
+    let wrong = || "write HITS/UNIT, such as 500/minute, or HITS/MULTIPLIER UNITs, such as 20/30 seconds".to_owned();
+    let (hits, unit) = text.split_once('/').ok_or_else(wrong)?;
+    let unit = unit.trim();
+    let (multiplier, unit) = unit.split_at(unit.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unit.len()));
+    let unit = unit.trim().to_ascii_lowercase();
+    let record = RateRecord {
+        requests_per_unit: hits.trim().parse().map_err(|_| wrong())?,
+        unit: unit.strip_suffix('s').unwrap_or(&unit).to_owned(),
+        unit_multiplier: if multiplier.is_empty() { 1 } else { multiplier.parse().map_err(|_| wrong())? },
+    };
+    record.read().map_err(|error| error.0.trim_start_matches("to: ").to_owned())?;
+    Ok(record)
+}
+
+/// A time in the future, as RFC 3339 in UTC: an instant, a date or time in `zone`, or a duration from `now`.
+pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<String, UsageError> {
+    let local = |time: DateTime| zone.to_timestamp(time).ok();
+    let later = |span: Span| now.to_zoned(zone.clone()).checked_add(span).ok().map(|zoned| zoned.timestamp());
+    let at = text
+        .parse::<Timestamp>()
+        .ok()
+        .or_else(|| text.parse::<DateTime>().ok().and_then(local))
+        .or_else(|| text.parse::<Span>().ok().and_then(later));
+    let Some(at) = at else {
+        let forms = "write a duration such as 2h or 3d, an instant such as 2030-01-31T18:00:00Z, or a date such as 2030-01-31";
+        return Err(UsageError(format!("--until: `{}` is no time; {forms}", text.escape_debug())));
+    };
+    if at <= now {
+        return Err(UsageError(format!("--until: {at} is in the past; write a later time")));
+    }
+    // People do not order fractions of a second; the end is not before what they wrote.
+    let whole = Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at);
+    Ok(whole.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let now: Timestamp = "2030-01-01T12:00:00.5Z".parse().expect("an instant");
+        let zone = TimeZone::fixed(jiff::tz::offset(2));
+        for (text, expected) in [
+            ("2h", "2030-01-01T14:00:01Z"),
+            ("3d", "2030-01-04T12:00:01Z"),
+            ("1h30m", "2030-01-01T13:30:01Z"),
+            ("90 minutes", "2030-01-01T13:30:01Z"),
+            ("1w", "2030-01-08T12:00:01Z"),
+            ("2030-01-31", "2030-01-30T22:00:00Z"),
+            ("2030-01-31T18:00", "2030-01-31T16:00:00Z"),
+            ("2030-01-31 18:00", "2030-01-31T16:00:00Z"),
+            ("2030-01-31T18:00:00Z", "2030-01-31T18:00:00Z"),
+            ("2030-01-31T18:00:00-05:00", "2030-01-31T23:00:00Z"),
+        ] {
+            assert_eq!(until(text, now, &zone).map_err(|error| error.0).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, error) in [
+            ("friday", "is no time; write a duration"),
+            ("", "is no time"),
+            ("5", "is no time"),
+            ("-2h", "is in the past"),
+            ("0s", "is in the past"),
+            ("2029-12-31", "2029-12-30T22:00:00Z is in the past"),
+        ] {
+            let result = until(text, now, &zone);
+            assert!(result.as_ref().is_err_and(|wrong| wrong.0.contains(error)), "{text}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_read_as_they_are_shown() {
+        let read = |text: &str| rate(text).map(|record| record.read().expect("a rate").to_string());
+        for (text, shown) in [
+            ("500/minute", "500/minute"),
+            ("500 / Minutes", "500/minute"),
+            ("20/30 seconds", "20/30 seconds"),
+            ("20/30second", "20/30 seconds"),
+            ("0/day", "0/day"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(shown), "{text}");
+        }
+        for text in ["500", "500/", "x/minute", "-1/minute", "4294967296/day", "1/0 days", "1/fortnight", "1/200 years"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert!(rate("1/fortnight").is_err_and(|error| error.starts_with("`fortnight` is no unit")));
+    }
+
+    #[test]
+    fn an_entry_without_a_value_matches_any() {
+        let text = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let read = entries(&text(&["user=42", "path", "q=a=b", "e="])).expect("entries");
+        let values: Vec<_> = read.iter().map(|entry| (entry.key.as_str(), entry.value.as_deref())).collect();
+        assert_eq!(values, [("user", Some("42")), ("path", None), ("q", Some("a=b")), ("e", Some(""))]);
+        assert!(entries(&text(&["=x"])).is_err() && entries(&text(&["a=b", ","])).is_err());
+        assert!(exact_entries(&text(&["user=42"])).is_ok());
+        for wrong in ["user", "user=4*", "us*=42"] {
+            assert!(exact_entries(&text(&[wrong])).is_err_and(|error| error.0.contains("one exact descriptor")), "{wrong}");
+        }
+    }
+}

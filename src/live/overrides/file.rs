@@ -1,0 +1,113 @@
+//! Overrides in a file, for a process with the memory store: `{"overrides": [...]}`, for people too. It is watched, and replaced as a whole.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::kept::{Change, Kept, Mark, Reading, read_record};
+
+/// The largest file in bytes: 10,000 usual overrides have three megabytes.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct File {
+    path: PathBuf,
+}
+
+impl File {
+    pub(super) const fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// See `Place::read`.
+    pub(super) async fn read(&self, mark: Option<&Mark>) -> Result<Option<Reading>, String> {
+        let (path, mark) = (self.path.clone(), mark.cloned());
+        let read = move || {
+            let current = mark_of(&path)?;
+            if mark.as_ref() == Some(&current) {
+                return Ok(None);
+            }
+            let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+            for (index, value) in elements(&path)?.iter().enumerate() {
+                match read_record(None, &value.to_string()) {
+                    Ok(kept) => all.push(kept),
+                    Err(error) => unreadable.push((format!("number {} in {}", index + 1, path.display()), error)),
+                }
+            }
+            Ok(Some(Reading { mark: current, all, unreadable }))
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// See `Place::change`. What cannot be read stays as it is.
+    pub(super) async fn change(&self, change: &Change, ended: &[Kept]) -> Result<(), String> {
+        let path = self.path.clone();
+        let mut removed: Vec<Box<str>> = ended.iter().map(|kept| kept.one.id.clone()).collect();
+        let added = match change {
+            Change::Set(record) => {
+                removed.push(record.id.as_str().into());
+                Some(serde_json::to_value(record).map_err(|error| error.to_string())?)
+            }
+            Change::Remove(id) => {
+                removed.push(id.clone());
+                None
+            }
+            Change::Sweep | Change::Restore(_) => None,
+        };
+        let write = move || {
+            let mut all = elements(&path)?;
+            all.retain(|value| read_record(None, &value.to_string()).map_or(true, |kept| !removed.contains(&kept.one.id)));
+            all.extend(added);
+            let text = serde_json::to_string_pretty(&json!({ "overrides": all })).map_err(|error| error.to_string())? + "\n";
+            replace(&path, &text).map_err(|error| format!("OVERRIDES_FILE: {} cannot be written: {error}", path.display()))
+        };
+        tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Changes with each replacement of the file, and with each change of its length or time.
+fn mark_of(path: &Path) -> Result<Mark, String> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(Mark(format!("{} {} {} {}", found.ino(), found.len(), found.mtime(), found.mtime_nsec()).into_bytes())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Mark::default()),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+/// The elements of the list in the file; none if there is no file.
+fn elements(path: &Path) -> Result<Vec<Value>, String> {
+    let mut text = String::new();
+    match fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
+        Ok(_) if text.len() as u64 > MAX_BYTES => return Err(unreadable(path, &format_args!("it is larger than {} MiB", MAX_BYTES >> 20))),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unreadable(path, &error)),
+    }
+    let mut file: Value = serde_json::from_str(&text).map_err(|error| unreadable(path, &error))?;
+    match file.get_mut("overrides").map(Value::take) {
+        Some(Value::Array(all)) => Ok(all),
+        _ => Err(unreadable(path, &"it is no JSON object with a list `overrides`")),
+    }
+}
+
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("OVERRIDES_FILE: {}: {error}; mend the file, or remove it", path.display())
+}
+
+/// Writes beside the file and renames, so that a reader sees the text of before or all of the new one, also after a power cut.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let mut file = fs::File::create(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    // The folder holds the name.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder)?.sync_all()
+}

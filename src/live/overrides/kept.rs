@@ -1,0 +1,71 @@
+//! Overrides as they are kept: what is read and changed, wherever that is.
+
+use std::path::PathBuf;
+
+use crate::overrides::{MAX_RECORD_BYTES, Override, Record};
+use crate::store::redis::Direct;
+
+/// Where overrides are kept.
+#[derive(Debug)]
+pub enum Keeping {
+    /// In this process, until it ends.
+    Process,
+    /// In this file (`OVERRIDES_FILE`).
+    File(PathBuf),
+    /// In Redis, in one hash under this key.
+    Redis(Direct, Vec<u8>),
+}
+
+/// Identifies a state of a place: equal marks, equal overrides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark(pub(super) Vec<u8>);
+
+/// An override, and its text where it is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) one: Override,
+    pub(super) text: Box<str>,
+}
+
+/// Everything that was read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) mark: Mark,
+    pub(super) all: Vec<Kept>,
+    /// Ids, and what is wrong with each.
+    pub(super) unreadable: Vec<(String, String)>,
+}
+
+/// A change.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Adds this one, in the place of one with its id.
+    Set(Box<Record>),
+    /// Removes the one with this id.
+    Remove(Box<str>),
+    /// Only removes those that have ended.
+    Sweep,
+    /// Writes all of these, if there is nothing.
+    Restore(Vec<Kept>),
+}
+
+/// The longest id that a person may give an override.
+const MAX_ID_BYTES: usize = 64;
+
+/// Reads one record. `id` is the name under which it is kept, where it has one.
+pub(super) fn read_record(id: Option<&str>, text: &str) -> Result<Kept, String> {
+    if text.len() > MAX_RECORD_BYTES {
+        return Err(format!("it is longer than {} KiB; shorten it", MAX_RECORD_BYTES >> 10));
+    }
+    let record: Record = serde_json::from_str(text).map_err(|error| format!("it is no override in JSON: {error}"))?;
+    let mut one = record.read().map_err(|error| error.0)?;
+    let own = Some(&*record.id).filter(|own| !own.is_empty());
+    if let Some(id) = id.or(own) {
+        let is_part_of_id = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if id.is_empty() || id.len() > MAX_ID_BYTES || !id.bytes().all(is_part_of_id) {
+            return Err(format!("an id has 1 to {MAX_ID_BYTES} letters, digits, and characters of ._-"));
+        }
+        one.id = id.into();
+    }
+    Ok(Kept { one, text: text.into() })
+}

@@ -1,0 +1,73 @@
+//! Where overrides are kept, and how they are read and changed there.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+use super::file::File;
+use super::kept::{Change, Keeping, Kept, Mark, Reading};
+use super::shared::Shared;
+
+#[derive(Debug)]
+pub(super) enum Place {
+    Process(Mutex<(u64, Vec<Kept>)>),
+    File(File),
+    Redis(Shared),
+}
+
+impl Place {
+    pub(super) fn new(keeping: Keeping) -> Self {
+        match keeping {
+            Keeping::Process => Self::Process(Mutex::default()),
+            Keeping::File(path) => Self::File(File::new(path)),
+            Keeping::Redis(direct, key) => Self::Redis(Shared::new(direct, key)),
+        }
+    }
+
+    /// Whether overrides were there, in `mark`, and are gone although no operator removed them.
+    pub(super) fn has_lost(&self, mark: &Mark) -> bool {
+        matches!(self, Self::Redis(_)) && Shared::is_missing(mark)
+    }
+
+    /// Reads all overrides; `None` if their mark is still this one.
+    ///
+    /// # Errors
+    /// Why they cannot be read, and how to mend it.
+    pub(super) async fn read(&self, mark: Option<&Mark>, deadline: Instant) -> Result<Option<Reading>, String> {
+        match self {
+            Self::Process(all) => {
+                let (version, all) = &*all.lock().unwrap_or_else(PoisonError::into_inner);
+                let current = Mark(version.to_be_bytes().to_vec());
+                Ok((mark != Some(&current)).then(|| Reading { mark: current, all: all.clone(), unreadable: Vec::new() }))
+            }
+            Self::File(file) => file.read(mark).await,
+            Self::Redis(shared) => shared.read(mark, deadline).await,
+        }
+    }
+
+    /// Makes a change, and removes those that have ended, unless they were changed meanwhile.
+    ///
+    /// # Errors
+    /// Why it was not made, or may not have been, and what to do.
+    pub(super) async fn change(&self, change: &Change, ended: &[Kept], deadline: Instant) -> Result<(), String> {
+        match self {
+            Self::Process(all) => {
+                let (version, all) = &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
+                *version += 1;
+                all.retain(|kept| ended.iter().all(|ended| ended.one.id != kept.one.id));
+                match change {
+                    Change::Set(record) => {
+                        let one = record.read().map_err(|error| error.0)?;
+                        all.retain(|kept| kept.one.id != one.id);
+                        all.push(Kept { one, text: Box::default() });
+                    }
+                    Change::Remove(id) => all.retain(|kept| kept.one.id != *id),
+                    Change::Sweep | Change::Restore(_) => {}
+                }
+                Ok(())
+            }
+            Self::File(file) => file.change(change, ended).await,
+            Self::Redis(shared) => shared.change(change, ended, deadline).await,
+        }
+    }
+}

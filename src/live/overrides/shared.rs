@@ -1,0 +1,232 @@
+//! Overrides in Redis: one hash, with a field for each of them and one for the version. Replicas poll the version.
+//!
+//! One key is one hash slot, and is lost or kept as a whole. The version is a random text that each change sets anew in the same atomic step, so that
+//! no two states have the same one, also after a flush or a failover. A field that a person adds by hand changes the number of fields, which is polled
+//! too. There is no expiry on the key, because overrides are no counters.
+
+use bb8_redis::redis::Value;
+use tokio::time::Instant;
+
+use super::kept::{Change, Kept, Mark, Reading, read_record};
+use crate::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES};
+use crate::store::redis::Direct;
+use crate::store::redis::wire::commands::CommandBuffer;
+use crate::verdict::StoreError;
+
+/// The field of the version. No id is written so.
+const VERSION: &str = "version";
+
+/// Fields of one HMGET at most, and their bytes together: a reply may have a megabyte.
+const MAX_FIELDS: usize = 500;
+const MAX_BYTES: usize = 512 << 10;
+
+/// How often a reading begins again because a change came between its parts.
+const ATTEMPTS: usize = 3;
+
+/// Fields that are read at most: all overrides, and as many that have ended or cannot be read.
+const MOST_FIELDS: usize = 2 * MAX_OVERRIDES;
+
+/// Applies a change in one step. KEYS: the hash. ARGV: the next version, the most fields, what to do, the id, the text; then pairs of id and text: of
+/// those that have ended, which are removed unless they were changed meanwhile, or of those that are restored. Returns 0 if there is no room, else 1.
+const SCRIPT: &str = "
+local key, version, most, change, id, text = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+if change == 'restore' then
+  if redis.call('HLEN', key) > 0 then
+    return 1
+  end
+  for index = 6, #ARGV, 2 do
+    redis.call('HSET', key, ARGV[index], ARGV[index + 1])
+  end
+end
+for index = 6, change == 'restore' and 0 or #ARGV, 2 do
+  if redis.call('HGET', key, ARGV[index]) == ARGV[index + 1] then
+    redis.call('HDEL', key, ARGV[index])
+  end
+end
+if change == 'set' then
+  if redis.call('HLEN', key) > most and redis.call('HEXISTS', key, id) == 0 then
+    return 0
+  end
+  redis.call('HSET', key, id, text)
+elseif change == 'remove' then
+  redis.call('HDEL', key, id)
+end
+redis.call('HSET', key, 'version', version)
+return 1
+";
+
+/// The hash.
+#[derive(Debug)]
+pub(super) struct Shared {
+    direct: Direct,
+    key: Vec<u8>,
+}
+
+impl Shared {
+    pub(super) const fn new(direct: Direct, key: Vec<u8>) -> Self {
+        Self { direct, key }
+    }
+
+    /// Whether there is no hash at all. One whose overrides were removed has its version.
+    pub(super) fn is_missing(mark: &Mark) -> bool {
+        mark.0 == b"\00"
+    }
+
+    /// See `Place::read`.
+    pub(super) async fn read(&self, mark: Option<&Mark>, deadline: Instant) -> Result<Option<Reading>, String> {
+        for _ in 0..ATTEMPTS {
+            let before = self.mark(deadline).await?;
+            if Some(&before) == mark {
+                return Ok(None);
+            }
+            let (all, unreadable) = self.read_all(deadline).await?;
+            if self.mark(deadline).await? == before {
+                return Ok(Some(Reading { mark: before, all, unreadable }));
+            }
+        }
+        Err("Redis: they changed while they were read; they are read again".to_owned())
+    }
+
+    /// The version and the number of fields.
+    async fn mark(&self, deadline: Instant) -> Result<Mark, String> {
+        let replies = self.query(deadline, &[&[b"HGET", &self.key, VERSION.as_bytes()], &[b"HLEN", &self.key]]).await?;
+        let [version, length] = &replies[..] else { return Err(no_reply()) };
+        let mut mark = bytes(version).unwrap_or_default().to_vec();
+        mark.push(0);
+        if let Value::Int(length) = length {
+            mark.extend_from_slice(length.to_string().as_bytes());
+        }
+        Ok(Mark(mark))
+    }
+
+    async fn read_all(&self, deadline: Instant) -> Result<(Vec<Kept>, Vec<(String, String)>), String> {
+        let replies = self.query(deadline, &[&[b"HKEYS", &self.key]]).await?;
+        let Some(Value::Array(fields)) = replies.first() else { return Err(no_reply()) };
+        let fields: Vec<&[u8]> = fields.iter().filter_map(bytes).filter(|field| *field != VERSION.as_bytes()).collect();
+        if fields.len() > MOST_FIELDS {
+            return Err(format!("Redis: the hash has {} fields, and {MOST_FIELDS} is the most; remove some with HDEL", fields.len()));
+        }
+        let lengths: Vec<[&[u8]; 3]> = fields.iter().map(|field| [&b"HSTRLEN"[..], &self.key, *field]).collect();
+        let lengths: Vec<&[&[u8]]> = lengths.iter().map(|command| &command[..]).collect();
+        let lengths = if lengths.is_empty() { Vec::new() } else { self.query(deadline, &lengths).await? };
+        let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+        let mut group: Vec<&[u8]> = Vec::new();
+        let mut group_bytes = 0;
+        for (&field, length) in fields.iter().zip(&lengths) {
+            let length = match length {
+                Value::Int(length) => usize::try_from(*length).unwrap_or(usize::MAX),
+                _ => return Err(no_reply()),
+            };
+            if length > MAX_RECORD_BYTES {
+                let most = format!("it is longer than {} KiB; shorten it", MAX_RECORD_BYTES >> 10);
+                unreadable.push((String::from_utf8_lossy(field).into_owned(), most));
+                continue;
+            }
+            if group.len() == MAX_FIELDS || group_bytes + length > MAX_BYTES {
+                self.read_group(deadline, &group, &mut all, &mut unreadable).await?;
+                (group, group_bytes) = (Vec::new(), 0);
+            }
+            group.push(field);
+            group_bytes += length;
+        }
+        if !group.is_empty() {
+            self.read_group(deadline, &group, &mut all, &mut unreadable).await?;
+        }
+        Ok((all, unreadable))
+    }
+
+    async fn read_group(
+        &self,
+        deadline: Instant,
+        fields: &[&[u8]],
+        all: &mut Vec<Kept>,
+        unreadable: &mut Vec<(String, String)>,
+    ) -> Result<(), String> {
+        let mut command: Vec<&[u8]> = vec![b"HMGET", &self.key];
+        command.extend_from_slice(fields);
+        let replies = self.query(deadline, &[&command]).await?;
+        let Some(Value::Array(texts)) = replies.first() else { return Err(no_reply()) };
+        for (field, text) in fields.iter().zip(texts) {
+            // It was removed meanwhile; the version says so.
+            let Some(text) = bytes(text) else { continue };
+            let id = String::from_utf8_lossy(field);
+            match read_record(Some(&id), &String::from_utf8_lossy(text)) {
+                Ok(kept) => all.push(kept),
+                Err(error) => unreadable.push((id.into_owned(), error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// See `Place::change`.
+    pub(super) async fn change(&self, change: &Change, ended: &[Kept], deadline: Instant) -> Result<(), String> {
+        let version = format!("{:032x}", fastrand::u128(..));
+        let most = MAX_OVERRIDES.to_string();
+        let (name, id, text) = match change {
+            Change::Set(record) => {
+                let text = serde_json::to_string(record).map_err(|error| error.to_string())?;
+                ("set", record.id.as_str(), text)
+            }
+            Change::Remove(id) => ("remove", &**id, String::new()),
+            Change::Sweep => ("sweep", "", String::new()),
+            Change::Restore(_) => ("restore", "", String::new()),
+        };
+        let pairs = if let Change::Restore(all) = change { all } else { ended };
+        let mut command: Vec<&[u8]> =
+            vec![b"EVAL", SCRIPT.as_bytes(), b"1", &self.key, version.as_bytes(), most.as_bytes(), name.as_bytes()];
+        command.extend([id.as_bytes(), text.as_bytes()]);
+        for kept in pairs {
+            command.extend([kept.one.id.as_bytes(), kept.text.as_bytes()]);
+        }
+        match &self.query(deadline, &[&command]).await?[..] {
+            [Value::Int(1)] => Ok(()),
+            [Value::Int(0)] => Err(format!("Redis has {MAX_OVERRIDES} overrides, which is the most; remove some")),
+            _ => Err(no_reply()),
+        }
+    }
+
+    /// Replies without errors.
+    async fn query(&self, deadline: Instant, commands: &[&[&[u8]]]) -> Result<Vec<Value>, String> {
+        let write = |out: &mut CommandBuffer| {
+            for command in commands {
+                let encoded = out.begin();
+                for argument in *command {
+                    encoded.arg(*argument);
+                }
+                out.end();
+            }
+        };
+        let replies = self.direct.query(&self.key, deadline, write).await.map_err(|error| {
+            let what = match error {
+                StoreError::NotExecuted(_) => "does not answer",
+                StoreError::Unknown(_) | StoreError::Data(_) => "did not answer in time; look whether it was changed",
+            };
+            format!("Redis {what} ({error})")
+        })?;
+        let refused = replies.iter().find_map(|reply| match reply {
+            Value::ServerError(error) => Some(format!("{} {}", error.code(), error.details().unwrap_or_default())),
+            _ => None,
+        });
+        match refused {
+            None if replies.len() == commands.len() => Ok(replies),
+            None => Err(no_reply()),
+            Some(error) if error.starts_with("NOPERM") => {
+                let commands = "HGET HLEN HKEYS HSTRLEN HMGET HSET HDEL HEXISTS EVAL";
+                Err(format!("Redis refuses a command ({error}); give the user the rights to {commands}"))
+            }
+            Some(error) => Err(format!("Redis refuses a command: {error}")),
+        }
+    }
+}
+
+fn no_reply() -> String {
+    "Redis sends another reply than a hash has; is the key of the overrides used by something else?".to_owned()
+}
+
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}

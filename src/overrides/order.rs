@@ -1,0 +1,33 @@
+//! The order in which overrides apply; see [`super`].
+
+use std::cmp::Reverse;
+
+use super::{Kind, Override, Pattern};
+
+/// Sorts before that of an override that it precedes.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Precedence {
+    is_raise: bool,
+    /// For each entry whether it has wildcards, and the bytes that are none.
+    entries: Vec<(bool, Reverse<usize>)>,
+    kind: usize,
+    created_at: Reverse<u64>,
+    id: Box<str>,
+}
+
+impl Precedence {
+    pub(super) fn new(one: &Override) -> Self {
+        Self {
+            is_raise: matches!(one.kind, Kind::Raise(_)),
+            entries: one.entries.iter().map(|entry| (entry.has_wildcards(), Reverse(literal_bytes(entry)))).collect(),
+            kind: one.kind.index(),
+            created_at: Reverse(one.created_at.0),
+            id: one.id.clone(),
+        }
+    }
+}
+
+fn literal_bytes(entry: &Pattern) -> usize {
+    let text = entry.key.bytes().chain(entry.value.iter().flat_map(|value| value.bytes()));
+    text.filter(|&byte| byte != b'*').count()
+}

@@ -1,0 +1,113 @@
+//! What an override means for the limits in force: for the answer to the operator who orders it. The request path does not use it.
+
+use super::{Kind, Override, Pattern, raised};
+use crate::ask::Entry;
+use crate::rules::limit::{Level, Limit};
+use crate::rules::{Lookup, Rules};
+use crate::time::Rate;
+
+/// Why a raise does not fit a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The limit has another unit, or another multiple of it.
+    OtherUnit(Rate),
+    /// The limit has that amount, or more.
+    NotAbove(Rate),
+    /// The algorithm of the limit can hold at most this amount.
+    AtMost(u32),
+}
+
+/// The limits of the descriptors that an override matches.
+#[derive(Debug, Default)]
+pub struct Reach<'r> {
+    /// Those that it applies to, at most [`Reach::MOST`] of them.
+    pub limits: Vec<&'r Limit>,
+    /// Those that it would apply to if it fitted them, at most as many.
+    pub unfit: Vec<(&'r Limit, Unfit)>,
+    /// Limits without an amount, for which a raise has no meaning.
+    pub unlimited: usize,
+    /// The rules do not know the domain.
+    pub unknown_domain: bool,
+}
+
+impl<'r> Reach<'r> {
+    /// Limits that are named at most.
+    pub const MOST: usize = 100;
+
+    /// Looks `one` up in rules. Of an override with wildcards these are all limits that one of its descriptors may find.
+    #[must_use]
+    pub fn new(rules: &'r Rules, one: &Override) -> Self {
+        let mut reach = Self { unknown_domain: rules.commit(one.domain.as_bytes()).is_none(), ..Self::default() };
+        if one.has_wildcards() {
+            for limit in rules.limits().filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels)) {
+                reach.add(limit, one.kind);
+            }
+        } else if let Some(limit) = exact(rules, one) {
+            reach.add(limit, one.kind);
+        }
+        reach
+    }
+
+    fn add(&mut self, limit: &'r Limit, kind: Kind) {
+        let fits = match (kind, &limit.amount) {
+            (Kind::Raise(_), None) => {
+                self.unlimited += 1;
+                return;
+            }
+            (Kind::Raise(to), Some(amount)) => raised(amount, &to).map(drop),
+            (Kind::Block | Kind::Exempt, _) => Ok(()),
+        };
+        match fits {
+            Ok(()) if self.limits.len() < Self::MOST => self.limits.push(limit),
+            Err(unfit) if self.unfit.len() < Self::MOST => self.unfit.push((limit, unfit)),
+            _ => {}
+        }
+    }
+}
+
+fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<&'r Limit> {
+    let value = |entry: &'_ Pattern| entry.value.as_deref().unwrap_or_default().as_bytes().to_vec();
+    let values: Vec<Vec<u8>> = one.entries.iter().map(value).collect();
+    let entries: Vec<_> = one.entries.iter().zip(&values).map(|(entry, value)| Entry { key: entry.key.as_bytes(), value }).collect();
+    match rules.find(one.domain.as_bytes(), &entries) {
+        Lookup::Limit(limit) => Some(limit),
+        Lookup::NoLimit | Lookup::UnknownDomain => None,
+    }
+}
+
+/// Whether some descriptor matches both paths.
+fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
+    entries.len() == levels.len()
+        && entries.iter().zip(levels).all(|(entry, level)| {
+            let values = (entry.value.as_deref().unwrap_or("*"), level.value.as_deref().unwrap_or("*"));
+            intersect(entry.key.as_bytes(), level.key.as_bytes()) && intersect(values.0.as_bytes(), values.1.as_bytes())
+        })
+}
+
+/// Whether some text matches both patterns. Takes at most the product of their lengths, and little where they begin with different texts.
+/// `reached[j]` says whether what is read of `one` and the first `j` bytes of `other` match the same text.
+pub(super) fn intersect(one: &[u8], other: &[u8]) -> bool {
+    let both_fixed = one.iter().zip(other).take_while(|&(&left, &right)| left != b'*' && right != b'*');
+    if both_fixed.into_iter().any(|(left, right)| left != right) {
+        return false;
+    }
+    let mut reached = vec![false; other.len() + 1];
+    reached[0] = true;
+    for (index, &byte) in other.iter().enumerate() {
+        reached[index + 1] = reached[index] && byte == b'*';
+    }
+    for &byte in one {
+        let mut diagonal = reached[0];
+        reached[0] = reached[0] && byte == b'*';
+        for (index, &facing) in other.iter().enumerate() {
+            let above = reached[index + 1];
+            reached[index + 1] = match (byte, facing) {
+                // A wildcard ends here, or stands for one byte more of the other.
+                (b'*', _) | (_, b'*') => above || reached[index],
+                _ => diagonal && byte == facing,
+            };
+            diagonal = above;
+        }
+    }
+    reached[other.len()]
+}

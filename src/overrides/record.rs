@@ -1,0 +1,251 @@
+//! Overrides as they are written: in requests of operators, in Redis and in a file. [`Record::read`] checks everything and makes an [`Override`].
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Kind, Override, Pattern};
+use crate::time::{Micros, Rate, Unit};
+
+/// The entries of an override at most: as many as a descriptor may have.
+const MAX_ENTRIES: usize = 64;
+
+/// Bytes of the domain and of all entries together.
+const MAX_TEXT_BYTES: usize = 2 << 10;
+
+/// Wildcards of one override at most, so that no pattern is slow to try.
+const MAX_WILDCARDS: usize = 16;
+
+/// Characters of a reason.
+const MAX_REASON: usize = 300;
+
+/// Characters of a name.
+const MAX_NAME: usize = 64;
+
+/// Bytes of a whole record in JSON, with every character escaped. A longer one was not written by Weir, and is not read.
+pub const MAX_RECORD_BYTES: usize = 16 << 10;
+
+/// Half of the digits of an id are a second digest's worth: 48 bits, so that 10,000 overrides share one with a chance of one in five million.
+const ID_BYTES: usize = 6;
+
+/// An override as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// See [`Override::id`]. It may be missing in what a person writes.
+    #[serde(default)]
+    pub id: String,
+    /// block, exempt or raise.
+    pub kind: String,
+    /// The domain.
+    pub domain: String,
+    /// In the order of the descriptor.
+    pub entries: Vec<EntryRecord>,
+    /// The amount of a raise; null for the others.
+    #[serde(default)]
+    pub to: Option<RateRecord>,
+    /// RFC 3339; null: until it is removed.
+    #[serde(default)]
+    pub until: Option<String>,
+    /// For people; one line.
+    #[serde(default)]
+    pub reason: String,
+    /// Who ordered it.
+    #[serde(default)]
+    pub by: String,
+    /// RFC 3339.
+    #[serde(default)]
+    pub created_at: Option<String>,
+}
+
+/// An entry as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntryRecord {
+    /// The key; each `*` stands for any text.
+    pub key: String,
+    /// The value; each `*` stands for any text. Null: any.
+    #[serde(default)]
+    pub value: Option<String>,
+}
+
+/// An amount as JSON, with the names of limit files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateRecord {
+    /// Hits per window.
+    pub requests_per_unit: u32,
+    /// The unit of the window.
+    pub unit: String,
+    /// The window is this many units.
+    #[serde(default = "one")]
+    pub unit_multiplier: u32,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// Why a record is no override, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub String);
+
+fn invalid<T>(text: impl Into<String>) -> Result<T, Invalid> {
+    Err(Invalid(text.into()))
+}
+
+impl Record {
+    /// The override of this record. Its id follows from the rest.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn read(&self) -> Result<Override, Invalid> {
+        let kind = self.kind()?;
+        let text_bytes = self.entries.iter().fold(self.domain.len(), |sum, entry| {
+            sum.saturating_add(entry.key.len()).saturating_add(entry.value.as_ref().map_or(0, String::len))
+        });
+        let wildcards = self.entries.iter().flat_map(|entry| [Some(&entry.key), entry.value.as_ref()]).flatten();
+        let wildcards: usize = wildcards.map(|text| text.matches('*').count()).sum();
+        if self.domain.is_empty() {
+            return invalid("domain is empty: name the domain of the descriptors, as Envoy sends it");
+        }
+        if self.entries.is_empty() || self.entries.len() > MAX_ENTRIES {
+            return invalid(format!("entries: write 1 to {MAX_ENTRIES} entries, one for each entry of the descriptor"));
+        }
+        if self.entries.iter().any(|entry| entry.key.is_empty()) {
+            return invalid("entries: a key is empty; write the key of the descriptor's entry, or * for any");
+        }
+        if text_bytes > MAX_TEXT_BYTES {
+            return invalid(format!("domain and entries have {text_bytes} bytes: {MAX_TEXT_BYTES} at most; shorten a value with *"));
+        }
+        if wildcards > MAX_WILDCARDS {
+            return invalid(format!("entries have {wildcards} wildcards: {MAX_WILDCARDS} at most; leave the value out for any value"));
+        }
+        one_line("reason", &self.reason, MAX_REASON)?;
+        one_line("by", &self.by, MAX_NAME)?;
+        let created_at = self.created_at.as_deref().map(parse_instant).transpose()?.unwrap_or_default();
+        let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect();
+        Ok(Override {
+            id: id(kind, &self.domain, &entries),
+            kind,
+            domain: self.domain.as_str().into(),
+            entries,
+            until: self.until.as_deref().map(parse_instant).transpose()?,
+            reason: self.reason.as_str().into(),
+            by: self.by.as_str().into(),
+            created_at,
+        })
+    }
+
+    fn kind(&self) -> Result<Kind, Invalid> {
+        match (&*self.kind, &self.to) {
+            ("block", None) => Ok(Kind::Block),
+            ("exempt", None) => Ok(Kind::Exempt),
+            ("raise", Some(to)) => to.read().map(Kind::Raise),
+            ("raise", None) => invalid("to is missing: a raise needs an amount, such as 500/minute"),
+            ("block" | "exempt", Some(_)) => invalid(format!("to has no meaning for {}; leave it out", self.kind)),
+            _ => invalid(format!("kind: write one of {}", Kind::NAMES.join(", "))),
+        }
+    }
+}
+
+impl From<&Override> for Record {
+    fn from(one: &Override) -> Self {
+        Self {
+            id: one.id.to_string(),
+            kind: one.kind.name().to_owned(),
+            domain: one.domain.to_string(),
+            entries: one.entries.iter().map(EntryRecord::new).collect(),
+            to: match &one.kind {
+                Kind::Raise(rate) => Some(RateRecord::new(rate)),
+                Kind::Block | Kind::Exempt => None,
+            },
+            until: one.until.map(instant),
+            reason: one.reason.to_string(),
+            by: one.by.to_string(),
+            created_at: Some(instant(one.created_at)),
+        }
+    }
+}
+
+impl EntryRecord {
+    fn new(pattern: &Pattern) -> Self {
+        Self { key: pattern.key.to_string(), value: pattern.value.as_deref().map(str::to_owned) }
+    }
+
+    fn pattern(&self) -> Pattern {
+        Pattern { key: self.key.as_str().into(), value: self.value.as_deref().map(Into::into) }
+    }
+}
+
+impl RateRecord {
+    /// The record of a rate.
+    #[must_use]
+    pub fn new(rate: &Rate) -> Self {
+        let Rate { requests_per_unit, unit, unit_multiplier } = *rate;
+        Self { requests_per_unit, unit: unit.name().to_owned(), unit_multiplier }
+    }
+
+    /// The rate of this record.
+    ///
+    /// # Errors
+    /// The unit is unknown, or the window is impossible.
+    pub fn read(&self) -> Result<Rate, Invalid> {
+        let Some(unit) = Unit::named(&self.unit) else {
+            let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
+            return invalid(format!("to: `{}` is no unit; write one of {}", self.unit.escape_debug(), units.join(", ")));
+        };
+        let rate = Rate { requests_per_unit: self.requests_per_unit, unit, unit_multiplier: self.unit_multiplier };
+        if rate.window().is_none() {
+            return invalid("to: the window is zero or longer than 100 years; write a unit_multiplier from 1 on that makes it shorter");
+        }
+        Ok(rate)
+    }
+}
+
+fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
+    if text.chars().nth(most).is_some() {
+        return invalid(format!("{field} has more than {most} characters; shorten it"));
+    }
+    if text.chars().any(char::is_control) {
+        return invalid(format!("{field} has a line break or another control character; write one line of text"));
+    }
+    Ok(())
+}
+
+/// The same override has the same id, in any replica: a second block of one descriptor replaces the first.
+fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
+    let mut digest = Sha256::new();
+    let mut add = |text: Option<&str>| {
+        digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
+        digest.update(text.unwrap_or_default());
+    };
+    add(Some(kind.name()));
+    add(Some(domain));
+    for Pattern { key, value } in entries {
+        add(Some(key));
+        add(value.as_deref());
+    }
+    digest.finalize()[..ID_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+/// An instant as it is shown: RFC 3339, in UTC.
+#[must_use]
+pub fn instant(at: Micros) -> String {
+    // An instant beyond the year 9999 shows as the last one of that year.
+    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
+    Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).to_string()
+}
+
+/// Reads an instant in RFC 3339, with any offset.
+///
+/// # Errors
+/// The text is no such instant, or one before 1970.
+pub fn parse_instant(text: &str) -> Result<Micros, Invalid> {
+    let at: Option<Timestamp> = text.parse().ok();
+    match at.and_then(|at| u64::try_from(at.as_microsecond()).ok()) {
+        Some(micros) => Ok(Micros(micros)),
+        None => invalid(format!("`{}` is no instant; write RFC 3339, such as 2030-01-31T18:00:00Z", text.escape_debug())),
+    }
+}

@@ -1,0 +1,264 @@
+//! The commands of the support desk: what they print, what they refuse, and what answers are like.
+
+use weir::proto::rate_limit_response::Code;
+
+use super::{Desk, LIMITS, ask, code, id_of, in_seconds};
+use crate::support::{Client, Weir, descriptor_with_hits, request};
+
+#[tokio::test]
+async fn every_command_prints_what_it_did_and_how_to_undo_it() {
+    let (desk, far) = (Desk::new(), "2100-01-31T18:00:00+02:00");
+    let file = desk.path("overrides.json");
+    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
+    assert_eq!(desk.ok(&weir, &["overrides"]), "no overrides are in force\n");
+    let block = desk.ok(&weir, &["block", "--domain", "shop", "user=42", "--until", far, "--reason", "scrapes the catalogue"]);
+    let expected = "\
+block user=42 in shop, until 2100-01-31T16:00:00Z
+  limits  shop.user
+  undo    weir overrides remove 43a0b5d3f4fb
+";
+    assert_eq!(block.replace(&id_of(&block), "43a0b5d3f4fb"), expected);
+    let raise = desk.ok(&weir, &["raise", "-d", "shop", "user=4*", "--to", "500/year", "--reason", "ticket 4711"]);
+    let expected = "\
+raise to 500/year user=4* in shop, until it is removed
+  limits  shop.user
+  count   kept: hits that were counted still count
+  undo    weir overrides remove 43a0b5d3f4fb
+";
+    assert_eq!(raise.replace(&id_of(&raise), "43a0b5d3f4fb"), expected);
+    let exempt = desk.ok(&weir, &["exempt", "-d", "shop", "vip"]);
+    let again = desk.ok(&weir, &["exempt", "-d", "shop", "vip", "--until", far]);
+    let expected = "\
+exempt vip in shop, until 2100-01-31T16:00:00Z
+  limits  shop.vip
+  before  exempt vip in shop, until it is removed
+  undo    weir overrides remove 43a0b5d3f4fb
+";
+    assert_eq!(again.replace(&id_of(&exempt), "43a0b5d3f4fb"), expected, "the same override is replaced");
+    let unknown = desk.ok(&weir, &["block", "-d", "shop", "remote_address=10.0.0.*"]);
+    assert!(unknown.contains("\nwarning: no limit in force matches these entries; the block works all the same\n"), "{unknown}");
+    let elsewhere = desk.ok(&weir, &["exempt", "-d", "elsewhere", "user=1"]);
+    assert!(elsewhere.contains("warning: no limit in force has this domain, so that it changes nothing yet"), "{elsewhere}");
+
+    let listed = desk.ok(&weir, &["overrides", "-d", "shop"]);
+    let [block_id, raise_id, exempt_id, unknown_id] = [&block, &raise, &exempt, &unknown].map(|text| id_of(text));
+    let expected = format!(
+        "\
+ID            ORDER              DOMAIN  ENTRIES                  UNTIL                 BY     REASON
+{block_id}  block              shop    user=42                  2100-01-31T16:00:00Z  alice  scrapes the catalogue
+{unknown_id}  block              shop    remote_address=10.0.0.*  -                     alice  -
+{exempt_id}  exempt             shop    vip                      2100-01-31T16:00:00Z  alice  -
+{raise_id}  raise to 500/year  shop    user=4*                  -                     alice  ticket 4711
+"
+    );
+    assert_eq!(listed, expected);
+    let json: serde_json::Value = serde_json::from_str(&desk.ok(&weir, &["overrides", "--format", "json"])).expect("JSON");
+    assert_eq!(json["overrides"].as_array().map(Vec::len), Some(5));
+
+    let explained =
+        desk.ok(&weir, &["explain", "--admin", &weir.listener("debug").to_string(), "-d", "shop", "user=42", ",", "vip=1", ",", "user=43"]);
+    for line in [
+        format!("user=42: blocked by the override {block_id} of alice until 2100-01-31T16:00:00Z: scrapes the catalogue\n"),
+        format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31T16:00:00Z\n"),
+        format!("user=43: 2 per year, raised to 500/year by the override {raise_id} of alice: ticket 4711\n"),
+    ] {
+        assert!(explained.contains(&line), "{line}: {explained}");
+    }
+
+    let removed = desk.ok(&weir, &["overrides", "remove", &block_id, &unknown_id]);
+    let expected = "\
+removed: block user=42 in shop, until 2100-01-31T16:00:00Z
+removed: block remote_address=10.0.0.* in shop, until it is removed
+";
+    assert_eq!(removed, expected);
+    assert_eq!(
+        desk.fails(&weir, &["overrides", "remove", &block_id]),
+        format!("no override has the id {block_id}; `weir overrides` lists them\n")
+    );
+    for (change, count) in [("set", 6.0), ("removed", 2.0), ("ended", 0.0)] {
+        assert_eq!(weir.metric(&format!("weir_override_changes_total{{change=\"{change}\"}}")), Some(count), "{change}");
+    }
+    let line = weir.wait_for_log("\"replaced_until\":\"removed\"").await;
+    for field in ["\"@message\":\"override set\"", "\"by\":\"alice\"", "\"entries\":\"vip\"", "\"until\":\"2100-01-31T16:00:00Z\""] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_to_do() {
+    let desk = Desk::new();
+    let weir = desk.start(LIMITS, &[]);
+    let raise = |entry: &str, to: &str| desk.fails(&weir, &["raise", "-d", "shop", entry, "--to", to]);
+    assert_eq!(
+        raise("user=1", "500/minute"),
+        "to: the limit shop.user is 2/year, and can be raised in its own unit only; write an amount per year, such as 2/year\n"
+    );
+    assert_eq!(raise("user=1", "2/year"), "to: the limit shop.user is 2/year already; write a larger amount\n");
+    assert_eq!(
+        raise("log=1", "100001/hour"),
+        "to: the limit shop.log is a sliding_window_log, which holds 100000 at most; write 100000 or less\n"
+    );
+    assert_eq!(raise("free=1", "5/year"), "to: the limit of these descriptors is unlimited: there is nothing to raise\n");
+    let block = |arguments: &[&str]| desk.fails(&weir, &[&["block", "-d", "shop"], arguments].concat());
+    assert!(block(&["user=1", "--reason", "a\nb"]).starts_with("reason has a line break"));
+    assert!(block(&["user=1", "--until", "friday"]).contains("--until: `friday` is no time; write a duration such as 2h"));
+    assert!(block(&["user=1", "--until", "2001-01-01"]).contains("is in the past"));
+    assert!(block(&["=1"]).contains("`=1` has no key"));
+    let reset = |entry: &str| desk.fails(&weir, &["reset", "-d", "shop", entry]);
+    assert!(reset("user=4*").contains("a reset takes one exact descriptor, without wildcards"));
+    assert!(reset("user").contains("a reset takes one exact descriptor, without wildcards"));
+    assert_eq!(reset("free=1"), "the limit shop.free is unlimited: it counts nothing\n");
+    assert_eq!(reset("none=1"), "no limit applies to none=1 in the domain shop; `weir explain --domain shop none=1` says why\n");
+    assert_eq!(desk.fails(&weir, &["reset", "-d", "none", "user=1"]), "no limit in force has the domain none\n");
+    // What is kept in a process only says so.
+    let text = desk.ok(&weir, &["block", "-d", "shop", "user=1"]);
+    assert!(text.contains("warning: it is kept in this process only: it ends with the process"), "{text}");
+    // The API says the same of what the command refuses itself.
+    let body = |body: &str| {
+        let address = weir.listener("debug");
+        let message = format!(
+            "POST /api/v1/reset HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer 0123456789abcdef0123\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = crate::support::http_client::exchange(std::net::Ipv4Addr::LOCALHOST, address, message.as_bytes()).expect("an answer");
+        String::from_utf8(answer).expect("UTF-8")
+    };
+    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4*"}]}"#);
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("in the place of `user=4*`"), "{answer}");
+    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4"}], "x": 1}"#);
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("unknown field `x`"), "{answer}");
+}
+
+#[test]
+fn nothing_is_changed_without_a_token() {
+    let desk = Desk::new();
+    let weir = desk.start(LIMITS, &[]);
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.env_clear().args(arguments).args(["--admin", &weir.listener("debug").to_string()]);
+        command.output().expect("it runs")
+    };
+    for arguments in [&["block", "-d", "shop", "user=1"][..], &["reset", "-d", "shop", "user=1"], &["overrides", "remove", "x"]] {
+        let output = run(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains("token"), "{arguments:?}: {error}");
+    }
+    assert!(run(&["overrides"]).status.success(), "reading is free on loopback");
+}
+
+#[tokio::test]
+async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
+    let desk = Desk::new();
+    let file = desk.path("overrides.json");
+    let environment = [("OVERRIDES_FILE", file.to_str().expect("UTF-8"))];
+    let weir = desk.start(LIMITS, &environment);
+    desk.ok(&weir, &["block", "-d", "shop", "user=1", "--reason", "first"]);
+    desk.ok(&weir, &["block", "-d", "shop", "user=2"]);
+    drop(weir);
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    assert!(text.starts_with("{\n") && text.contains("\"reason\": \"first\""), "for people: {text}");
+
+    let weir = desk.start(LIMITS, &environment);
+    let client = &mut weir.client().await;
+    assert_eq!(code(client, "user", "1", 1).await, Code::OverLimit, "with the first request");
+    // An editor replaces the value of one, and makes a mistake in another.
+    let edited = text.replacen("\"value\": \"1\"", "\"value\": \"3\"", 1);
+    let at = edited.rfind("\"block\"").expect("the second");
+    let edited = format!("{}\"blok\"{}", &edited[..at], &edited[at + 7..]);
+    std::fs::write(&file, &edited).expect("written");
+    weir.wait_for_log("kind: write one of block, exempt, raise").await;
+    assert_eq!(code(client, "user", "3", 1).await, Code::OverLimit);
+    assert_eq!(code(client, "user", "1", 1).await, Code::Ok);
+    // A change by a command leaves what cannot be read as it is.
+    desk.ok(&weir, &["exempt", "-d", "shop", "user=9"]);
+    assert!(std::fs::read_to_string(&file).expect("it is there").contains("\"blok\""));
+    // Half a file changes nothing, and is not written over.
+    std::fs::write(&file, "{\"overrides\": [").expect("written");
+    weir.wait_for_log("mend the file, or remove it").await;
+    assert_eq!(code(client, "user", "3", 1).await, Code::OverLimit);
+    assert!(desk.fails(&weir, &["block", "-d", "shop", "user=5"]).contains("nothing was changed: OVERRIDES_FILE: "));
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "{\"overrides\": [");
+    std::fs::remove_file(&file).expect("removed");
+    weir.wait_for_log("overrides: read again").await;
+    assert_eq!(code(client, "user", "3", 0).await, Code::Ok);
+}
+
+#[tokio::test]
+async fn answers_are_what_envoy_and_clients_can_use() {
+    let desk = Desk::new();
+    let weir = desk.start(LIMITS, &[("RETRY_AFTER_HEADER_ENABLED", "true"), ("REFUSED_BY_HEADER", "x-refused-by")]);
+    let client = &mut weir.client().await;
+    desk.ok(&weir, &["block", "-d", "shop", "vip=1", "--until", &in_seconds(1_000)]);
+    desk.ok(&weir, &["block", "-d", "shop", "vip=2"]);
+    desk.ok(&weir, &["block", "-d", "shop", "none=1"]);
+    desk.ok(&weir, &["exempt", "-d", "shop", "vip=3"]);
+    desk.ok(&weir, &["raise", "-d", "shop", "vip=4", "--to", "500/year"]);
+
+    let answer = ask(client, "shop", "vip", "1", 1).await;
+    let status = &answer.statuses[0];
+    let limit = status.current_limit.as_ref().expect("a limit");
+    let reset = status.duration_until_reset.as_ref().expect("a time").seconds;
+    assert_eq!((status.code(), status.limit_remaining, limit.requests_per_unit, &*limit.name), (Code::OverLimit, 0, 2, "vip"));
+    assert!((900..=1_001).contains(&reset), "until the block ends: {reset}");
+    let header = |answer: &weir::proto::RateLimitResponse, key: &str| {
+        answer.response_headers_to_add.iter().find(|header| header.key == key).map(|header| header.value.clone())
+    };
+    assert!(header(&answer, "retry-after").is_some_and(|secs| (900..=1_001).contains(&secs.parse::<i64>().expect("seconds"))));
+    assert_eq!(header(&answer, "x-refused-by").as_deref(), Some("\"vip\""));
+
+    // Without an end there is no time to come back at, and no limit beside which Envoy would show one.
+    for (key, value) in [("vip", "2"), ("none", "1")] {
+        let answer = ask(client, "shop", key, value, 1).await;
+        let status = &answer.statuses[0];
+        assert_eq!((status.code(), status.current_limit.is_some(), status.duration_until_reset.is_some()), (Code::OverLimit, false, false));
+        assert_eq!(header(&answer, "retry-after"), None);
+    }
+    for _ in 0..5 {
+        let answer = ask(client, "shop", "vip", "3", 9).await;
+        assert_eq!((answer.overall_code(), answer.statuses[0].limit_remaining), (Code::Ok, u32::MAX));
+    }
+    let answer = ask(client, "shop", "vip", "4", 9).await;
+    let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
+    assert_eq!((answer.overall_code(), limit.requests_per_unit, answer.statuses[0].limit_remaining), (Code::Ok, 500, 491));
+
+    for (kind, count) in [("block", 3.0), ("exempt", 5.0), ("raise", 1.0)] {
+        assert_eq!(weir.metric(&format!("weir_override_decisions_total{{kind=\"{kind}\"}}")), Some(count), "{kind}");
+    }
+    for (outcome, count) in [("blocked", 2.0), ("exempt", 5.0)] {
+        let series = format!("weir_decisions_total{{domain=\"shop\",limit=\"vip\",name=\"vip\",outcome=\"{outcome}\"}}");
+        assert_eq!(weir.metric(&series), Some(count), "{outcome}");
+    }
+}
+
+/// Several descriptors: one that is blocked refuses the request, and `SHADOW_MODE` softens it, but not the `shadow_mode` of a limit.
+#[tokio::test]
+async fn a_block_is_an_order_and_no_limit() {
+    let desk = Desk::new();
+    let limits = "
+domain: shop
+descriptors:
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    let both = || request("shop", vec![descriptor_with_hits(&[("user", "1")], 1), descriptor_with_hits(&[("shadow", "1")], 1)]);
+    async fn codes(client: &mut Client, message: weir::proto::RateLimitRequest) -> (Code, Vec<Code>) {
+        let answer = client.should_rate_limit(message).await.expect("an answer").into_inner();
+        (answer.overall_code(), answer.statuses.iter().map(weir::proto::rate_limit_response::DescriptorStatus::code).collect())
+    }
+    let block = |weir: &Weir| desk.ok(weir, &["block", "-d", "shop", "shadow=1"]);
+    let weir = desk.start(limits, &[]);
+    block(&weir);
+    assert_eq!(codes(&mut weir.client().await, both()).await, (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
+    let shadow = desk.start(limits, &[("SHADOW_MODE", "true")]);
+    block(&shadow);
+    assert_eq!(codes(&mut shadow.client().await, both()).await, (Code::Ok, vec![Code::Ok, Code::OverLimit]));
+    let whole = desk.start(&limits.replace("domain: shop\n", "domain: shop\ncommit: all_or_none\n"), &[]);
+    block(&whole);
+    for _ in 0..5 {
+        assert_eq!(
+            codes(&mut whole.client().await, both()).await,
+            (Code::OverLimit, vec![Code::Ok, Code::OverLimit]),
+            "nothing was written"
+        );
+    }
+}
