@@ -27,7 +27,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::ask::Entry;
-use crate::rules::limit::Amount;
+use crate::rules::limit::{Amount, LimitId};
 use crate::rules::tree::{Branch, Tree};
 use crate::time::{Micros, Rate, Span};
 pub use reach::{Reach, Unfit};
@@ -156,7 +156,9 @@ type Ranks = SmallVec<[Rank; 2]>;
 pub struct Overrides {
     /// In the order in which they apply.
     list: Vec<Override>,
-    by_domain: HashMap<Box<[u8]>, Tree<Ranks>>,
+    by_domain: HashMap<Box<[u8]>, Tree>,
+    /// The overrides on each branch, by the `limit` of its [`LimitId`].
+    on_branches: Vec<Ranks>,
     left_out: usize,
 }
 
@@ -187,8 +189,9 @@ impl Overrides {
         for (rank, one) in (0..).zip(&list) {
             domains.entry(&one.domain).or_default().push((&one.entries, Rank(rank)));
         }
-        let by_domain = domains.into_iter().map(|(domain, members)| (domain.as_bytes().into(), tree(members))).collect();
-        Self { list, by_domain, left_out }
+        let mut on_branches = Vec::new();
+        let by_domain = domains.into_iter().map(|(domain, members)| (domain.as_bytes().into(), tree(members, &mut on_branches))).collect();
+        Self { list, by_domain, on_branches, left_out }
     }
 
     /// Whether there is room for one more.
@@ -239,7 +242,7 @@ impl<'o> InForce<'o> {
     pub fn which(&self, domain: &[u8], entries: &[Entry<'_>], amount: Option<&Amount>) -> Option<(&'o Override, Applied)> {
         let tree = self.overrides.by_domain.get(domain)?;
         let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
-        tree.each_match(entries, &mut |ranks: &Ranks| matching.extend_from_slice(ranks));
+        tree.each_match(entries, &mut |id| matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]));
         matching.sort_unstable();
         let in_force = matching.iter().filter_map(|rank| self.overrides.list.get(rank.0 as usize)).filter(|one| !one.has_ended(self.now));
         in_force.into_iter().find_map(|one| {
@@ -286,7 +289,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
 }
 
 /// The tree of these paths.
-fn tree(mut members: Vec<(&[Pattern], Rank)>) -> Tree<Ranks> {
+fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> Tree {
     members.sort_unstable();
     let mut tree = Tree::default();
     let mut rest = &members[..];
@@ -298,7 +301,12 @@ fn tree(mut members: Vec<(&[Pattern], Rank)>) -> Tree<Ranks> {
         let (same, behind) = rest.split_at(rest.partition_point(|(path, _)| path.first() <= Some(level)));
         let ends: Ranks = same.iter().filter(|(path, _)| path.len() == 1).map(|(_, rank)| *rank).collect();
         let below = same.iter().filter(|(path, _)| path.len() > 1).map(|(path, rank)| (&path[1..], *rank)).collect();
-        tree.add(&level.key, level.value.as_deref(), Branch { limit: (!ends.is_empty()).then_some(ends), children: self::tree(below) });
+        let children = self::tree(below, on_branches);
+        let limit = (!ends.is_empty()).then(|| {
+            on_branches.push(ends);
+            LimitId::new(0, (on_branches.len() - 1) as u32)
+        });
+        tree.add(&level.key, level.value.as_deref(), Branch { limit, children });
         rest = behind;
     }
     tree

@@ -4,7 +4,8 @@
 //! patterns are tried whose prefix the value has. There is no backtracking, neither between siblings nor inside a pattern, so that no client
 //! can make a look-up slow by the values that it sends.
 //!
-//! The overrides of operators are looked up in trees of the same kind, with all that match ([`Tree::each_match`]) in the place of the first.
+//! The overrides of operators are looked up in such trees too, with all that match ([`Tree::each_match`]) in the place of the first. There a [`LimitId`] names the
+//! overrides on a branch.
 
 pub mod trace;
 
@@ -14,10 +15,10 @@ use memchr::memmem;
 use super::limit::LimitId;
 use crate::ask::Entry;
 
-/// One level: siblings, by key and value. `T` is what a branch leads to.
-#[derive(Debug)]
-pub(crate) struct Tree<T = LimitId> {
-    branches: Vec<Branch<T>>,
+/// One level: siblings, by key and value.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    branches: Vec<Branch>,
     /// Key and value as written. Patterns are in here too, by their own text.
     exact: HashMap<Pair, BranchIndex>,
     /// In the order of the files.
@@ -42,23 +43,9 @@ struct PatternIndex(usize);
 
 /// A key and value: its limit, and the level below.
 #[derive(Debug)]
-pub(crate) struct Branch<T = LimitId> {
-    pub(crate) limit: Option<T>,
-    pub(crate) children: Tree<T>,
-}
-
-impl<T> Default for Tree<T> {
-    fn default() -> Self {
-        Self {
-            branches: Vec::new(),
-            exact: HashMap::new(),
-            patterns: Vec::new(),
-            by_prefix: HashMap::new(),
-            prefix_lengths: Vec::new(),
-            by_trying: Vec::new(),
-            any_value: HashMap::new(),
-        }
-    }
+pub(crate) struct Branch {
+    pub(crate) limit: Option<LimitId>,
+    pub(crate) children: Tree,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -80,9 +67,9 @@ impl Equivalent<Pair> for PairOfRequest<'_> {
     }
 }
 
-impl<T> Tree<T> {
+impl Tree {
     /// Adds a branch as the last one. Of two branches with the same key and value, the first one counts. A value of a file is not empty.
-    pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch<T>) {
+    pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch) {
         let index = BranchIndex(self.branches.len());
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         if is_pattern {
@@ -123,16 +110,16 @@ impl<T> Tree<T> {
 
     /// Shows `visit` what all branches lead to whose paths match the entries, in no particular order, and one perhaps twice. A look-up visits each
     /// branch below which something may match, so that it takes as long as there are patterns that match.
-    pub(crate) fn each_match<'t>(&'t self, entries: &[Entry<'_>], visit: &mut impl FnMut(&'t T)) {
+    pub(crate) fn each_match(&self, entries: &[Entry<'_>], visit: &mut impl FnMut(LimitId)) {
         let Some((entry, below)) = entries.split_first() else { return };
         let exact = self.exact.get(&PairOfRequest { key: entry.key, value: entry.value }).copied();
         let prefixes = self.prefix_lengths.iter().filter_map(|&length| entry.value.get(..length));
         let by_prefix = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
         let tried = by_prefix.chain([&self.by_trying]).flatten();
-        let patterns = tried.filter(|index| self.patterns[index.0].0.matches(entry));
-        let matched = exact.into_iter().chain(patterns.map(|index| self.patterns[index.0].1)).chain(self.any_value.get(entry.key).copied());
+        let patterns = tried.filter(|index| self.patterns[index.0].0.matches(entry)).map(|index| self.patterns[index.0].1);
+        let matched = exact.into_iter().chain(patterns).chain(self.any_value.get(entry.key).copied());
         for branch in matched.filter_map(|index| self.branches.get(index.0)) {
-            match (&branch.limit, below) {
+            match (branch.limit, below) {
                 (Some(found), []) => visit(found),
                 (None, []) => {}
                 _ => branch.children.each_match(below, visit),
@@ -141,10 +128,7 @@ impl<T> Tree<T> {
     }
 
     /// The limit on the branch of the last entry.
-    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<T>
-    where
-        T: Copy,
-    {
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitId> {
         let (last, above) = entries.split_last()?;
         let mut level = self;
         for entry in above {
@@ -154,7 +138,7 @@ impl<T> Tree<T> {
     }
 
     /// The exact value, then patterns, then the key alone.
-    fn branch(&self, entry: &Entry<'_>) -> Option<&Branch<T>> {
+    fn branch(&self, entry: &Entry<'_>) -> Option<&Branch> {
         let index = self
             .exact
             .get(&PairOfRequest { key: entry.key, value: entry.value })
