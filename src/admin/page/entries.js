@@ -5,6 +5,9 @@ import { field, fill, h, input, shown } from "./dom.js";
 // Envoy's own bound of entries is not known; Weir takes 64.
 const MOST_ENTRIES = 64;
 
+// Long values in lists are a beginning with a digest, or a digest alone.
+const CUT = /…|^sha256:/u;
+
 /**
  * An editor of entries. With `any`, an entry may stand for any value. Text fields drop line breaks; a value that came from a list is therefore
  * kept as it was until it is edited.
@@ -19,7 +22,9 @@ export function entriesEditor({ legend, any, changed }) {
     control.value = text;
     let exact = { typed: control.value, text };
     const below = h("p", { class: "hint" });
-    const show = () => fill(below, exact && exact.typed !== exact.text ? ["Exactly: ", shown(exact.text)] : null);
+    const show = () => fill(below,
+      exact && exact.typed !== exact.text ? ["Exactly: ", shown(exact.text)] : null,
+      exact && CUT.test(exact.text) ? " Weir keeps a part of this long value only. Enter the whole value." : null);
     control.addEventListener("input", () => {
       if (control.value !== exact?.typed) exact = null;
       show();

@@ -106,7 +106,7 @@ function branches(app, domain, root) {
 function leaf(app, domain, path, limit) {
   const entries = path.map(({ key, value }) => ({ key, value: value ?? "" }));
   const allowed = limit.unlimited ? "unlimited" : amount(limit);
-  const further = Object.entries(limit.further ?? {}).filter(([name, value]) => value !== "false" && name !== "rate" && !USUAL.has(`${name}=${value}`));
+  const further = Object.entries(limit.further ?? {}).filter(([name, value]) => value !== "false" && !name.startsWith("usage_") && !USUAL.has(`${name}=${value}`));
   const modes = [limit.shadow_mode ? "shadow" : null, limit.quota_mode ? "quota" : null].filter((mode) => mode !== null);
   const said = [...modes, ...further.map(([name, value]) => (value === "true" ? words(name).toLowerCase() : `${words(name).toLowerCase()} ${plain(value)}`))];
   const from = limit.from?.line ? `${plain(limit.from.document)}:${limit.from.line}` : plain(limit.from?.document ?? "");

@@ -101,11 +101,15 @@ async function ask(signal) {
   return true;
 }
 
+function many(number, what) {
+  return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+}
+
 function stated() {
   const { status } = app;
   const started = new Date(status.started_at);
   const uptime = Number.isNaN(started.getTime()) ? null : `up ${span((new Date(status.now) - started) / 1000)}`;
-  const facts = [status.version, `store ${status.store}`, uptime, `${count(status.limits)} limits in ${count(status.domains)} domains`, `configuration ${status.generation}`, status.refused_configuration ? "a later configuration was refused" : null];
+  const facts = [status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`, status.refused_configuration ? "a later configuration was refused" : null];
   const process = document.getElementById("process");
   const text = facts.filter((fact) => fact !== null && fact !== undefined).map(plain).join(" · ");
   if (process.textContent !== text) process.textContent = text;

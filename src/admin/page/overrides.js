@@ -12,7 +12,7 @@ const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], 
 const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: another amount"], ["reset", "Reset: begin the counter anew"]];
 
 export function overrides(app) {
-  const message = h("div", { class: "result", role: "status" });
+  const message = h("div", { class: "result", role: "status", tabindex: "-1" });
   const rows = table({
     caption: "Overrides in force",
     columns: [
@@ -54,7 +54,7 @@ export function overrides(app) {
   const end = input({ type: "datetime-local", oninput: changed });
   const endField = field("Until (UTC)", end);
   const times = h("div", { class: "line" }, field("For", lasts), endField);
-  const reason = input({ maxlength: 500, oninput: changed });
+  const reason = input({ maxlength: 300, oninput: changed });
   const summary = h("p", { class: "summary", "aria-live": "polite" });
   const submit = h("button", { type: "submit", class: "main" }, "Block");
   const wrong = h("p", { class: "wrong", role: "alert" });
@@ -96,8 +96,7 @@ export function overrides(app) {
     event.preventDefault();
     fill(wrong);
     const change = read();
-    // A value may have wildcards, as in files.
-    const isWide = change.entries.some(({ value }) => value === null || value.includes("*"));
+    const isWide = reachesMany(change.entries);
     if (isWide || change.kind === "reset") {
       const question = change.kind === "reset" ? "Reset this counter?" : "This is for more than one value. Go on?";
       if (!(await confirmed(question, h("p", {}, said(change)), submit.textContent))) return;
@@ -138,6 +137,8 @@ export function overrides(app) {
     try {
       await remove(`overrides/${encodeURIComponent(item.id)}`);
       fill(message, h("p", {}, h("strong", {}, "Removed: "), `${effect(item)} `, entriesShown(item.entries), "."));
+      // The row, which has the focus, is about to go.
+      message.focus();
     } catch (failure) {
       if (failure.kind === undefined) throw failure;
       fill(message, h("p", { class: "wrong" }, "Not removed: ", sentence(failure.message)));
@@ -211,9 +212,15 @@ function effect({ kind, to }) {
   return { block: "Blocked", exempt: "Exempt" }[kind] ?? String(kind);
 }
 
+/** Whether entries mean more than one descriptor: an asterisk stands for any text, also in a value that a client chose. */
+function reachesMany(entries) {
+  return entries.some(({ key, value }) => value === null || key.includes("*") || value.includes("*"));
+}
+
 /** What a change does, as a sentence to read before it is sent. */
 function said({ kind, domain, entries, to, until }) {
-  const whom = `${entriesPlain(entries)} in the domain ${plain(domain)}`;
+  const stars = entries.some(({ key, value }) => `${key}${value ?? ""}`.includes("*")) ? " (each * stands for any text)" : "";
+  const whom = `${entriesPlain(entries)}${stars} in the domain ${plain(domain)}`;
   if (kind === "reset") return `The counter of ${whom} begins anew on every replica within a second. This cannot be undone.`;
   const when = until === null ? "until the override is removed" : `until ${until.replace("T", " ").replace("Z", " UTC")}`;
   if (kind === "block") return `Weir refuses every request with ${whom}, ${when}.`;

@@ -68,7 +68,7 @@ export function usage(app) {
     if (!summary.contains(document.activeElement)) {
       fill(summary, facts([
         ["Limit", h("span", { class: "mono" }, shown(answer.limit))],
-        ["Hits", count(answer.hits)], ["Refused hits", count(answer.refused)],
+        ["Hits", count(answer.hits)], ["Refused hits", count(answer.refused)], ["Given back", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
     }
@@ -97,7 +97,7 @@ export function usage(app) {
   const by = select([["total", "Hits"], ["refused", "Refused hits"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
   const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("By", by));
   const rows = table({
-    caption: "Subjects of the limit, of all replicas",
+    caption: "Subjects of the limit",
     columns: [
       { title: "Subject", node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), actions(app, item, entriesPlain(item.entries))) },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
@@ -144,7 +144,10 @@ export function usage(app) {
     };
     await Promise.all([
       asked === null ? null : load(signal),
-      listed.load(top, ({ subjects }) => rows.update(subjects)),
+      listed.load(top, ({ subjects }) => {
+        rows.caption(`Subjects of the limit, of ${app.status.store === "redis" ? "all replicas" : "this process"}`);
+        rows.update(subjects);
+      }),
     ]);
   }
 

@@ -1,9 +1,11 @@
 //! What the page says when something is down: a server of Redis, or Weir itself.
 
-use super::Desk;
-use crate::support::RedisServer;
+use std::time::Duration;
 
-#[tokio::test]
+use super::Desk;
+use crate::support::{RedisServer, descriptor, request};
+
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
     let mut redis = RedisServer::start();
     let desk = Desk::start(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "200ms")]);
@@ -12,12 +14,16 @@ async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
     let row = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.includes('127.0.0.1:'))";
     desk.browser.wait_for(&format!("({row})?.innerText.includes('closed') && ({row}).innerText.includes('up')"));
     redis.kill();
+    // A circuit opens when calls fail for a while.
     let mut client = desk.weir.client().await;
-    for _ in 0..30 {
-        let asked = crate::support::request("shop", vec![crate::support::descriptor(&[("user", "42")])]);
-        let _ = client.should_rate_limit(asked).await;
-    }
+    let asking = tokio::spawn(async move {
+        loop {
+            let _ = client.should_rate_limit(request("shop", vec![descriptor(&[("user", "42")])])).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
     desk.browser.wait_for(&format!("({row})?.querySelector('.bad')?.textContent === 'open'"));
+    asking.abort();
     desk.check_clean();
 }
 

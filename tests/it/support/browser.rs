@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -38,7 +38,8 @@ pub struct Browser {
 impl Browser {
     /// Starts a browser with an empty tab of 1440 by 1000 pixels.
     pub fn start() -> Self {
-        let mut driver = Command::new(tools::on_the_path("chromedriver"))
+        let program = tools::on_the_path("chromedriver");
+        let mut driver = Command::new(&program)
             .arg("--port=0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -68,7 +69,7 @@ impl Browser {
             // Chromium's sandbox refuses to run as root.
             arguments.push("--no-sandbox".to_owned());
         }
-        let options = json!({ "binary": browser(), "args": arguments });
+        let options = json!({ "binary": browser(&program), "args": arguments });
         let logged = json!({ "browser": "ALL", "performance": "ALL" });
         let wanted = json!({ "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logged });
         let mut browser = Self { driver, address, session: String::new(), profile };
@@ -239,7 +240,21 @@ impl Drop for Browser {
     }
 }
 
-fn browser() -> PathBuf {
-    let found = BROWSERS.iter().find_map(|name| tools::find(name));
-    found.unwrap_or_else(|| panic!("{} is missing: run tests/run.sh, which installs it", BROWSERS[0]))
+/// The first browser of the driver's version: drivers refuse others.
+fn browser(driver: &Path) -> PathBuf {
+    let wanted = major_version(driver);
+    let found: Vec<_> = BROWSERS.iter().filter_map(|name| tools::find(name)).collect();
+    let fitting = found.iter().find(|browser| major_version(browser) == wanted);
+    let names = BROWSERS.join(", ");
+    fitting
+        .cloned()
+        .unwrap_or_else(|| panic!("none of {names} has the version {wanted} of chromedriver: run tests/run.sh, which installs both"))
+}
+
+/// The first number in what a program says of its version, such as `Chromium 156.0.8078.79`.
+fn major_version(program: &Path) -> String {
+    let said = Command::new(program).arg("--version").stderr(Stdio::null()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let number = said.split(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty());
+    number.unwrap_or_else(|| panic!("{} names no version: {said}", program.display())).to_owned()
 }

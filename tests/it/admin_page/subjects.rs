@@ -1,0 +1,197 @@
+//! Who is limited, how much they use, and what an operator does about it: from a row of a list, by clicks.
+
+use serde_json::json;
+
+use super::{Desk, HOSTILE, TOKEN};
+use crate::support::RedisServer;
+
+const OK: i32 = 1;
+const OVER_LIMIT: i32 = 2;
+
+/// Clicks a button of the row whose subject has this text, in the view that is shown.
+fn press_in_row(desk: &Desk, subject: &str, button: &str) {
+    // Marks the button for the click, because an XPath has no way to write every text.
+    let mark = format!(
+        "[...document.querySelectorAll('main tbody tr')].filter((row) => row.checkVisibility()).some((row) => {{ \
+           if (row.querySelector('.entries')?.textContent !== {}) return false; \
+           const found = [...row.querySelectorAll('button')].find((one) => one.textContent === {}); \
+           found?.setAttribute('data-test', 'this'); \
+           return found !== undefined; }})",
+        json!(subject),
+        json!(button)
+    );
+    desk.browser.wait_for(&mark);
+    desk.browser.click("[data-test]");
+    desk.browser.run("document.querySelector('[data-test]')?.removeAttribute('data-test')");
+}
+
+/// The text of a row's cell, by its subject.
+fn cell(desk: &Desk, subject: &str, column: usize) -> String {
+    let row = format!(
+        "[...document.querySelectorAll('main tbody tr')].find((row) => row.querySelector('.entries')?.textContent === {})",
+        json!(subject)
+    );
+    desk.browser.wait_for(&row.replace(".find(", ".some("));
+    desk.browser.run(&format!("return {row}.cells[{column}].textContent")).as_str().expect("a text").to_owned()
+}
+
+/// Chooses a kind of change in the form.
+fn choose(desk: &Desk, kind: &str) {
+    desk.browser.click(&format!("//label[starts-with(normalize-space(), '{kind}:')]"));
+}
+
+#[tokio::test]
+async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
+    let desk = Desk::start(&[]);
+    assert_eq!(desk.hit("shop", &[("user", "42")], 5).await, [OK, OK, OK, OVER_LIMIT, OVER_LIMIT]);
+    for value in HOSTILE {
+        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OK]);
+    }
+    desk.open("subjects");
+    desk.browser.click("//select/option[@value='hits']");
+    assert_eq!([cell(&desk, "user=42", 1), cell(&desk, "user=42", 2)], ["5", "2"]);
+    // Raise, from the row.
+    press_in_row(&desk, "user=42", "Override");
+    desk.browser.wait_for_text("Changes need a token of the file that");
+    desk.enter_token(TOKEN);
+    desk.browser.wait_for("document.querySelector('main form').checkVisibility()");
+    choose(&desk, "Raise");
+    desk.browser.wait_for_text("The limit shop.user allows 3 per year.");
+    desk.browser.type_into("input[type=number]", "100");
+    desk.browser.wait_for_text("Weir allows user=42 in the domain shop 100 per year, until ");
+    desk.browser.type_into("//label[text()='Reason']/following-sibling::input", "ticket 7 <b>");
+    desk.browser.press_button("Raise");
+    desk.browser.wait_for_text("Raised to 100 per year: user=42 until ");
+    desk.browser.wait_for_text("ticket 7 <b>");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 2).await, [OK, OK]);
+    // Remove it: the dialog can be left, and then accepted.
+    press_in_row(&desk, "user=42", "Remove");
+    desk.browser.wait_for_text("Remove this override?");
+    desk.browser.click("//dialog//button[text()='Cancel']");
+    press_in_row(&desk, "user=42", "Remove");
+    desk.browser.click("//dialog//button[text()='Remove']");
+    desk.browser.wait_for_text("No overrides are in force.");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OVER_LIMIT]);
+    // Reset, after a question.
+    desk.go("Subjects");
+    press_in_row(&desk, "user=42", "Override");
+    choose(&desk, "Reset");
+    desk.browser.press_button("Reset");
+    desk.browser.wait_for_text("Reset this counter?");
+    desk.browser.click("//dialog//button[text()='Reset']");
+    desk.browser.wait_for_text("1 of 1 counters began anew.");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
+    // A value with control characters is blocked as it is, although a text field cannot hold it.
+    for (value, shown) in [(HOSTILE[0], HOSTILE[0]), (HOSTILE[3], "\\u{202e}gnp.evil\\u{2066}\\0\\n\\t\\u{85}\\u{200b}")] {
+        desk.go("Subjects");
+        press_in_row(&desk, &format!("user={shown}"), "Override");
+        choose(&desk, "Block");
+        desk.browser.press_button("Block");
+        desk.browser.wait_for_text(&format!("Blocked: user={shown}"));
+        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OVER_LIMIT], "{shown}");
+    }
+    desk.check_clean();
+    let logged = desk.weir.logs().into_iter().filter(|line| line.contains("\"ann\"")).count();
+    assert!(logged >= 5, "each change is logged with its name");
+}
+
+#[tokio::test]
+async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
+    let redis = RedisServer::start();
+    let desk = Desk::start(&[("REDIS_URL", &redis.url())]);
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
+    desk.open("overrides");
+    desk.enter_token(TOKEN);
+    desk.browser.wait_for("document.querySelector('main form').checkVisibility()");
+    desk.browser.type_into("//label[text()='Domain']/following-sibling::input", "shop");
+    desk.browser.type_into("//label[text()='Key']/following-sibling::input", "user");
+    desk.browser.click("//label[contains(@class, 'check')]/input");
+    desk.browser.wait_for_text("Weir refuses every request with user=any value in the domain shop, until ");
+    desk.browser.press_button("Block");
+    desk.browser.wait_for_text("This is for more than one value. Go on?");
+    desk.browser.click("//dialog//button[text()='Cancel']");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
+    desk.browser.press_button("Block");
+    desk.browser.click("//dialog//button[text()='Block']");
+    desk.browser.wait_for_text("Blocked: user=any value until ");
+    let mut codes = Vec::new();
+    for _ in 0..40 {
+        codes = desk.hit("shop", &[("user", "43")], 1).await;
+        if codes == [OVER_LIMIT] {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(codes, [OVER_LIMIT]);
+    desk.browser.press_button("Undo");
+    desk.browser.click("//dialog//button[text()='Remove']");
+    desk.browser.wait_for_text("No overrides are in force.");
+    // What is wrong is said beside the form, and the form keeps what was entered.
+    choose(&desk, "Raise");
+    desk.browser.type_into("input[type=number]", "5");
+    desk.browser.click("//label[text()='per']/following-sibling::select/option[@value='minute']");
+    desk.browser.press_button("Raise");
+    desk.browser.click("//dialog//button[text()='Raise']");
+    desk.browser.wait_for_text("can be raised in its own unit only");
+    assert_eq!(desk.browser.run("return document.querySelector('input[type=number]').value"), "5");
+}
+
+#[tokio::test]
+async fn usage_is_shown_with_its_series_and_by_subject() {
+    let desk = Desk::start(&[]);
+    desk.hit("shop", &[("user", "42")], 5).await;
+    desk.hit("shop", &[("user", HOSTILE[1])], 2).await;
+    desk.open("usage");
+    let shown = |subject: &str| [1, 2].map(|column| cell(&desk, subject, column));
+    assert_eq!(shown("user=42"), ["5", "2"]);
+    assert_eq!(shown(&format!("user={}", HOSTILE[1])), ["2", "0"]);
+    press_in_row(&desk, "user=42", "Usage");
+    let facts =
+        "[...document.querySelectorAll('.facts div')].map((one) => one.children[0].textContent + ' ' + one.children[1].textContent)";
+    let facts = desk.browser.wait_for(&format!("({facts}).length > 4 && {facts}"));
+    let facts: Vec<_> = facts.as_array().expect("facts").iter().filter_map(|one| one.as_str()).collect();
+    assert!(facts.starts_with(&["Limit shop.user", "Hits 5", "Refused hits 2"]), "{facts:?}");
+    let label = desk.browser.wait_for("document.querySelector('svg.plot path.over_limit')?.getAttribute('d') && document.querySelector('svg.plot').getAttribute('aria-label')");
+    assert!(
+        label.as_str().is_some_and(|label| label.contains("Hits of user=42 in intervals of ") && label.contains(": 5 hits, 2 refused.")),
+        "{label}"
+    );
+    // The picture as a table, by the keyboard's key for it.
+    desk.browser.click("//summary[text()='Figures']");
+    let sums = "[1, 2].map((column) => [...document.querySelectorAll('details tbody tr')].reduce((sum, row) => sum + Number(row.cells[column].textContent), 0))";
+    assert_eq!(desk.browser.wait_for(&format!("{sums}[0] > 0 && {sums}")), json!([5, 2]));
+    // It follows.
+    desk.hit("shop", &[("user", "42")], 1).await;
+    desk.browser.wait_for_text("Hits\n6");
+    desk.check_clean();
+}
+
+#[tokio::test]
+async fn what_no_limit_matches_is_shown_and_explained() {
+    let desk = Desk::start(&[]);
+    desk.hit("shop", &[("nothing", HOSTILE[0])], 1).await;
+    desk.hit("shopp", &[("user", "1")], 1).await;
+    desk.open("subjects");
+    desk.browser.wait_for_text("shopp: no file defines this domain");
+    press_in_row(&desk, &format!("nothing={}", HOSTILE[0]), "Explain");
+    desk.browser.wait_for_text("not limited: no branch matches the last of these entries");
+    desk.check_clean();
+}
+
+/// While the pointer is on a row, it stays where it is.
+#[tokio::test]
+async fn rows_do_not_move_under_the_pointer() {
+    let desk = Desk::start(&[]);
+    desk.hit("shop", &[("user", "first")], 5).await;
+    desk.open("subjects");
+    assert_eq!(cell(&desk, "user=first", 2), "2");
+    let order = "[...document.querySelectorAll('main tbody')][0].innerText.match(/user=\\w+/g).join(' ')";
+    desk.browser.run("document.querySelector('main tbody button').focus()");
+    desk.hit("shop", &[("user", "second")], 50).await;
+    desk.hit("shop", &[("user", "first")], 1).await;
+    desk.browser.wait_for_text("Order held while you use it.");
+    desk.browser.wait_for("[...document.querySelectorAll('main tbody tr')][0].cells[2].textContent === '3'");
+    assert_eq!(desk.browser.run(&format!("return {order}")), "user=first");
+    desk.browser.run("document.activeElement.blur()");
+    desk.browser.wait_for(&format!("{order} === 'user=second user=first'"));
+}
