@@ -105,18 +105,8 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let subjects = Subjects::new(settings.workers + 1);
     let limits = limits::Source::load(&settings, &live, &metrics)?;
     let stores = Stores::new(&settings, &metrics);
-    let overrides = Arc::new(Registry::new(Arc::clone(&live), stores.keeping(&settings)));
-    {
-        let overrides = Arc::clone(&overrides);
-        metrics.register(Box::new(move || overrides.samples()));
-    }
-    let conditions = Conditions {
-        live: Arc::clone(&live),
-        // A process that waits for its first limits is not ready; one that may start without them is.
-        needs_limits: !settings.start_without_limits,
-        needs_a_domain: settings.needs_a_domain,
-        deployments: if settings.redis_health { stores.deployments() } else { Vec::new() },
-    };
+    let overrides = overrides(&settings, &live, &stores, &metrics);
+    let conditions = conditions(&settings, &live, &stores);
     let health = Health::default();
     health.report(conditions.status());
     let dropped = logs.dropped();
@@ -128,10 +118,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let grpc = opened("grpc", &settings.grpc, Listener::open(&settings.grpc), ToString::to_string)?;
     let address = |listener: &TcpListener| listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
     let http = opened("http", &settings.http, server::listen(settings.http), address)?;
-    let prometheus = match settings.prometheus.clone() {
-        Some(PrometheusPort { address: at, options }) => Some((opened("prometheus", &at, server::listen(at), address)?, options)),
-        None => None,
-    };
+    let prometheus =
+        |PrometheusPort { address: at, options }| Ok::<_, StartError>((opened("prometheus", &at, server::listen(at), address)?, options));
+    let prometheus = settings.prometheus.clone().map(prometheus).transpose()?;
     let grpc_health = GrpcHealth::new();
     let new_rls = {
         let (live, metrics, subjects, stores) = (Arc::clone(&live), Arc::clone(&metrics), Arc::clone(&subjects), stores.clone());
@@ -151,14 +140,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
 
     let (stop, stopping) = watch::channel(false);
     let rls = Arc::new(new_rls(control));
-    let decide = {
-        let rls = Arc::clone(&rls);
-        move |frame: Bytes| {
-            let rls = Arc::clone(&rls);
-            async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
-        }
-    };
-    let pages = Pages::new(Arc::clone(&metrics), health.clone(), decide);
+    let pages = pages(&metrics, &health, Arc::clone(&rls));
     let entrance = match &settings.certificates {
         None => Entrance::Plaintext(Arc::clone(&workers)),
         Some(certificates) => {
@@ -170,10 +152,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     // It finds the servers of Redis, which the first reading of the overrides needs.
     tokio::spawn(stores.clone().maintain());
     overrides.start().await;
-    {
-        let overrides = Arc::clone(&overrides);
-        tokio::spawn(async move { overrides.follow().await });
-    }
+    tokio::spawn(Arc::clone(&overrides).follow());
     let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(server::log_resets(Arc::clone(&metrics)));
     tokio::spawn(limits.follow(Arc::clone(&live), Arc::clone(&metrics)));
@@ -182,7 +161,6 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         tokio::spawn(exporters::serve_prometheus(listener, options, Arc::clone(&metrics), stopping.clone()));
     }
     if let Some(listener) = debug {
-        let address = listener.local_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
         let parts = admin::Parts {
             live: Arc::clone(&live),
             metrics: Arc::clone(&metrics),
@@ -194,7 +172,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
             deployments: stores.deployments().into_iter().map(|(name, deployment)| (name.label(), deployment)).collect(),
             started_at,
         };
-        let api = Api::new(parts, Access::new(address, settings.admin_tokens.clone()));
+        let api = Api::new(parts, Access::new(ip_of(&listener), settings.admin_tokens.clone()));
         let pages = debug::Pages::new(Arc::clone(&live), Arc::clone(&metrics)).with_api(api);
         tokio::spawn(http::serve(listener, pages, stopping.clone()));
     }
@@ -202,7 +180,6 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     if conditions.may_change() {
         tokio::spawn(conditions.report(health.clone()));
     }
-    let final_usage = stores.clone();
     tokio::spawn(Arc::clone(&subjects).maintain());
     let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
     let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
@@ -217,7 +194,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
         let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
         // No worker adds to it now.
-        final_usage.write_usage().await;
+        stores.write_usage().await;
         // The requests in flight are counted too.
         exporters::stop_statsd(statsd).await;
     };
@@ -226,6 +203,38 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
     }
     Ok(())
+}
+
+/// The address of a listener; if it is unknown, one that is not loopback.
+fn ip_of(listener: &TcpListener) -> IpAddr {
+    listener.local_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip())
+}
+
+/// The overrides of operators, with their metrics.
+fn overrides(settings: &Settings, live: &Arc<Live>, stores: &Stores, metrics: &Metrics) -> Arc<Registry> {
+    let overrides = Arc::new(Registry::new(Arc::clone(live), stores.keeping(settings)));
+    let scraped = Arc::clone(&overrides);
+    metrics.register(Box::new(move || scraped.samples()));
+    overrides
+}
+
+fn conditions(settings: &Settings, live: &Arc<Live>, stores: &Stores) -> Conditions {
+    Conditions {
+        live: Arc::clone(live),
+        // A process that waits for its first limits is not ready; one that may start without them is.
+        needs_limits: !settings.start_without_limits,
+        needs_a_domain: settings.needs_a_domain,
+        deployments: if settings.redis_health { stores.deployments() } else { Vec::new() },
+    }
+}
+
+/// The pages of the HTTP port, whose `/json` takes the request path of `rls`.
+fn pages(metrics: &Arc<Metrics>, health: &Health, rls: Arc<Rls>) -> Pages {
+    let decide = move |frame: Bytes| {
+        let rls = Arc::clone(&rls);
+        async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
+    };
+    Pages::new(Arc::clone(metrics), health.clone(), decide)
 }
 
 /// Logs the settings without effect, also those that depend on the level of the log.

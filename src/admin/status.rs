@@ -56,6 +56,9 @@ pub struct RedisServer {
     pub up: bool,
 }
 
+/// The commit that the binary was built from; empty where git did not tell.
+const COMMIT: &str = env!("WEIR_COMMIT");
+
 /// The wall clock, for people.
 #[expect(clippy::disallowed_methods, reason = "shown to people; no decision depends on it")]
 #[must_use]
@@ -76,7 +79,7 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
     };
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: env!("WEIR_COMMIT").to_owned(),
+        commit: COMMIT.to_owned(),
         started_at: parts.started_at,
         now: now(),
         store: if parts.deployments.is_empty() { "memory" } else { "redis" }.to_owned(),

@@ -110,7 +110,7 @@ impl Registry {
     }
 
     /// Follows changes; never ends.
-    pub async fn follow(&self) {
+    pub async fn follow(self: Arc<Self>) {
         let mut tick = interval(POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -254,11 +254,14 @@ fn texts() -> impl Strategy<Value = String> {
     "[ab*]{0,3}"
 }
 
+/// The index of a kind, entries, an end, and when it was ordered.
+type Drawn = (usize, Vec<(String, Option<String>)>, Option<u64>, u64);
+
 fn overrides() -> impl Strategy<Value = Vec<Override>> {
     let entry = (prop_oneof![Just("a".to_owned()), Just("b".to_owned()), Just("*".to_owned())], prop::option::of(texts()));
     let one = (0..3_usize, prop::collection::vec(entry, 1..3), prop::option::of(0..10_u64), 0..4_u64);
     prop::collection::vec(one, 0..12).prop_map(|all| {
-        let made = |(kind, entries, until, created_at): (usize, Vec<(String, Option<String>)>, Option<u64>, u64)| {
+        let made = |(kind, entries, until, created_at): Drawn| {
             let path: Vec<_> = entries.iter().map(|(key, value)| (&**key, value.as_deref())).collect();
             Override { until: until.map(Micros), created_at: Micros(created_at), ..made(Kind::NAMES[kind], &path) }
         };

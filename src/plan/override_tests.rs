@@ -44,7 +44,6 @@ fn order(kind: &str, key: &str) -> Override {
     record.read().expect("an override")
 }
 
-#[expect(clippy::field_reassign_with_default, reason = "both types have private fields")]
 fn ask<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> Ask<'a> {
     let mut ask = Ask::default();
     ask.domain = domain.as_bytes();

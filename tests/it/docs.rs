@@ -51,8 +51,6 @@ pub fn timeless(line: &str) -> String {
         let is_duration = words[index].contains("\"durationUntilReset\":");
         if after_reset && words[index].parse::<f64>().is_ok() {
             words[index] = "N".to_owned();
-        } else if words[index].parse::<jiff::Timestamp>().is_ok() {
-            words[index] = "TIME".to_owned();
         } else if words[index].trim_matches(',').parse::<jiff::Timestamp>().is_ok() {
             words[index] = "TIME".to_owned();
         } else if is_duration {

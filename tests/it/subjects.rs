@@ -233,9 +233,10 @@ async fn endless_new_values_take_no_memory() {
     let client = &mut weir.client().await;
     // Half of the values find a limit, and each second domain is a new one.
     let batch = |number: usize| {
-        let one =
-            |index: usize| descriptor(&[(if index % 2 == 0 { "user" } else { "nothing" }, &format!("{:0>100}", 200 * number + index))]);
-        let domain = if number % 2 == 0 { "shop".to_owned() } else { format!("shop-{number}") };
+        let one = |index: usize| {
+            descriptor(&[(if index.is_multiple_of(2) { "user" } else { "nothing" }, &format!("{:0>100}", 200 * number + index))])
+        };
+        let domain = if number.is_multiple_of(2) { "shop".to_owned() } else { format!("shop-{number}") };
         request(&domain, (0..200).map(one).collect())
     };
     for number in 0..50 {

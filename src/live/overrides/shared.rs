@@ -69,7 +69,7 @@ impl Shared {
 
     /// Whether there is no hash at all. One whose overrides were removed has its version.
     pub(super) fn is_missing(mark: &Mark) -> bool {
-        mark.0 == b"\00"
+        mark.0 == [0, b'0']
     }
 
     /// See `Place::read`.

@@ -42,9 +42,9 @@ impl Redis {
         }
         let replies = direct.query(owner, deadline, |out| {
             let command = out.command("DEL");
-            keys.iter().for_each(|key| {
+            for key in &keys {
                 command.arg(key);
-            });
+            }
             out.end();
         });
         match replies.await?.first() {

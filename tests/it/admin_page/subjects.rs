@@ -10,11 +10,12 @@ const OVER_LIMIT: i32 = 2;
 
 /// Clicks a button of the row whose subject has this text, in the view that is shown.
 fn press_in_row(desk: &Desk, subject: &str, button: &str) {
-    // Marks the button for the click, because an XPath has no way to write every text.
+    // Marks the button for the click, because an XPath has no way to write every text. Views that are not shown keep their old marks.
     let mark = format!(
         "[...document.querySelectorAll('main tbody tr')].filter((row) => row.checkVisibility()).some((row) => {{ \
            if (row.querySelector('.entries')?.textContent !== {}) return false; \
            const found = [...row.querySelectorAll('button')].find((one) => one.textContent === {}); \
+           document.querySelectorAll('[data-test]').forEach((old) => old.removeAttribute('data-test')); \
            found?.setAttribute('data-test', 'this'); \
            return found !== undefined; }})",
         json!(subject),
@@ -22,7 +23,6 @@ fn press_in_row(desk: &Desk, subject: &str, button: &str) {
     );
     desk.browser.wait_for(&mark);
     desk.browser.click("[data-test]");
-    desk.browser.run("document.querySelector('[data-test]')?.removeAttribute('data-test')");
 }
 
 /// The text of a row's cell, by its subject.

@@ -154,7 +154,7 @@ async fn what_is_not_shown_is_not_asked_for() {
     assert!((1..=3).contains(&asked.len()) && asked.iter().all(|one| one == "GET status"), "{asked:?}");
     desk.browser.press_button("Pause");
     desk.browser.requests();
-    std::thread::sleep(std::time::Duration::from_millis(3_000));
+    std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(desk.browser.requests(), []);
     desk.browser.press_button("Pause");
     desk.browser.wait_for_text("Healthy");

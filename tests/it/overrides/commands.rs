@@ -230,6 +230,11 @@ async fn answers_are_what_envoy_and_clients_can_use() {
     }
 }
 
+async fn codes(client: &mut Client, message: weir::proto::RateLimitRequest) -> (Code, Vec<Code>) {
+    let answer = client.should_rate_limit(message).await.expect("an answer").into_inner();
+    (answer.overall_code(), answer.statuses.iter().map(weir::proto::rate_limit_response::DescriptorStatus::code).collect())
+}
+
 /// Several descriptors: one that is blocked refuses the request, and `SHADOW_MODE` softens it, but not the `shadow_mode` of a limit.
 #[tokio::test]
 async fn a_block_is_an_order_and_no_limit() {
@@ -241,10 +246,6 @@ descriptors:
   - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
     let both = || request("shop", vec![descriptor_with_hits(&[("user", "1")], 1), descriptor_with_hits(&[("shadow", "1")], 1)]);
-    async fn codes(client: &mut Client, message: weir::proto::RateLimitRequest) -> (Code, Vec<Code>) {
-        let answer = client.should_rate_limit(message).await.expect("an answer").into_inner();
-        (answer.overall_code(), answer.statuses.iter().map(weir::proto::rate_limit_response::DescriptorStatus::code).collect())
-    }
     let block = |weir: &Weir| desk.ok(weir, &["block", "-d", "shop", "shadow=1"]);
     let weir = desk.start(limits, &[]);
     block(&weir);
