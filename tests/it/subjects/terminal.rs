@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +29,9 @@ impl Terminal {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&controller).and_then(|()| unlockpt(&controller)).expect("ours");
         let name = ptsname(&controller, Vec::new()).expect("a name").into_string().expect("ASCII");
-        let device = File::options().read(true).write(true).open(&name).expect("the device");
+        // It must not become the terminal of this process, which would end with it.
+        let flags = OpenptFlags::NOCTTY.bits().cast_signed();
+        let device = File::options().read(true).write(true).custom_flags(flags).open(&name).expect("the device");
         tcsetwinsize(&device, Winsize { ws_row: 12, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
         let end = || Stdio::from(OwnedFd::from(device.try_clone().expect("a descriptor")));
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
