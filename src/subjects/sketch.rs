@@ -39,7 +39,7 @@ pub(super) struct Sketch {
     max_text: usize,
     /// By the upper bits of a fingerprint: the hits of all subjects in the slot that have no counter, at least. A power of two of them.
     sums: Box<[u64]>,
-    /// The heaviest weight of a counter that was dropped; 0 while none was.
+    /// The heaviest weight in the lighter half of the counters when they were full last; 0 while they never were.
     floor: u64,
     total: u64,
 }
@@ -97,10 +97,10 @@ impl Sketch {
         // Rounded down to a power of two.
         let sums = 1 << sums.ilog2();
         let bytes = bytes.saturating_sub(sums * size_of::<u64>());
-        let of_counter = size_of::<Counter>() + 4 * size_of::<u16>() + USUAL_TEXT_BYTES;
+        let of_counter = size_of::<Counter>() + 8 * size_of::<u16>() + USUAL_TEXT_BYTES;
         let counters = (bytes / of_counter).clamp(1, MAX_COUNTERS);
-        // Less than half full, so that a look-up ends after one or two slots.
-        let slots = (2 * counters).next_power_of_two();
+        // A quarter full at most, so that also the look-up of a subject without a counter ends after one or two slots.
+        let slots = (4 * counters).next_power_of_two();
         let texts = bytes.saturating_sub(counters * size_of::<Counter>() + slots * size_of::<u16>());
         // More would be of no use.
         let texts = texts.min(counters * max_text);
@@ -126,7 +126,7 @@ impl Sketch {
             let slot = slot(&self.sums, fingerprint);
             let missed = self.sums[slot];
             let weight = missed.saturating_add(hits);
-            if weight > self.threshold() {
+            if weight > self.threshold() && self.makes_room_for(weight) {
                 let text = self.write(text);
                 self.insert(Counter { fingerprint, count: hits, others, missed, text });
             } else {
@@ -166,7 +166,7 @@ impl Sketch {
         let slot = slot(&self.sums, counter.fingerprint);
         let missed = self.sums[slot].saturating_sub(of_slot).saturating_add(counter.missed);
         let weight = missed.saturating_add(counter.count);
-        if weight > self.threshold() {
+        if weight > self.threshold() && self.makes_room_for(weight) {
             let (head, tail) = other.text(counter);
             let text = self.write(|texts: &mut Vec<u8>| {
                 texts.extend_from_slice(head);
@@ -233,27 +233,52 @@ impl Sketch {
         loop {
             let position = usize::from(self.index[slot & mask]).checked_sub(1)?;
             if self.counters[position].fingerprint == fingerprint {
-                return Some(&mut self.counters[position]);
+                return self.counters.get_mut(position);
             }
             slot = slot.wrapping_add(1);
         }
     }
 
-    /// A subject gets a counter if it may have more. Once counters were dropped, it has to be clearly heavier than those: otherwise many subjects of nearly
-    /// equal weight would take turns.
+    /// A subject gets a counter if it may have more. Once there are too many, it has to be clearly heavier than the lighter half of those with counters:
+    /// otherwise many subjects of nearly equal weight would take turns.
     const fn threshold(&self) -> u64 {
-        if self.floor == 0 { 0 } else { self.floor.saturating_add(self.floor / 4 + 2) }
+        if self.floor == 0 { 0 } else { self.floor.saturating_add(self.floor / 2 + 2) }
     }
 
-    /// Makes room for one counter and its text, and writes the text.
+    /// Makes room for a counter and its text, unless a subject of this weight is not clearly heavier than the lighter half is by now.
     #[cold]
-    fn write(&mut self, text: impl WriteText) -> Text {
-        while self.counters.len() == self.counters.capacity() || self.texts.capacity() - self.texts.len() < self.max_text {
-            if self.counters.is_empty() {
-                break;
-            }
+    fn makes_room_for(&mut self, weight: u64) -> bool {
+        if self.has_room() {
+            return true;
+        }
+        self.floor = self.floor.max(self.median());
+        if weight <= self.threshold() {
+            return false;
+        }
+        while !self.has_room() && !self.counters.is_empty() {
             self.drop_half();
         }
+        true
+    }
+
+    fn has_room(&self) -> bool {
+        self.counters.len() < self.counters.capacity() && self.texts.capacity() - self.texts.len() >= self.max_text
+    }
+
+    /// The heaviest weight in the lighter half of the counters.
+    fn median(&self) -> u64 {
+        let mut weights = [0; MAX_COUNTERS];
+        let weights = &mut weights[..self.counters.len()];
+        for (weight, counter) in weights.iter_mut().zip(&self.counters) {
+            *weight = counter.weight();
+        }
+        let middle = weights.len() / 2;
+        if weights.is_empty() { 0 } else { *weights.select_nth_unstable(middle).1 }
+    }
+
+    /// Writes a text, for which there is room.
+    #[cold]
+    fn write(&mut self, text: impl WriteText) -> Text {
         let start = self.texts.len();
         let (head, tail) = text(&mut self.texts);
         debug_assert!(head + tail == self.texts.len() - start && head + tail <= self.max_text);
@@ -276,30 +301,28 @@ impl Sketch {
         self.index[slot & mask] = position as u16 + 1;
     }
 
-    /// Drops the lighter half of the counters, and all as light as the heaviest of these. The order of texts is that of counters, so that those that
-    /// stay move to the front one by one.
+    /// Drops the lighter half of the counters, at least one. The order of texts is that of counters, so that those that stay move to the front one by one.
     #[cold]
     fn drop_half(&mut self) {
-        let mut weights = [0; MAX_COUNTERS];
-        let weights = &mut weights[..self.counters.len()];
-        for (weight, counter) in weights.iter_mut().zip(&self.counters) {
-            *weight = counter.weight();
-        }
-        let middle = weights.len() / 2;
-        let median = *weights.select_nth_unstable(middle).1;
+        let median = self.median();
+        let lighter = self.counters.iter().filter(|counter| counter.weight() < median).count();
+        // Of those that weigh the same, as many as are needed.
+        let mut equal = (self.counters.len() / 2 + 1).saturating_sub(lighter);
         let (mut end, texts, sums) = (0, &mut self.texts, &mut self.sums);
         self.counters.retain_mut(|counter| {
-            let stays = counter.weight() > median;
-            if stays {
+            let weight = counter.weight();
+            let is_dropped = weight < median || (weight == median && equal > 0);
+            if is_dropped {
+                equal -= usize::from(weight == median);
+                let slot = slot(sums, counter.fingerprint);
+                sums[slot] = sums[slot].max(weight);
+            } else {
                 let start = counter.text.start as usize;
                 texts.copy_within(start..start + counter.text.len(), end);
                 counter.text.start = end as u32;
                 end += counter.text.len();
-            } else {
-                let slot = slot(sums, counter.fingerprint);
-                sums[slot] = sums[slot].max(counter.weight());
             }
-            stays
+            !is_dropped
         });
         self.texts.truncate(end);
         self.floor = self.floor.max(median);
