@@ -97,7 +97,7 @@ impl Sketch {
         // Rounded down to a power of two.
         let sums = 1 << sums.ilog2();
         let bytes = bytes.saturating_sub(sums * size_of::<u64>());
-        let of_counter = size_of::<Counter>() + 8 * size_of::<u16>() + USUAL_TEXT_BYTES;
+        let of_counter = size_of::<Counter>() + size_of::<[u16; 8]>() + USUAL_TEXT_BYTES;
         let counters = (bytes / of_counter).clamp(1, MAX_COUNTERS);
         // A quarter full at most, so that also the look-up of a subject without a counter ends after one or two slots.
         let slots = (4 * counters).next_power_of_two();
