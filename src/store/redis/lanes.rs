@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use self::pool::Pool;
 use super::error;
+use crate::plan::CheckIndex;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{Node, Outcome};
 use crate::store::redis::topology::round_trips;
@@ -28,8 +29,11 @@ use crate::verdict::StoreError;
 const MIN_CHECKS_FAR: usize = 16;
 
 /// The most checks of a batch, unless a single request has more. A script takes about 4 µs per check, and must not block Redis for more than half a
-/// millisecond.
+/// millisecond. Here and below, a check with usage counts as several: see [`weight`].
 const MAX_BATCH_CHECKS: usize = 96;
+
+/// What a check with `track_usage` weighs: it takes Redis three times as long as another, because its record is read and written besides.
+const TRACKED_WEIGHT: usize = 3;
 
 /// This many checks under way keep any server busy all the time, unless it is very far.
 const SATURATING_CHECKS: usize = 2 * MAX_BATCH_CHECKS;
@@ -54,9 +58,9 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<QueuedWork>,
-    /// The checks of all waiting work.
-    checks: usize,
-    /// Each batch under way: when it was taken, and its checks.
+    /// That of all waiting work together.
+    weight: usize,
+    /// Each batch under way: when it was taken, and its weight.
     under_way: Vec<(Instant, usize)>,
     /// Running lanes.
     busy: u32,
@@ -68,6 +72,8 @@ struct Queue {
 #[derive(Debug)]
 struct QueuedWork {
     work: Work,
+    /// How many usual checks take Redis as long.
+    weight: usize,
     /// When it was queued.
     since: Instant,
     /// Closed when the request was cancelled.
@@ -94,16 +100,16 @@ impl Lanes {
     #[expect(clippy::disallowed_methods, reason = "a lane ends when the queue is empty, or with its runtime")]
     pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<WorkReply>, StoreError> {
         let (reply, receiver) = oneshot::channel();
+        let weight = weight(&work);
         let mut queue = self.0.queue();
         let (since, rtt) = (Instant::now(), &self.0.node.rtt);
-        let is_full = queue.checks + work.picked.len() > MAX_QUEUED_CHECKS && queue.checks > 0;
+        let is_full = queue.weight + weight > MAX_QUEUED_CHECKS && queue.weight > 0;
         if is_full || rtt.is_queue_too_long(queue.batches(), work.budget, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
-        queue.checks += work.picked.len();
         // A request that cannot wait for the reply to a batch under way may start a lane for itself alone.
         let min_checks = if rtt.is_deadline_too_close(work.budget, since) { 1 } else { self.0.min_checks() };
-        queue.waiting.push_back(QueuedWork { work, since, reply });
+        queue.push(QueuedWork { work, weight, since, reply });
         if self.0.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
@@ -116,44 +122,55 @@ impl Lanes {
 
 #[cfg(test)]
 impl Lanes {
-    /// Queued work, queued checks, and running lanes.
+    /// Queued work, its weight, and running lanes.
     pub(super) fn load(&self) -> (usize, usize, u32) {
         let queue = self.0.queue();
-        (queue.waiting.len(), queue.checks, queue.busy)
+        (queue.waiting.len(), queue.weight, queue.busy)
     }
 }
 
+/// The number of usual checks that take Redis as long as this work.
+fn weight(work: &Work) -> usize {
+    let is_picked = |index: CheckIndex| work.picked.binary_search_by_key(&index.0, |picked| picked.0).is_ok();
+    let tracked = work.checks.all_tracking().filter(|&(index, _)| is_picked(index)).count();
+    work.picked.len() + (TRACKED_WEIGHT - 1) * tracked
+}
+
 impl Queue {
+    fn push(&mut self, entry: QueuedWork) {
+        self.weight += entry.weight;
+        self.waiting.push_back(entry);
+    }
+
     /// The full batches that each running lane has to take before a request that comes now.
     fn batches(&self) -> u32 {
-        u32::try_from(self.checks / MAX_BATCH_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
+        u32::try_from(self.weight / MAX_BATCH_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
     }
 
     fn take_all(&mut self) -> VecDeque<QueuedWork> {
-        self.checks = 0;
+        self.weight = 0;
         std::mem::take(&mut self.waiting)
     }
 
     /// Moves the next batch to `taken`, in the order of arrival. Work that was cancelled or is past its deadline is dropped. Returns how many those
     /// were.
     fn take(&mut self, taken: &mut Vec<QueuedWork>, now: Instant) -> u64 {
-        let (mut checks, mut abandoned) = (0, 0);
-        while let Some(entry) = self.waiting.front() {
-            let next = entry.work.picked.len();
-            if checks > 0 && checks + next > MAX_BATCH_CHECKS {
+        let (mut weight, mut abandoned) = (0, 0);
+        while let Some(next) = self.waiting.front().map(|entry| entry.weight) {
+            if weight > 0 && weight + next > MAX_BATCH_CHECKS {
                 break;
             }
             let Some(entry) = self.waiting.pop_front() else { break };
-            self.checks -= next;
+            self.weight -= next;
             if !entry.reply.is_closed() && entry.work.budget.deadline > now {
-                checks += next;
+                weight += next;
                 taken.push(entry);
             } else {
                 abandoned += 1;
             }
         }
         if !taken.is_empty() {
-            self.under_way.push((now, checks));
+            self.under_way.push((now, weight));
         }
         abandoned
     }
@@ -190,7 +207,7 @@ impl Inner {
     /// The most lanes: the size of the pool. When 192 checks are under way and a reply takes more than a quarter of a request's time, the server is
     /// overloaded, and the batch of another lane would only wait inside of it.
     fn max_lanes(&self, queue: &Queue, now: Instant) -> u32 {
-        let under_way: usize = queue.under_way.iter().map(|&(_, checks)| checks).sum();
+        let under_way: usize = queue.under_way.iter().map(|&(_, weight)| weight).sum();
         let is_slow = |entry: &QueuedWork| self.node.rtt.is_slow_for(entry.work.budget.deadline.saturating_duration_since(entry.since));
         let lanes = self.node.options().pool_size.get();
         if under_way >= SATURATING_CHECKS && queue.waiting.front().is_some_and(is_slow) {
@@ -203,9 +220,9 @@ impl Inner {
 
     /// Whether this many lanes should run, if a further one needs `min_checks` waiting checks.
     fn should_run(&self, lanes: u32, min_checks: usize, queue: &Queue, now: Instant) -> bool {
-        queue.checks > 0
+        queue.weight > 0
             && lanes <= self.max_lanes(queue, now)
-            && (lanes <= self.unconditional_lanes(queue, now) || queue.checks >= min_checks)
+            && (lanes <= self.unconditional_lanes(queue, now) || queue.weight >= min_checks)
     }
 
     /// The waiting checks that a further lane needs.
@@ -384,3 +401,6 @@ impl Drop for RunningLane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
