@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod decisions;
+pub mod entry;
 pub mod explain;
 pub mod limits;
 mod openapi;

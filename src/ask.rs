@@ -3,6 +3,8 @@
 //! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation. Keys and values are bytes, because Envoy forwards
 //! header values that need not be UTF-8.
 
+pub mod written;
+
 use std::fmt;
 
 use smallvec::SmallVec;
@@ -30,10 +32,9 @@ pub struct Entry<'a> {
 }
 
 impl fmt::Display for Entry<'_> {
-    /// On one line, without control characters.
+    /// As operators write it: see [`written`].
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, value) = (String::from_utf8_lossy(self.key), String::from_utf8_lossy(self.value));
-        write!(out, "{}={}", key.escape_debug(), value.escape_debug())
+        out.write_str(&written::entry(self.key, self.value))
     }
 }
 

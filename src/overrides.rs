@@ -27,6 +27,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::ask::Entry;
+use crate::ask::written::Text;
 use crate::rules::limit::{Amount, LimitId};
 use crate::rules::tree::{Branch, Tree};
 use crate::time::{Micros, Rate, Span};
@@ -92,13 +93,13 @@ pub struct Override {
     pub created_at: Micros,
 }
 
-/// An entry of an override: each `*` stands for any text, as in files of limits.
+/// An entry of an override: each `*` stands for any text, as in files of limits, and `\*` for a star.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     /// The key.
-    pub key: Box<str>,
+    pub key: Text,
     /// The value; `None` = any.
-    pub value: Option<Box<str>>,
+    pub value: Option<Text>,
 }
 
 impl Override {
@@ -122,25 +123,37 @@ impl Override {
 
     /// Whether a look-up has to try it: a hash finds exact entries, and keys with any value.
     fn has_to_be_tried(&self) -> bool {
-        self.entries.iter().any(Pattern::has_a_star)
+        self.entries.iter().any(|entry| entry.wildcards() > 0)
     }
 }
 
 impl fmt::Display for Pattern {
-    /// On one line, without control characters: `key=value`, or the key alone for any value.
+    /// As operators write it, on one line: `key=value`, or the key alone for any value.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}", self.key.escape_debug())?;
-        self.value.as_ref().map_or(Ok(()), |value| write!(out, "={}", value.escape_debug()))
+        out.write_str(&self.key.shown_as_key())?;
+        self.value.as_ref().map_or(Ok(()), |value| write!(out, "={}", value.shown()))
     }
 }
 
 impl Pattern {
     fn has_wildcards(&self) -> bool {
-        self.value.is_none() || self.has_a_star()
+        self.value.is_none() || self.wildcards() > 0
     }
 
-    fn has_a_star(&self) -> bool {
-        self.key.contains('*') || self.value.as_deref().is_some_and(|value| value.contains('*'))
+    /// The wildcards in its texts.
+    fn wildcards(&self) -> usize {
+        self.key.wildcards() + self.value.as_ref().map_or(0, Text::wildcards)
+    }
+
+    /// The bytes that are no wildcards.
+    fn literal_bytes(&self) -> usize {
+        self.key.literal_bytes() + self.value.as_ref().map_or(0, Text::literal_bytes)
+    }
+
+    /// Key and value, if it matches nothing else.
+    #[must_use]
+    pub fn exact(&self) -> Option<(&str, &str)> {
+        Some((self.key.as_literal()?, self.value.as_ref()?.as_literal()?))
     }
 }
 
@@ -306,7 +319,7 @@ fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> T
             on_branches.push(ends);
             LimitId::new(0, (on_branches.len() - 1) as u32)
         });
-        tree.add(&level.key, level.value.as_deref(), Branch { limit, children });
+        tree.add_texts(&level.key, level.value.as_ref(), Branch { limit, children });
         rest = behind;
     }
     tree

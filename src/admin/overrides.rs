@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reply::{Failure, json, with_status};
 use super::{Call, Parts};
+use crate::ask::written::shell_word;
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::http::responses::Page;
 use crate::live::overrides::ChangeError;
@@ -235,20 +236,15 @@ pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
     let record = Record { kind: Kind::NAMES[0].to_owned(), domain, entries, ..Record::default() };
     // The bounds are those of overrides.
     let exact = record.read()?;
-    let mut values = Vec::new();
-    for entry in &exact.entries {
-        let value = entry.value.as_deref().filter(|value| !value.contains('*') && !entry.key.contains('*'));
-        values.push(value.ok_or_else(|| {
-            let entry = entry.to_string();
-            Failure::bad_request(&format!(
-                "entries: a reset takes one exact descriptor; write a key and its whole value in the place of `{entry}`"
-            ))
-        })?);
-    }
     let mut ask = Ask::default();
     ask.domain = exact.domain.as_bytes();
-    for (entry, value) in exact.entries.iter().zip(values) {
-        ask.push(Entry { key: entry.key.as_bytes(), value: value.as_bytes() });
+    for entry in &exact.entries {
+        let (key, value) = entry.exact().ok_or_else(|| {
+            Failure::bad_request(&format!(
+                "entries: a reset takes one exact descriptor; write a key and its whole value in the place of `{entry}`, and a star of it as \\*"
+            ))
+        })?;
+        ask.push(Entry { key: key.as_bytes(), value: value.as_bytes() });
     }
     ask.close(Descriptor::default());
     let (plan, existed) = parts.rls.reset(&ask).await.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
@@ -265,11 +261,15 @@ pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
 }
 
 fn nothing_counts(plan: &Plan, exact: &Override, entries: &str) -> Failure {
-    let domain = exact.domain.escape_debug();
+    let domain = OneLine(&exact.domain).to_string();
+    let words: Vec<_> = exact.entries.iter().map(|entry| shell_word(&entry.to_string()).into_owned()).collect();
     Failure::not_found(&match &plan.slots[0] {
         Slot::Unlimited(id) => format!("the limit {} is unlimited: it counts nothing", path(plan.rules.limit(*id))),
         _ if plan.unknown_domain => format!("no limit in force has the domain {domain}"),
-        _ => format!("no limit applies to {entries} in the domain {domain}; `weir explain --domain {domain} {entries}` says why"),
+        _ => {
+            let (word, words) = (shell_word(&domain), words.join(" "));
+            format!("no limit applies to {entries} in the domain {domain}; `weir explain --domain {word} {words}` says why")
+        }
     })
 }
 

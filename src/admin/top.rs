@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Parts;
+use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
 use crate::subjects::{self, Heaviest, Ranked, Ranking, Recent};
@@ -47,21 +48,6 @@ pub struct Subject {
     pub refusals: u64,
     /// What may be missing of the number by which it is ranked, at most.
     pub error: u64,
-}
-
-/// A key and a value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Entry {
-    /// The key.
-    pub key: String,
-    /// The value.
-    pub value: String,
-}
-
-impl From<(String, String)> for Entry {
-    fn from((key, value): (String, String)) -> Self {
-        Self { key, value }
-    }
 }
 
 impl Subject {

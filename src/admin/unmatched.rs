@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Parts;
+use super::entry::Entry;
 use super::query::Query;
-use super::top::Entry;
 use crate::subjects::{UnmatchedDescriptor, UnmatchedDomain};
 
 /// The answer.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Parts;
+use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
 use crate::algorithm::Algorithm;
@@ -26,15 +27,6 @@ const USUAL_COUNT: usize = 20;
 
 /// Entries of a subject at most, as in a request.
 const MAX_ENTRIES: usize = 64;
-
-/// One entry of a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Its key.
-    pub key: String,
-    /// Its value. One of more than 128 bytes is `sha256:` with its digest, where the store knows it by that only.
-    pub value: String,
-}
 
 /// The usage of one subject.
 #[derive(Debug, Serialize, Deserialize)]
@@ -199,7 +191,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let deadline = Instant::now() + TIMEOUT;
     let top = parts.usage.top(tracking, is_per_second, order, (offset, count), deadline).await.map_err(|error| failed(&error))?;
     let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
-        entries: key::entries(subject).into_iter().map(|(key, value)| Entry { key, value }).collect(),
+        entries: key::entries(subject).into_iter().map(Entry::from).collect(),
         hits: record.total.asked,
         refused: record.total.refused,
         first_seen: timestamp(record.first_seen),

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::admin::{self, AdminFlags};
 use super::print;
-use super::usage::{borrowed, shown, subject};
+use super::usage::{borrowed, subject};
 use crate::admin::usage::Count;
 use crate::rules::compile::OneLine;
 
@@ -43,7 +43,7 @@ pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn report(count: &Count) -> String {
-    let mut text = format!("{} of {}\n  hits     {}", shown(&count.entries), OneLine(&count.limit), count.hits);
+    let mut text = format!("{} of {}\n  hits     {}", print::entries(&count.entries), OneLine(&count.limit), count.hits);
     // Writing to a string does not fail.
     if let Some(refused) = count.refused {
         let _ = write!(text, ", refused {refused}");

@@ -4,10 +4,23 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use super::UsageError;
+use crate::ask::written::read_exact;
 use crate::proto::RateLimitDescriptor;
 use crate::proto::rate_limit_descriptor::Entry;
 
-/// The descriptors of these arguments, whose values may be any bytes.
+/// The descriptors of these arguments as commands print them, and as overrides are written: `\*` is a star, as `*` is.
+///
+/// # Errors
+/// As [`descriptors`].
+pub(super) fn written_descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescriptor>, UsageError> {
+    let mut descriptors = descriptors(arguments)?;
+    for Entry { key, value } in descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+        (*key, *value) = (read_exact(key), read_exact(value));
+    }
+    Ok(descriptors)
+}
+
+/// The descriptors of these arguments, whose values are as they are, and may be any bytes.
 ///
 /// # Errors
 /// An argument is no entry, or a descriptor has none.

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::admin::{self, AdminFlags};
 use super::{UnusableFiles, UsageError, entries, print};
 use crate::admin::explain::{Descriptor, Level, Report, State, list};
+use crate::ask::written::shell_word;
 use crate::http::json;
 use crate::live::files;
 use crate::plan::{self, Plan};
@@ -29,7 +30,7 @@ const MAX_JSON_BYTES: u64 = 4 << 20;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir explain --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1\n\n\
-    With --admin or WEIR_ADMIN, and without --config, a running service is asked, which also says what each limit has left.")]
+    \\* is a star and \\\\ a backslash, as in the entries that commands print. With --admin or WEIR_ADMIN, and without --config, a running service is asked, which also says what each limit has left.")]
 pub(super) struct Explain {
     /// Entries of the descriptor, in their order; a `,` between two entries begins the next descriptor
     #[arg(required_unless_present = "json", value_name = "KEY=VALUE")]
@@ -85,7 +86,7 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
         return Ok(json::request(&read(path)?).map_err(UsageError)?.to_vec());
     }
-    let descriptors = entries::descriptors(&explain.entries)?;
+    let descriptors = entries::written_descriptors(&explain.entries)?;
     Ok(RateLimitRequest { domain: explain.domain.clone().unwrap_or_default(), descriptors, hits_addend: 0 }.encode_to_vec())
 }
 
@@ -96,7 +97,7 @@ fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     }
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
     let mut descriptors = Vec::new();
-    for descriptor in entries::descriptors(&explain.entries)? {
+    for descriptor in entries::written_descriptors(&explain.entries)? {
         let entry =
             |entry: &crate::proto::rate_limit_descriptor::Entry| Ok(json!({ "key": text(&entry.key)?, "value": text(&entry.value)? }));
         let entries: Result<Vec<_>, std::string::FromUtf8Error> = descriptor.entries.iter().map(entry).collect();
@@ -122,7 +123,8 @@ fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     for Descriptor { entries, reason, levels, limit, counter, live, .. } in &report.descriptors {
-        let _ = writeln!(text, "{}: {reason}", entries.join(" "));
+        let words: Vec<_> = entries.iter().map(|entry| shell_word(entry)).collect();
+        let _ = writeln!(text, "{}: {reason}", words.join(" "));
         let width = levels.iter().map(|level| level.entry.chars().count()).max().unwrap_or(0);
         for level in levels {
             let _ = writeln!(text, "  {:width$}  {}", level.entry, level_text(level));

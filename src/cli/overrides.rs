@@ -16,8 +16,8 @@ use crate::admin::status::now;
 use crate::overrides::RateRecord;
 
 /// How a descriptor is written, and when an override ends.
-const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for any value. The entries are all entries of the descriptor, \
-    in its order: `user=42` does not match `user=42 path=/x`.\n\n\
+const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for any value. \\* is a star and \\\\ a backslash: quote them for \
+    the shell, as `weir top` prints them. The entries are all entries of the descriptor, in its order: `user=42` does not match `user=42 path=/x`.\n\n\
     --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a date or time in the zone of this terminal \
     (2030-01-31 is its midnight, 2030-01-31T18:00). Every instant is shown in UTC.\n\n\
     The service needs ADMIN_TOKEN_FILE; the name of the token is logged as who did it. Of several overrides that match, a block or an exemption \
@@ -111,7 +111,8 @@ struct Remove {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "It takes one exact descriptor, without wildcards. In all replicas the next hit counts from zero, within a second at most.\n\n\
+    after_help = "It takes one exact descriptor, without wildcards; \\* is a star and \\\\ a backslash. In all replicas the next hit counts from zero, within a \
+    second at most.\n\n\
     Example: weir reset --domain demo remote_address=10.0.0.1"
 )]
 pub(super) struct Reset {

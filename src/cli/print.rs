@@ -6,6 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::admin::entry::Entry;
+use crate::ask::written::shell_word;
 use crate::rules::compile::Problem;
 use crate::telemetry;
 
@@ -38,6 +40,11 @@ fn colours(is_terminal: bool, is_forbidden: bool, terminal_has_them: bool) -> bo
 /// A map whose keys are not text.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string(value).context("the output cannot be written as JSON")? + "\n")
+}
+
+/// Entries on one line, as words that a command takes.
+pub(super) fn entries(entries: &[Entry]) -> String {
+    entries.iter().map(|entry| shell_word(&entry.written()).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further output is useless.

@@ -175,14 +175,12 @@ fn text(Report { replicas, top }: &Report) -> String {
         return text;
     }
     let row = |subject: &api::Subject| {
-        let entries: Vec<_> = subject.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-        let one_line = |text: &str| OneLine(text).to_string();
         [
             subject.hits.to_string(),
             subject.refusals.to_string(),
             subject.error.to_string(),
-            one_line(&subject.limit),
-            one_line(&entries.join(" ")),
+            OneLine(&subject.limit).to_string(),
+            print::entries(&subject.entries),
         ]
     };
     let head = ["HITS", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);

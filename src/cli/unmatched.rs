@@ -89,8 +89,7 @@ fn text(unmatched: &Unmatched) -> String {
         let unknown = if domain.known { "" } else { ": no file defines this domain" };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
         for Descriptor { entries, seen_at } in &domain.descriptors {
-            let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-            text += &format!("  {seen_at}  {}\n", OneLine(&entries.join(" ")));
+            text += &format!("  {seen_at}  {}\n", print::entries(entries));
         }
     }
     text
@@ -101,7 +100,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::admin::top::Entry;
+    use crate::admin::entry::Entry;
 
     fn domain(name: &str, known: bool, descriptors: &[(&str, i64)]) -> Domain {
         let descriptor = |&(value, seen): &(&str, i64)| Descriptor {
@@ -118,7 +117,7 @@ mod tests {
         let merged = merge([one, other].into_iter());
         assert_eq!(
             text(&merged),
-            "typo: no file defines this domain\n  2027-01-15T08:00:09Z  user=x\\u{1b}[2J\nshop\n  2027-01-15T08:00:07Z  user=bob\n  2027-01-15T08:00:05Z  user=ann\n"
+            "typo: no file defines this domain\n  2027-01-15T08:00:09Z  'user=x\\u{1b}[2J'\nshop\n  2027-01-15T08:00:07Z  user=bob\n  2027-01-15T08:00:05Z  user=ann\n"
         );
         assert_eq!(text(&Unmatched { domains: Vec::new() }), "every descriptor found a limit so far\n");
     }

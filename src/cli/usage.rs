@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::admin::{self, AdminFlags, Service};
 use super::{UsageError, entries, print};
-use crate::admin::usage::{Entry, Series, Top, Usage};
+use crate::admin::usage::{Series, Top, Usage};
 use crate::rules::compile::OneLine;
 
 /// The columns of a plot at most. Of a longer series, several buckets share one.
@@ -70,7 +70,7 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
 
 /// The parameters that name a subject.
 pub(super) fn subject(domain: Option<&str>, arguments: &[OsString]) -> Result<Vec<(&'static str, String)>, UsageError> {
-    let descriptors = entries::descriptors(arguments)?;
+    let descriptors = entries::written_descriptors(arguments)?;
     let [descriptor] = &descriptors[..] else {
         return Err(UsageError("usage is that of one descriptor; write its entries without `,`".to_owned()));
     };
@@ -113,14 +113,8 @@ async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow:
     all.ok_or_else(|| anyhow::anyhow!("the service has no answer"))
 }
 
-/// Entries as `key=value`, without control characters.
-pub(super) fn shown(entries: &[Entry]) -> String {
-    let texts: Vec<_> = entries.iter().map(|Entry { key, value }| OneLine(&format!("{key}={value}")).to_string()).collect();
-    texts.join(" ")
-}
-
 fn report(usage: &Usage) -> String {
-    let mut text = format!("{} of {}\n", shown(&usage.entries), OneLine(&usage.limit));
+    let mut text = format!("{} of {}\n", print::entries(&usage.entries), OneLine(&usage.limit));
     // Writing to a string does not fail.
     let Usage { hits, refused, given_back, .. } = usage;
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
@@ -162,7 +156,8 @@ fn table(top: &Top) -> String {
     let _ = writeln!(text, "{:>14}  {:>14}  {:<20}  {:<20}  subject", "hits", "refused", "first seen", "last seen");
     for subject in &top.subjects {
         let (first, last) = (seconds(subject.first_seen), seconds(subject.last_seen));
-        let _ = writeln!(text, "{:>14}  {:>14}  {first:<20}  {last:<20}  {}", subject.hits, subject.refused, shown(&subject.entries));
+        let _ =
+            writeln!(text, "{:>14}  {:>14}  {first:<20}  {last:<20}  {}", subject.hits, subject.refused, print::entries(&subject.entries));
     }
     text
 }

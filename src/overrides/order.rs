@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Kind, Override, Pattern};
+use super::{Kind, Override};
 
 /// Sorts before that of an override that it precedes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,15 +19,10 @@ impl Precedence {
     pub(super) fn new(one: &Override) -> Self {
         Self {
             is_raise: matches!(one.kind, Kind::Raise(_)),
-            entries: one.entries.iter().map(|entry| (entry.has_wildcards(), Reverse(literal_bytes(entry)))).collect(),
+            entries: one.entries.iter().map(|entry| (entry.has_wildcards(), Reverse(entry.literal_bytes()))).collect(),
             kind: one.kind.index(),
             created_at: Reverse(one.created_at.0),
             id: one.id.clone(),
         }
     }
-}
-
-fn literal_bytes(entry: &Pattern) -> usize {
-    let text = entry.key.bytes().chain(entry.value.iter().flat_map(|value| value.bytes()));
-    text.filter(|&byte| byte != b'*').count()
 }

@@ -2,6 +2,7 @@
 
 use super::{Kind, Override, Pattern, raised};
 use crate::ask::Entry;
+use crate::ask::written::Text;
 use crate::rules::limit::{Level, Limit};
 use crate::rules::{Lookup, Rules};
 use crate::time::Rate;
@@ -66,9 +67,8 @@ impl<'r> Reach<'r> {
 }
 
 fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<&'r Limit> {
-    let value = |entry: &'_ Pattern| entry.value.as_deref().unwrap_or_default().as_bytes().to_vec();
-    let values: Vec<Vec<u8>> = one.entries.iter().map(value).collect();
-    let entries: Vec<_> = one.entries.iter().zip(&values).map(|(entry, value)| Entry { key: entry.key.as_bytes(), value }).collect();
+    let exact: Option<Vec<_>> = one.entries.iter().map(Pattern::exact).collect();
+    let entries: Vec<_> = exact?.into_iter().map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() }).collect();
     match rules.find(one.domain.as_bytes(), &entries) {
         Lookup::Limit(limit) => Some(limit),
         Lookup::NoLimit | Lookup::UnknownDomain => None,
@@ -79,31 +79,38 @@ fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<&'r Limit> {
 fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
     entries.len() == levels.len()
         && entries.iter().zip(levels).all(|(entry, level)| {
-            let values = (entry.value.as_deref().unwrap_or("*"), level.value.as_deref().unwrap_or("*"));
-            intersect(entry.key.as_bytes(), level.key.as_bytes()) && intersect(values.0.as_bytes(), values.1.as_bytes())
+            let of_entry = |text: Option<&Text>| text.map_or_else(|| vec![None], Text::symbols);
+            let of_level = |text: Option<&str>| symbols(text.unwrap_or("*"));
+            intersect(&of_entry(Some(&entry.key)), &of_level(Some(&level.key)))
+                && intersect(&of_entry(entry.value.as_ref()), &of_level(level.value.as_deref()))
         })
 }
 
-/// Whether some text matches both patterns. Takes at most the product of their lengths, and little where they begin with different texts.
-/// `reached[j]` says whether what is read of `one` and the first `j` bytes of `other` match the same text.
-pub(super) fn intersect(one: &[u8], other: &[u8]) -> bool {
-    let both_fixed = one.iter().zip(other).take_while(|&(&left, &right)| left != b'*' && right != b'*');
+/// The bytes of a pattern in a file, where each `*` is a wildcard.
+pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
+    text.bytes().map(|byte| (byte != b'*').then_some(byte)).collect()
+}
+
+/// Whether some text matches both patterns, in which `None` is a wildcard. Takes at most the product of their lengths, and little where they begin with
+/// different texts. `reached[j]` says whether what is read of `one` and the first `j` bytes of `other` match the same text.
+pub(super) fn intersect(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
+    let both_fixed = one.iter().zip(other).take_while(|(left, right)| left.is_some() && right.is_some());
     if both_fixed.into_iter().any(|(left, right)| left != right) {
         return false;
     }
     let mut reached = vec![false; other.len() + 1];
     reached[0] = true;
-    for (index, &byte) in other.iter().enumerate() {
-        reached[index + 1] = reached[index] && byte == b'*';
+    for (index, byte) in other.iter().enumerate() {
+        reached[index + 1] = reached[index] && byte.is_none();
     }
     for &byte in one {
         let mut diagonal = reached[0];
-        reached[0] = reached[0] && byte == b'*';
+        reached[0] = reached[0] && byte.is_none();
         for (index, &facing) in other.iter().enumerate() {
             let above = reached[index + 1];
             reached[index + 1] = match (byte, facing) {
                 // A wildcard ends here, or stands for one byte more of the other.
-                (b'*', _) | (_, b'*') => above || reached[index],
+                (None, _) | (_, None) => above || reached[index],
                 _ => diagonal && byte == facing,
             };
             diagonal = above;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Kind, Override, Pattern};
+use crate::ask::written::Text;
 use crate::time::{Micros, Rate, Unit};
 
 /// The entries of an override at most: as many as a descriptor may have.
@@ -62,9 +63,9 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntryRecord {
-    /// The key; each `*` stands for any text.
+    /// The key, as in [`crate::ask::written`]: each `*` stands for any text, and `\*` for a star.
     pub key: String,
-    /// The value; each `*` stands for any text. Null: any.
+    /// The value, written like the key. Null: any.
     #[serde(default)]
     pub value: Option<String>,
 }
@@ -102,11 +103,9 @@ impl Record {
     /// The first thing that is wrong.
     pub fn read(&self) -> Result<Override, Invalid> {
         let kind = self.kind()?;
-        let text_bytes = self.entries.iter().fold(self.domain.len(), |sum, entry| {
-            sum.saturating_add(entry.key.len()).saturating_add(entry.value.as_ref().map_or(0, String::len))
-        });
-        let wildcards = self.entries.iter().flat_map(|entry| [Some(&entry.key), entry.value.as_ref()]).flatten();
-        let wildcards: usize = wildcards.map(|text| text.matches('*').count()).sum();
+        let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect();
+        let wildcards: usize = entries.iter().map(Pattern::wildcards).sum();
+        let text_bytes = entries.iter().fold(self.domain.len() + wildcards, |sum, entry| sum.saturating_add(entry.literal_bytes()));
         if self.domain.is_empty() {
             return invalid("domain is empty: name the domain of the descriptors, as Envoy sends it");
         }
@@ -125,7 +124,6 @@ impl Record {
         one_line("reason", &self.reason, MAX_REASON)?;
         one_line("by", &self.by, MAX_NAME)?;
         let created_at = self.created_at.as_deref().map(parse_instant).transpose()?.unwrap_or_default();
-        let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect();
         Ok(Override {
             id: id(kind, &self.domain, &entries),
             kind,
@@ -171,11 +169,19 @@ impl From<&Override> for Record {
 
 impl EntryRecord {
     fn new(pattern: &Pattern) -> Self {
-        Self { key: pattern.key.to_string(), value: pattern.value.as_deref().map(str::to_owned) }
+        Self { key: pattern.key.to_string(), value: pattern.value.as_ref().map(Text::to_string) }
     }
 
-    fn pattern(&self) -> Pattern {
-        Pattern { key: self.key.as_str().into(), value: self.value.as_deref().map(Into::into) }
+    /// The entry that matches this key and this value and nothing else, whatever they contain.
+    #[must_use]
+    pub fn exact(key: &str, value: &str) -> Self {
+        Self::new(&Pattern { key: Text::literal(key), value: Some(Text::literal(value)) })
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn pattern(&self) -> Pattern {
+        Pattern { key: Text::read(&self.key), value: self.value.as_deref().map(Text::read) }
     }
 }
 
@@ -224,8 +230,8 @@ fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
     add(Some(kind.name()));
     add(Some(domain));
     for Pattern { key, value } in entries {
-        add(Some(key));
-        add(value.as_deref());
+        add(Some(&key.to_string()));
+        add(value.as_ref().map(Text::to_string).as_deref());
     }
     digest.finalize()[..ID_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }

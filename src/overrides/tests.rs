@@ -214,6 +214,20 @@ fn a_record_is_read_back_as_it_was() {
 }
 
 #[test]
+fn a_star_may_be_literal() {
+    let overrides = Overrides::new(vec![made("exempt", &[("user", Some("*"))]), made("block", &[("user", Some(r"\*"))])]);
+    assert_eq!(
+        ["*", "1", r"\*", ""].map(|value| find(&overrides, 0, &[("user", value)])),
+        ["block", "exempt", "exempt", "exempt"].map(Some)
+    );
+    assert_eq!(made("block", &[(r"a\b", None)]).id, made("block", &[(r"a\\b", None)]).id, "two ways to write one text");
+    assert_ne!(made("block", &[("a", Some("*"))]).id, made("block", &[("a", Some(r"\*"))]).id);
+    // Stars that are literal are no wildcards, of which there are few.
+    let many = Record::from(&made("block", &[("a", Some(&r"\*".repeat(100)))]));
+    assert_eq!(many.read().expect("one").entries[0].to_string(), format!("a={}", r"\*".repeat(100)));
+}
+
+#[test]
 fn ids_differ_where_anything_but_the_order_differs() {
     let ids = [
         made("block", &[("a", Some("b"))]),
@@ -251,7 +265,7 @@ fn there_are_bounds() {
 }
 
 fn texts() -> impl Strategy<Value = String> {
-    "[ab*]{0,3}"
+    r"[ab*\\]{0,3}"
 }
 
 /// The index of a kind, entries, an end, and when it was ordered.
@@ -274,6 +288,9 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
         Some((b'*', rest)) => (0..=text.len()).any(|skipped| matches(rest, &text[skipped..])),
+        Some((b'\\', [escaped @ (b'*' | b'\\'), rest @ ..])) => {
+            text.split_first().is_some_and(|(first, behind)| first == escaped && matches(rest, behind))
+        }
         Some((byte, rest)) => text.split_first().is_some_and(|(first, behind)| first == byte && matches(rest, behind)),
     }
 }
@@ -291,25 +308,41 @@ fn all_texts() -> Vec<String> {
 proptest! {
     /// The tree decides as a list that is searched from its begin.
     #[test]
-    fn a_tree_decides_as_a_list(list in overrides(), now in 0..12_u64, path in prop::collection::vec(("[ab]", "[ab]{0,3}"), 1..3)) {
+    fn a_tree_decides_as_a_list(list in overrides(), now in 0..12_u64, path in prop::collection::vec((r"[ab*\\]", r"[ab*\\]{0,3}"), 1..3)) {
         let compiled = Overrides::new(list);
         let path: Vec<_> = path.iter().map(|(key, value)| (&**key, &**value)).collect();
         let is_matched = |one: &&Override| {
             one.until.is_none_or(|until| now < until.0)
                 && one.entries.len() == path.len()
                 && one.entries.iter().zip(&path).all(|(pattern, (key, value))| {
-                    matches(pattern.key.as_bytes(), key.as_bytes())
-                        && pattern.value.as_deref().is_none_or(|pattern| matches(pattern.as_bytes(), value.as_bytes()))
+                    matches(pattern.key.to_string().as_bytes(), key.as_bytes())
+                        && pattern.value.as_ref().is_none_or(|pattern| matches(pattern.to_string().as_bytes(), value.as_bytes()))
                 })
         };
         let expected = compiled.list().iter().find(is_matched).map(|one| one.kind.name());
         prop_assert_eq!(find(&compiled, now, &path), expected);
     }
 
+    /// Whatever a client sends, the override of it is that of no other value. The texts differ by what is special somewhere.
+    #[test]
+    fn an_exact_entry_matches_its_own_text_only(value in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", other in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", star in r"[ab*\\]{0,3}") {
+        let overrides = |entry: EntryRecord| Overrides::new(vec![Record { entries: vec![entry], ..record("block", &[]) }.read().expect("one")]);
+        let line = crate::ask::written::entry(b"user", value.as_bytes());
+        let (key, written) = line.split_once('=').expect("an entry");
+        let others = [other, value.replace('*', &star), value.replace('\\', &star), format!("{value}{star}")];
+        for entry in [EntryRecord::exact("user", &value), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()) }] {
+            let overrides = overrides(entry);
+            prop_assert!(!overrides.list()[0].has_wildcards() && find(&overrides, 0, &[("user", &value)]) == Some("block"));
+            for other in others.iter().filter(|other| **other != value) {
+                prop_assert_eq!(find(&overrides, 0, &[("user", other)]), None, "{} blocks {}", written, other);
+            }
+        }
+    }
+
     #[test]
     fn patterns_intersect_where_a_text_matches_both(one in "[ab*]{0,4}", other in "[ab*]{0,4}") {
         let common = all_texts().iter().any(|text| matches(one.as_bytes(), text.as_bytes()) && matches(other.as_bytes(), text.as_bytes()));
-        let found = reach::intersect(one.as_bytes(), other.as_bytes());
+        let found = reach::intersect(&reach::symbols(&one), &reach::symbols(&other));
         // A common text longer than four has one that is not, because no pattern has more than four letters.
         prop_assert!(!common || found, "{one} {other}");
         prop_assert!(common || !found || one.len() + other.len() > 4, "{one} {other}");

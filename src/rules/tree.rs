@@ -14,6 +14,7 @@ use memchr::memmem;
 
 use super::limit::LimitId;
 use crate::ask::Entry;
+use crate::ask::written::Text;
 
 /// One level: siblings, by key and value.
 #[derive(Debug, Default)]
@@ -82,6 +83,24 @@ impl Tree {
             None if is_pattern => {}
             None => {
                 self.any_value.entry(key.as_bytes().into()).or_insert(index);
+            }
+        }
+        self.branches.push(branch);
+    }
+
+    /// Adds a branch for texts whose stars may be literal. A wildcard matches no star as its own text: the entry of an override is no branch of a file.
+    pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        match (key.as_literal(), value.map(Text::as_literal)) {
+            (Some(key), Some(Some(value))) => {
+                self.exact.entry(Pair { key: key.as_bytes().into(), value: value.as_bytes().into() }).or_insert(index);
+            }
+            (Some(key), None) => {
+                self.any_value.entry(key.as_bytes().into()).or_insert(index);
+            }
+            _ => {
+                let glob = |text: &Text| Glob::of(text.pieces());
+                self.add_pattern(Pattern { key: glob(key), value: value.map(glob) }, index);
             }
         }
         self.branches.push(branch);
@@ -189,10 +208,15 @@ struct Rest {
 
 impl Glob {
     pub(super) fn new(text: &str) -> Self {
-        let Some((first, behind)) = text.split_once('*') else { return Self { first: text.as_bytes().into(), rest: None } };
-        let (middle, last) = behind.rsplit_once('*').unwrap_or(("", behind));
-        let middle = middle.split('*').filter(|piece| !piece.is_empty()).map(|piece| memmem::Finder::new(piece).into_owned()).collect();
-        Self { first: first.as_bytes().into(), rest: Some(Rest { middle, last: last.as_bytes().into() }) }
+        Self::of(text.split('*'))
+    }
+
+    /// Of the texts around each `*`.
+    fn of<'t>(mut pieces: impl DoubleEndedIterator<Item = &'t str>) -> Self {
+        let first = pieces.next().unwrap_or_default().as_bytes().into();
+        let Some(last) = pieces.next_back() else { return Self { first, rest: None } };
+        let middle = pieces.filter(|piece| !piece.is_empty()).map(|piece| memmem::Finder::new(piece).into_owned()).collect();
+        Self { first, rest: Some(Rest { middle, last: last.as_bytes().into() }) }
     }
 
     /// The first and the last text may not overlap. The texts between match at the leftmost position, which finds a match if there is one.

@@ -93,7 +93,7 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     let expected = "\
 16 hits in the last N s of 1 replica
 HITS  REFUSED  ERROR  LIMIT          SUBJECT
-   8        0      0  shop.path_/a*  path=/a b
+   8        0      0  shop.path_/a*  'path=/a b'
    6        3      0  shop.user      user=bob
    2        0      0  shop.user      user=ann
 ";
@@ -219,7 +219,7 @@ async fn descriptors_that_no_limit_matches_are_kept_by_domain() {
         .map(|line| format!("{}\n", if line.starts_with("  20") { format!("  TIME{}", &line[22..]) } else { line.to_owned() }))
         .collect();
     let (shop, shoop) =
-        ("shop\n  TIME  free=x\\u{1b}[2J\n  TIME  user=ann path=/x\n", "shoop: no file defines this domain\n  TIME  user=ann\n");
+        ("shop\n  TIME  'free=x\\u{1b}[2J'\n  TIME  user=ann path=/x\n", "shoop: no file defines this domain\n  TIME  user=ann\n");
     assert!([format!("{shop}{shoop}"), format!("{shoop}{shop}")].contains(&timeless), "{timeless}");
     let report: Value =
         serde_json::from_str(&stdout(&["unmatched", "--domain", "shoop", "--format", "json"], &address.to_string())).expect("JSON");

@@ -5,12 +5,22 @@ import { field, fill, h, input, shown } from "./dom.js";
 // Envoy's own bound of entries is not known; Weir takes 64.
 const MOST_ENTRIES = 64;
 
+/** A text as an order writes it: `*` stands for any text there, `\*` for a star and `\\` for a backslash. */
+export function literal(text) {
+  return text.replaceAll(/[\\*]/g, "\\$&");
+}
+
+/** Whether what an order says has a `*` that stands for any text. */
+export function hasWildcard(text) {
+  return text.replaceAll(/\\[\\*]/g, "").includes("*");
+}
+
 // Long values in lists are a beginning with a digest, or a digest alone.
 const CUT = /…|^sha256:/u;
 
 /**
- * An editor of entries. With `any`, an entry may stand for any value. Text fields drop line breaks; a value that came from a list is therefore
- * kept as it was until it is edited.
+ * An editor of entries. With `any` it is one of an order: its texts have wildcards, and an entry may stand for any value. Text fields drop line
+ * breaks; a value that came from a list is therefore kept as it was until it is edited.
  */
 export function entriesEditor({ legend, any, changed }) {
   const rows = h("div", { class: "rows" });
@@ -73,10 +83,12 @@ export function entriesEditor({ legend, any, changed }) {
     add.disabled = all.length >= MOST_ENTRIES;
   }
 
+  /** Writes the entries of a subject, which are no patterns, whatever clients chose. */
   function write(entries) {
     all = [];
     fill(rows);
-    (entries.length > 0 ? entries : [{ key: "", value: "" }]).slice(0, MOST_ENTRIES).forEach(({ key, value }) => append(key, value));
+    const text = (exact) => (any && typeof exact === "string" ? literal(exact) : exact);
+    (entries.length > 0 ? entries : [{ key: "", value: "" }]).slice(0, MOST_ENTRIES).forEach(({ key, value }) => append(text(key), text(value)));
   }
 
   write([]);

@@ -2,7 +2,7 @@
 
 import { get, post, remove } from "./api.js";
 import { amount, confirmed, count, entriesPlain, entriesShown, field, fill, h, input, instant, newId, panel, plain, select, sentence, shown } from "./dom.js";
-import { entriesEditor } from "./entries.js";
+import { entriesEditor, hasWildcard } from "./entries.js";
 import { part } from "./parts.js";
 import { table } from "./table.js";
 
@@ -58,7 +58,8 @@ export function overrides(app) {
   const summary = h("p", { class: "summary", "aria-live": "polite" });
   const submit = h("button", { type: "submit", class: "main" }, "Block");
   const wrong = h("p", { class: "wrong", role: "alert" });
-  const form = h("form", { hidden: true, onsubmit: submitted }, kinds, h("div", { class: "line" }, field("Domain", domain)), editor.element, amountFields, now, times, field("Reason", reason, "for the log and for your colleagues"), summary, wrong,
+  const form = h("form", { hidden: true, onsubmit: submitted }, kinds, h("div", { class: "line" }, field("Domain", domain)), editor.element,
+    h("p", { class: "hint" }, h("code", {}, "*"), " stands for any text, ", h("code", {}, "\\*"), " for a star, and ", h("code", {}, "\\\\"), " for a backslash."), amountFields, now, times, field("Reason", reason, "for the log and for your colleagues"), summary, wrong,
     h("div", { class: "buttons" }, submit));
 
   const kind = () => form.querySelector("input[type=radio]:checked").value;
@@ -212,14 +213,14 @@ function effect({ kind, to }) {
   return { block: "Blocked", exempt: "Exempt" }[kind] ?? String(kind);
 }
 
-/** Whether entries mean more than one descriptor: an asterisk stands for any text, also in a value that a client chose. */
+/** Whether entries mean more than one descriptor. */
 function reachesMany(entries) {
-  return entries.some(({ key, value }) => value === null || key.includes("*") || value.includes("*"));
+  return entries.some(({ key, value }) => value === null || hasWildcard(key) || hasWildcard(value));
 }
 
 /** What a change does, as a sentence to read before it is sent. */
 function said({ kind, domain, entries, to, until }) {
-  const stars = entries.some(({ key, value }) => `${key}${value ?? ""}`.includes("*")) ? " (each * stands for any text)" : "";
+  const stars = entries.some(({ key, value }) => hasWildcard(key) || hasWildcard(value ?? "")) ? " (each * stands for any text)" : "";
   const whom = `${entriesPlain(entries)}${stars} in the domain ${plain(domain)}`;
   if (kind === "reset") return `The counter of ${whom} begins anew on every replica within a second. This cannot be undone.`;
   const when = until === null ? "until the override is removed" : `until ${until.replace("T", " ").replace("Z", " UTC")}`;

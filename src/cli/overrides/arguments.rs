@@ -26,9 +26,9 @@ pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageErr
 pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
     let entries = entries(arguments)?;
     for (entry, text) in entries.iter().zip(arguments) {
-        if entry.value.is_none() || text.contains('*') {
+        if entry.pattern().exact().is_none() {
             return Err(UsageError(format!(
-                "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE with the whole value"
+                "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE with the whole value, and a star of it as \\*"
             )));
         }
     }
@@ -132,8 +132,8 @@ mod tests {
         let values: Vec<_> = read.iter().map(|entry| (entry.key.as_str(), entry.value.as_deref())).collect();
         assert_eq!(values, [("user", Some("42")), ("path", None), ("q", Some("a=b")), ("e", Some(""))]);
         assert!(entries(&text(&["=x"])).is_err() && entries(&text(&["a=b", ","])).is_err());
-        assert!(exact_entries(&text(&["user=42"])).is_ok());
-        for wrong in ["user", "user=4*", "us*=42"] {
+        assert!(exact_entries(&text(&["user=42", r"path=\*", r"a\*=\\"])).is_ok());
+        for wrong in ["user", "user=4*", "us*=42", r"user=\\*"] {
             assert!(exact_entries(&text(&[wrong])).is_err_and(|error| error.0.contains("one exact descriptor")), "{wrong}");
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::admin::overrides::{Ordered, Overrides, Removed, Reset};
+use crate::ask::written::shell_word;
 use crate::overrides::{EntryRecord, RateRecord, Record};
 use crate::rules::compile::OneLine;
 
@@ -84,12 +85,9 @@ fn rate(to: &RateRecord) -> String {
     to.read().map_or_else(|_| format!("{} per {}", to.requests_per_unit, to.unit), |rate| rate.to_string())
 }
 
+/// As arguments of a command.
 fn entries(entries: &[EntryRecord]) -> String {
-    let entry = |entry: &EntryRecord| match &entry.value {
-        Some(value) => format!("{}={value}", entry.key),
-        None => entry.key.clone(),
-    };
-    entries.iter().map(entry).collect::<Vec<_>>().join(" ")
+    entries.iter().map(|entry| shell_word(&entry.pattern().to_string()).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 fn add_warnings(text: &mut String, warnings: &[String]) {

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::admin::top::{Entry, Subject, Top};
+use crate::admin::entry::Entry;
+use crate::admin::top::{Subject, Top};
 use crate::subjects::Ranking;
 
 /// The ranking of all replicas. Each was asked for `asked` subjects; the merged one has at most `count`.

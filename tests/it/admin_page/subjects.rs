@@ -136,6 +136,48 @@ async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
     assert_eq!(desk.browser.run("return document.querySelector('input[type=number]').value"), "5");
 }
 
+/// A client that sends a star, or an escape of one, is not everyone.
+#[tokio::test]
+async fn a_client_called_star_is_blocked_alone() {
+    let desk = Desk::start(&[]);
+    let values = ["*", "\\*", "42"];
+    for value in values {
+        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OK]);
+    }
+    desk.open("subjects");
+    desk.enter_token(TOKEN);
+    desk.browser.click("//select/option[@value='hits']");
+    for (value, written) in [("*", "\\*"), ("\\*", "\\\\\\*")] {
+        desk.go("Subjects");
+        press_in_row(&desk, &format!("user={value}"), "Override");
+        choose(&desk, "Block");
+        desk.browser.wait_for_text(&format!("Weir refuses every request with user={written} in the domain shop, until "));
+        // There is no question, because it is one client.
+        desk.browser.press_button("Block");
+        desk.browser.wait_for_text(&format!("Blocked: user={written} until "));
+    }
+    for (value, expected) in [("*", OVER_LIMIT), ("\\*", OVER_LIMIT), ("42", OK), ("", OK), ("x*", OK)] {
+        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [expected], "{value}");
+    }
+    // Reset is read the same way.
+    desk.browser.press_button("Undo");
+    desk.browser.click("//dialog//button[text()='Remove']");
+    desk.go("Subjects");
+    press_in_row(&desk, "user=\\*", "Override");
+    choose(&desk, "Reset");
+    desk.browser.press_button("Reset");
+    desk.browser.click("//dialog//button[text()='Reset']");
+    desk.browser.wait_for_text("Reset: user=\\\\\\*. 1 of 1 counters began anew.");
+    // A star that the operator writes stands for any text, and is asked about first.
+    desk.go("Subjects");
+    press_in_row(&desk, "user=42", "Override");
+    desk.browser.type_into("//label[text()='Value']/following-sibling::input", "4*");
+    choose(&desk, "Block");
+    desk.browser.press_button("Block");
+    desk.browser.wait_for_text("This is for more than one value. Go on?");
+    desk.check_clean();
+}
+
 #[tokio::test]
 async fn usage_is_shown_with_its_series_and_by_subject() {
     let desk = Desk::start(&[]);

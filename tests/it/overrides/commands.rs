@@ -20,7 +20,7 @@ block user=42 in shop, until 2100-01-31T16:00:00Z
     assert_eq!(block.replace(&id_of(&block), "43a0b5d3f4fb"), expected);
     let raise = desk.ok(&weir, &["raise", "-d", "shop", "user=4*", "--to", "500/year", "--reason", "ticket 4711"]);
     let expected = "\
-raise to 500/year user=4* in shop, until it is removed
+raise to 500/year 'user=4*' in shop, until it is removed
   limits  shop.user
   count   kept: hits that were counted still count
   undo    weir overrides remove 43a0b5d3f4fb
@@ -44,11 +44,11 @@ exempt vip in shop, until 2100-01-31T16:00:00Z
     let [block_id, raise_id, exempt_id, unknown_id] = [&block, &raise, &exempt, &unknown].map(|text| id_of(text));
     let expected = format!(
         "\
-ID            ORDER              DOMAIN  ENTRIES                  UNTIL                 BY     REASON
-{block_id}  block              shop    user=42                  2100-01-31T16:00:00Z  alice  scrapes the catalogue
-{unknown_id}  block              shop    remote_address=10.0.0.*  -                     alice  -
-{exempt_id}  exempt             shop    vip                      2100-01-31T16:00:00Z  alice  -
-{raise_id}  raise to 500/year  shop    user=4*                  -                     alice  ticket 4711
+ID            ORDER              DOMAIN  ENTRIES                    UNTIL                 BY     REASON
+{block_id}  block              shop    user=42                    2100-01-31T16:00:00Z  alice  scrapes the catalogue
+{unknown_id}  block              shop    'remote_address=10.0.0.*'  -                     alice  -
+{exempt_id}  exempt             shop    vip                        2100-01-31T16:00:00Z  alice  -
+{raise_id}  raise to 500/year  shop    'user=4*'                  -                     alice  ticket 4711
 "
     );
     assert_eq!(listed, expected);
@@ -68,7 +68,7 @@ ID            ORDER              DOMAIN  ENTRIES                  UNTIL         
     let removed = desk.ok(&weir, &["overrides", "remove", &block_id, &unknown_id]);
     let expected = "\
 removed: block user=42 in shop, until 2100-01-31T16:00:00Z
-removed: block remote_address=10.0.0.* in shop, until it is removed
+removed: block 'remote_address=10.0.0.*' in shop, until it is removed
 ";
     assert_eq!(removed, expected);
     assert_eq!(
@@ -82,6 +82,76 @@ removed: block remote_address=10.0.0.* in shop, until it is removed
     for field in ["\"@message\":\"override set\"", "\"by\":\"alice\"", "\"entries\":\"vip\"", "\"until\":\"2100-01-31T16:00:00Z\""] {
         assert!(line.contains(field), "{field}: {line}");
     }
+}
+
+/// A row of a list, pasted into a command, is the client that sent it and no other: also one that sends what is special to Weir or to a shell.
+#[tokio::test]
+async fn a_row_that_is_pasted_means_its_own_client() {
+    let desk = Desk::new();
+    let limits = LIMITS.replace("requests_per_unit: 2 }", "requests_per_unit: 2, track_usage: true }");
+    let weir = desk.start(&limits, &[]);
+    let client = &mut weir.client().await;
+    let sent = [
+        "*",
+        "\\",
+        "\\*",
+        "**",
+        "a b",
+        "it's $(echo) `x` \"y\"",
+        "-x",
+        "",
+        "#",
+        "~",
+        "\u{1b}[2J\n\u{202e}",
+        "\\u{2a}",
+        "4*",
+        "42",
+        "=",
+        "é",
+    ];
+    for value in sent {
+        assert_eq!(code(client, "user", value, 1).await, Code::Ok, "{value:?}");
+    }
+    // The subject is the last column, and has no two spaces.
+    let rows = |output: &str| -> Vec<String> {
+        output.lines().filter(|line| line.contains("user=")).filter_map(|line| Some(line.rsplit_once("  ")?.1.to_owned())).collect()
+    };
+    let shell = |command: &str, row: &str| {
+        let line = format!("{} {command} -d shop {row}", env!("CARGO_BIN_EXE_weir"));
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &line]).env("WEIR_ADMIN", weir.listener("debug").to_string()).env("WEIR_ADMIN_TOKEN_FILE", desk.path("token"));
+        let output = shell.output().expect("a shell");
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let top = rows(&desk.ok(&weir, &["top", "--limit", "shop.user"]));
+    let usage = rows(&desk.ok(&weir, &["usage", "--top", "20", "--limit", "shop.user"]));
+    assert_eq!((top.len(), usage.len()), (sent.len(), sent.len()), "{top:?} {usage:?}");
+    let mut left = sent.to_vec();
+    for row in &top {
+        assert!(usage.contains(row), "{row}: {usage:?}");
+        let json: serde_json::Value = serde_json::from_str(&shell("usage --format json", row)).expect("JSON");
+        let value = json["entries"][0]["value"].as_str().expect("a value");
+        assert_eq!(json["hits"], 1, "{row} is the client that sent {value:?}");
+        let explained = shell("explain", row);
+        assert!(explained.starts_with(&format!("{row}: 2 per year\n")) && explained.contains("1 used, 1 left"), "{row}: {explained}");
+        assert!(shell("count --over 10m", row).contains("  hits     1, refused 0"), "{row}");
+        let block = shell("block", row);
+        assert!(block.starts_with(&format!("block {row} in shop, until it is removed\n  limits  shop.user\n")), "{row}: {block}");
+        let mut blocked = Vec::new();
+        for other in sent {
+            // A look counts nothing.
+            if code(client, "user", other, 0).await == Code::OverLimit {
+                blocked.push(other);
+            }
+        }
+        assert_eq!(blocked, [value], "{row}");
+        desk.ok(&weir, &["overrides", "remove", &id_of(&block)]);
+        assert!(shell("reset", row).starts_with("shop.user counts from zero"), "{row}");
+        assert!(shell("explain", row).contains("0 used, 2 left"), "{row}");
+        left.retain(|one| *one != value);
+    }
+    assert_eq!(left, [""; 0], "no row is that of these");
 }
 
 #[test]
