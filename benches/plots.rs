@@ -36,7 +36,7 @@ fn offered(second: usize) -> u32 {
 }
 
 fn rate() -> Rate {
-    Rate { requests_per_unit: LIMIT, unit: Unit::Minute, unit_multiplier: 1 }
+    Rate { requests_per_unit: LIMIT.into(), unit: Unit::Minute, unit_multiplier: 1 }
 }
 
 fn options(kind: AlgorithmKind) -> Options {

@@ -13,9 +13,9 @@ if steps[70] then -- 'F'
       end
       allowed = nil
       if readable then
-        -- INCRBY counts beyond 2^53 - 1, up to which Lua is exact. That far above any limit, the difference does not matter.
-        local count = math.min(tonumber(state or 0), 9007199254740991)
-        local after = math.max(0, math.min(count + hits, 9007199254740991))
+        -- INCRBY counts beyond 2^53, which is above any limit, so that the difference does not matter.
+        local count = math.min(tonumber(state or 0), 9007199254740992)
+        local after = math.max(0, math.min(count + hits, 9007199254740992))
         allowed = hits < 0 or after <= limit
         if not allowed and count_denied == 0 then
           after = count

@@ -16,7 +16,7 @@ mod ticks;
 pub mod token_bucket;
 
 pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
-pub use fixed_window::FixedWindow;
+pub use fixed_window::{FixedWindow, LARGEST_COUNT};
 pub use leaky_bucket::LeakyBucket;
 pub use options::{OptionError, OptionField};
 pub use sliding_window_buckets::SlidingWindowBuckets;
@@ -57,7 +57,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'F',
         reply_numbers: 3,
         script: include_str!("../lua/fixed_window.lua"),
-        options: &["count_denied"],
+        options: &["scale", "count_denied"],
         counts_denied: true,
     },
     Spec {
@@ -67,7 +67,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'L',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_log.lua"),
-        options: &["count_denied"],
+        options: &["scale", "count_denied"],
         counts_denied: false,
     },
     Spec {
@@ -77,7 +77,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'C',
         reply_numbers: 4,
         script: include_str!("../lua/sliding_window_counter.lua"),
-        options: &["count_denied"],
+        options: &["scale", "count_denied"],
         counts_denied: false,
     },
     Spec {
@@ -87,7 +87,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'B',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_buckets.lua"),
-        options: &["bucket_interval", "bucket_span", "subject_expiry", "count_denied"],
+        options: &["bucket_interval", "bucket_span", "subject_expiry", "scale", "count_denied"],
         counts_denied: false,
     },
     Spec {
@@ -97,7 +97,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'T',
         reply_numbers: 3,
         script: include_str!("../lua/token_bucket.lua"),
-        options: &["burst", "count_denied"],
+        options: &["burst", "scale", "count_denied"],
         counts_denied: false,
     },
     Spec {
@@ -107,7 +107,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'Q',
         reply_numbers: 3,
         script: include_str!("../lua/leaky_bucket.lua"),
-        options: &["max_delay", "count_denied"],
+        options: &["max_delay", "scale", "count_denied"],
         counts_denied: false,
     },
 ];
@@ -186,7 +186,7 @@ impl Algorithm {
         }
     }
 
-    fn define(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn define(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         Ok(match options.kind {
             AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(limit, window, options, count_denied)?),
             AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(limit, window, options, count_denied)?),
@@ -246,15 +246,17 @@ pub enum State {
 pub struct Options {
     /// `algorithm`.
     pub kind: AlgorithmKind,
-    /// `burst`: the capacity of a `token_bucket` in tokens; default: the rate's hits. At a rate of 0 nothing passes, whatever the burst is.
-    pub burst: Option<u32>,
+    /// `burst`: the capacity of a `token_bucket`, in what the rate counts; default: the rate's hits. At a rate of 0 nothing passes, whatever the burst is.
+    pub burst: Option<u64>,
+    /// `scale`: the rate's hits and the burst are in units of so many hits, and so is what responses say of them; default: 1.
+    pub scale: Option<u32>,
     /// `bucket_interval` of `sliding_window_buckets`; default: a sixtieth of the window.
     pub bucket_interval: Option<Span>,
     /// `bucket_span` of `sliding_window_buckets`: the time that all buckets cover; default: the window and one interval.
     pub bucket_span: Option<Span>,
     /// `subject_expiry` of `sliding_window_buckets`: an idle key is dropped after it; default: the span.
     pub subject_expiry: Option<Span>,
-    /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits wait.
+    /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits wait, or one full limit if that is more.
     pub max_delay: Option<Span>,
     /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
     pub count_denied: Option<bool>,
@@ -263,8 +265,9 @@ pub struct Options {
 }
 
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 6] = [
-    ("burst", OptionField::Number(|options| &mut options.burst)),
+pub const OPTIONS: [(&str, OptionField); 7] = [
+    ("burst", OptionField::Amount(|options| &mut options.burst)),
+    ("scale", OptionField::Number(|options| &mut options.scale)),
     ("bucket_interval", OptionField::Duration(|options| &mut options.bucket_interval)),
     ("bucket_span", OptionField::Duration(|options| &mut options.bucket_span)),
     ("subject_expiry", OptionField::Duration(|options| &mut options.subject_expiry)),

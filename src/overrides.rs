@@ -295,9 +295,10 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
     if to.requests_per_unit <= rate.requests_per_unit {
         return Err(Unfit::NotAbove(rate));
     }
-    match amount.algorithm.with_limit(to.requests_per_unit) {
-        Ok(algorithm) => Ok(Amount::new(*to, algorithm)),
-        Err(largest) => Err(Unfit::AtMost(largest)),
+    let scale = amount.scale;
+    match amount.algorithm.with_limit(scale.hits(to.requests_per_unit)) {
+        Ok(algorithm) => Ok(Amount::new(*to, scale, algorithm)),
+        Err(largest) => Err(Unfit::AtMost(scale.units(largest))),
     }
 }
 

@@ -18,9 +18,9 @@ use smallvec::SmallVec;
 use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::overrides::{Applied, InForce};
-use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure};
+use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure, Scale};
 use crate::rules::{Commit, Lookup, Rules};
-use crate::time::{Rate, Span, Unit};
+use crate::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
 
 /// What the rules say about one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -64,6 +64,8 @@ pub enum Slot {
         limit: Option<LimitId>,
         /// The amount, as the response shows it.
         shown: Rate,
+        /// The hits of a unit of that amount.
+        scale: Scale,
         /// The names of the metric's levels, if they depend on the request.
         metric: Option<Box<[String]>>,
         /// The amount is that of an override.
@@ -136,11 +138,12 @@ fn match_all(rules: &Rules, overrides: Option<&InForce<'_>>, ask: &Ask<'_>, opti
             slots.push(slot);
             continue;
         }
-        let mut check = |limit, amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
+        let mut check =
+            |limit: Option<&Limit>, amount: &Amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
         let slot = match (*limit, descriptor.limit) {
-            (_, Some(rate)) => own_amount(rate, options).map_or(Slot::Free, |amount| check(None, amount)),
+            (_, Some(rate)) => own_amount(rate, (rules, ask, options), entries).map_or(Slot::Free, |amount| check(None, &amount)),
             (None, None) => Slot::Free,
-            (Some(limit), None) => match limit.amount {
+            (Some(limit), None) => match &limit.amount {
                 None => Slot::Unlimited(limit.id),
                 Some(_) if is_replaced(limit, &found) => Slot::Free,
                 Some(amount) => check(Some(limit), amount),
@@ -161,7 +164,7 @@ fn overridden(
 ) -> Option<Slot> {
     let is_replaced = limit.is_some_and(|limit| is_replaced(limit, found));
     let amount = match descriptor.limit {
-        Some(rate) => own_amount(rate, options),
+        Some(rate) => own_amount(rate, (rules, ask, options), entries),
         None => limit.filter(|_| !is_replaced).and_then(|limit| limit.amount),
     };
     let id = limit.map(|limit| limit.id);
@@ -177,17 +180,25 @@ fn overridden(
             checks.passing_quotas += usize::from(!is_unlimited && (is_quota || options.quota_mode));
             Slot::Exempt { limit: id }
         }
-        Applied::Raise(amount) => match add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount) {
-            Slot::Checked { check, limit, shown, metric, .. } => Slot::Checked { check, limit, shown, metric, is_raised: true },
+        Applied::Raise(amount) => match add_check(checks, (rules, ask, options), (descriptor, entries), limit, &amount) {
+            Slot::Checked { check, limit, shown, scale, metric, .. } => {
+                Slot::Checked { check, limit, shown, scale, metric, is_raised: true }
+            }
             other => other,
         },
     })
 }
 
-/// The amount of a limit that the request brings along; `None` cannot be: the decoder rejects rates without a valid window.
-fn own_amount(rate: Rate, options: &Options) -> Option<Amount> {
+/// The amount of a limit that the request brings along, in units of the limit that it replaces. `None` cannot be: the decoder rejects rates without a
+/// valid window, and 2^32 - 1 units of 2^32 - 1 hits are cut to the most that is counted.
+fn own_amount(rate: Rate, (rules, ask, options): (&Rules, &Ask<'_>, &Options), entries: &[Entry<'_>]) -> Option<Amount> {
+    let scale = match rules.find(ask.domain, entries) {
+        Lookup::Limit(Limit { amount: Some(amount), .. }) => amount.scale,
+        _ => Scale::ONE,
+    };
+    let of_hits = Rate { requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER), ..rate };
     let own_limit = algorithm::Options { calendar_months: options.calendar_months, ..Default::default() };
-    Algorithm::try_new(&rate, &own_limit).ok().map(|algorithm| Amount { rate, shown: rate, algorithm })
+    Algorithm::try_new(&of_hits, &own_limit).ok().map(|algorithm| Amount { rate, scale, shown: rate, algorithm })
 }
 
 fn add_check(
@@ -195,11 +206,12 @@ fn add_check(
     (rules, ask, options): (&Rules, &Ask<'_>, &Options),
     (descriptor, entries): (&Descriptor, &[Entry<'_>]),
     limit: Option<&Limit>,
-    Amount { rate, shown, algorithm }: Amount,
+    amount: &Amount,
 ) -> Slot {
+    let Amount { rate, scale, shown, algorithm } = amount;
     let start = checks.keys.len();
     let levels = limit.map_or(&[][..], |limit| &limit.levels);
-    key::write(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, &algorithm);
+    key::write(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, algorithm);
     let (shadow, quota) = limit.map_or((false, false), |limit| (limit.shadow_mode, limit.quota_mode));
     let on_store_failure = limit.map_or_else(|| rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
     let check = CheckIndex(checks.len());
@@ -208,13 +220,20 @@ fn add_check(
     }
     checks.list.push(Check {
         key: start..checks.keys.len(),
-        algorithm,
+        algorithm: *algorithm,
         hits: ask.hits(descriptor),
         modes: Modes { shadow, quota: quota || options.quota_mode },
         on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
         per_second: rate.unit == Unit::Second,
     });
-    Slot::Checked { check, limit: limit.map(|limit| limit.id), shown, metric: metric_levels(limit, entries), is_raised: false }
+    Slot::Checked {
+        check,
+        limit: limit.map(|limit| limit.id),
+        shown: *shown,
+        scale: *scale,
+        metric: metric_levels(limit, entries),
+        is_raised: false,
+    }
 }
 
 fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<&'r Limit> {

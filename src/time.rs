@@ -241,7 +241,7 @@ pub const LONGEST_WINDOW: Span = Span::from_secs(100 * 365 * 86_400);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Hits per window.
-    pub requests_per_unit: u32,
+    pub requests_per_unit: u64,
     /// The unit of the window.
     pub unit: Unit,
     /// The window is this many units; at least 1.
@@ -277,7 +277,7 @@ impl Rate {
     /// unit, or else gets the longest shorter one that makes it whole; a window with a fraction of a second becomes the nearest second. A rate
     /// whose window has that many hits already stays as it is.
     #[must_use]
-    pub fn widened(self, hits: u32) -> Self {
+    pub fn widened(self, hits: u64) -> Self {
         if hits <= self.requests_per_unit || self.requests_per_unit == 0 {
             return self;
         }
@@ -342,7 +342,7 @@ mod tests {
             (rate(0, Unit::Minute, 1), 10, rate(0, Unit::Minute, 1)),
             // No window is longer than 2^32 - 1 seconds.
             (rate(1, Unit::Year, 100), 2, rate(2, Unit::Second, u32::MAX)),
-            (rate(1, Unit::Year, 100), u32::MAX, rate(u32::MAX, Unit::Second, u32::MAX)),
+            (rate(1, Unit::Year, 100), u32::MAX.into(), rate(u32::MAX.into(), Unit::Second, u32::MAX)),
             (rate(1, Unit::Year, 1), 136, rate(136, Unit::Year, 136)),
         ] {
             assert_eq!(written.widened(hits), widened, "{written:?} for {hits} hits");

@@ -12,7 +12,7 @@ pub struct Verdict {
     /// Whether the hits fit within the limit.
     pub allowed: bool,
     /// Hits that still fit within the limit now.
-    pub remaining: u32,
+    pub remaining: u64,
     /// Hits that count against the limit now, with those of this check. Above the limit while it is in debt.
     pub used: u64,
     /// The time until the limit has fully recovered.

@@ -12,7 +12,7 @@ use crate::overrides::{Applied, InForce, instant};
 use crate::plan::{Explanation, Outcome, Plan, Slot};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, Scale};
 use crate::rules::trace::{self, End, How, Named, Trace, WhyNot};
 use crate::rules::{Rules, diff};
 use crate::store::Redis;
@@ -87,10 +87,10 @@ pub struct Fields(pub Vec<(String, String)>);
 /// What the counter of a check has now.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
-    /// Hits that count now; `None` if no store answered.
+    /// Hits that count now, in the units of the limit, rounded up; `None` if no store answered.
     pub used: Option<u64>,
-    /// Hits that still fit now; `None` if no store answered.
-    pub remaining: Option<u32>,
+    /// Hits that still fit now, in whole units of the limit; `None` if no store answered.
+    pub remaining: Option<u64>,
     /// Seconds until the limit has fully recovered.
     pub reset_seconds: Option<f64>,
     /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local` counted here.
@@ -131,7 +131,7 @@ impl Report {
             let levels = explanation.trace.iter().flat_map(|trace| trace.levels.iter().zip(&entries)).map(Level::new).collect();
             let (outcome, limit) = outcome(&explanation.outcome);
             let check = match explanation.outcome {
-                Outcome::Checked { check, .. } => Some(check),
+                Outcome::Checked { check, scale, .. } => Some((check, scale)),
                 _ => None,
             };
             Descriptor {
@@ -140,8 +140,8 @@ impl Report {
                 reason: reason(plan, ask, explanation),
                 levels,
                 limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
-                counter: check.map(|check| String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned()),
-                live: check.and_then(|check| Some(State::new(decisions?.get(check.0)?))),
+                counter: check.map(|(check, _)| String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned()),
+                live: check.and_then(|(check, scale)| Some(State::new(decisions?.get(check.0)?, scale))),
             }
         };
         let descriptors = ask.descriptors().zip(&explained).map(descriptor).collect();
@@ -174,11 +174,11 @@ impl Report {
 }
 
 impl State {
-    fn new(decision: &Decision) -> Self {
+    fn new(decision: &Decision, scale: Scale) -> Self {
         let verdict = decision.verdict();
         Self {
-            used: verdict.map(|verdict| verdict.used),
-            remaining: verdict.map(|verdict| verdict.remaining),
+            used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
+            remaining: verdict.map(|verdict| scale.units(verdict.remaining)),
             reset_seconds: verdict.map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
             error: decision.store_error().map(|error| Redis::text_for_callers(error).to_owned()),
         }

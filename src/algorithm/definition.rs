@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, AlgorithmKind, OptionError, Options, Spec, State, TABLE, dispatch};
-use crate::time::{Micros, Period, Span, Tick};
+use super::{Algorithm, AlgorithmKind, OptionError, Options, Spec, State, TABLE, dispatch, ticks};
+use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::verdict::Verdict;
 
 /// Numbers of a limit that its step in `lua/` takes.
@@ -32,7 +32,7 @@ pub struct Step {
 /// One algorithm with its numbers.
 pub(super) trait Definition: Copy {
     /// The algorithm of `limit` hits per `window`. Its options are known to belong to it.
-    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError>;
+    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError>;
 
     /// See [`Algorithm::step`].
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
@@ -41,14 +41,19 @@ pub(super) trait Definition: Copy {
     fn share(self, replicas: NonZeroU32) -> Self;
 
     /// See [`Algorithm::with_limit`].
-    fn with_limit(self, limit: u32) -> Result<Self, u32>;
+    fn with_limit(self, limit: u64) -> Self;
+
+    /// Whether all of its numbers are exact, and so the same in Lua. Limits of up to 2^32 - 1 are, but for those of a log.
+    fn is_exact(&self) -> bool {
+        true
+    }
 
     /// See [`Algorithm::capacity`].
-    fn capacity(&self) -> u32;
+    fn capacity(&self) -> u64;
 
     /// The most hits of debt, if refused hits count.
     fn most_debt(&self) -> u64 {
-        self.capacity().into()
+        self.capacity()
     }
 
     /// See [`Algorithm::window`].
@@ -155,13 +160,21 @@ impl Algorithm {
     ///
     /// # Errors
     /// The largest number of hits that the algorithm can have.
-    pub fn with_limit(self, limit: u32) -> Result<Self, u32> {
-        Ok(dispatch!(map self, it => it.with_limit(limit)?))
+    pub fn with_limit(self, limit: u64) -> Result<Self, u64> {
+        let with = |limit| dispatch!(map self, it => it.with_limit(limit));
+        let fits = |limit: u64| dispatch!(with(limit), it => it.is_exact());
+        let limit = limit.min(MAX_SAFE_INTEGER + 1);
+        if fits(limit) { Ok(with(limit)) } else { Err(ticks::largest(fits)) }
+    }
+
+    /// Whether all of its numbers are exact.
+    pub(super) fn is_exact(&self) -> bool {
+        dispatch!(self, it => it.is_exact())
     }
 
     /// The most hits that a key without a state can take at once.
     #[must_use]
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u64 {
         dispatch!(self, it => it.capacity())
     }
 
@@ -170,7 +183,7 @@ impl Algorithm {
     #[must_use]
     pub fn largest_charge(&self) -> u64 {
         let debt = if self.counts_denied() { dispatch!(self, it => it.most_debt()) } else { 0 };
-        u64::from(self.capacity()) + debt.max(1)
+        self.capacity() + debt.max(1)
     }
 
     /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the length that counts.

@@ -10,11 +10,14 @@ use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
+/// The largest count: more than any limit, and exact in Lua.
+pub const LARGEST_COUNT: u64 = MAX_SAFE_INTEGER + 1;
+
 /// A limit per clock-aligned window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     /// Hits per window.
-    pub limit: u32,
+    pub limit: u64,
     /// The windows; none is empty.
     pub window: Period,
     /// Refused hits count too.
@@ -34,32 +37,32 @@ impl FixedWindow {
         self.window.end(number)
     }
 
-    /// Hits as they are counted: at most as many as Lua counts exactly, so that one request cannot overflow a counter.
+    /// Hits as they are counted: at most as many as make a difference, so that one request cannot overflow a counter.
     #[must_use]
     pub fn clamp(hits: i64) -> i64 {
-        hits.min(MAX_SAFE_INTEGER.cast_signed())
+        hits.min(LARGEST_COUNT.cast_signed())
     }
 
     /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed. Reports at
-    /// most what Lua counts exactly, which Redis may exceed.
+    /// most [`LARGEST_COUNT`], which Redis may exceed.
     #[must_use]
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
-        let (limit, after) = (u64::from(self.limit), after.min(MAX_SAFE_INTEGER));
+        let after = after.min(LARGEST_COUNT);
         // The clock may have left the window already; the caller still gets a wait above zero.
         let reset_after = self.end(number).since(now).max(Span::from_micros(1));
         Verdict {
-            allowed: hits < 0 || after <= limit,
-            remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(u32::MAX),
+            allowed: hits < 0 || after <= self.limit,
+            remaining: self.limit.saturating_sub(after),
             used: after,
             reset_after,
-            retry_after: if hits > i64::from(self.limit) { Wait::Never } else { Wait::For(reset_after) },
+            retry_after: if hits > self.limit.cast_signed() { Wait::Never } else { Wait::For(reset_after) },
             delay: Span::ZERO,
         }
     }
 }
 
 impl Definition for FixedWindow {
-    fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         Ok(Self { limit, window: Period::Even(window), count_denied })
     }
 
@@ -70,12 +73,12 @@ impl Definition for FixedWindow {
             Some(State::FixedWindow { window, count }) if window == current || window == current + 1 => (window, count),
             _ => (current, 0),
         };
-        let before = before.min(MAX_SAFE_INTEGER);
+        let before = before.min(LARGEST_COUNT);
         let asked = match u64::try_from(Self::clamp(hits)) {
-            Ok(taken) => (before + taken).min(MAX_SAFE_INTEGER),
+            Ok(taken) => (before + taken).min(LARGEST_COUNT),
             Err(_) => before.saturating_sub(hits.unsigned_abs()),
         };
-        let allowed = hits < 0 || asked <= u64::from(self.limit);
+        let allowed = hits < 0 || asked <= self.limit;
         let after = if allowed || self.count_denied { asked } else { before };
         let keep_for = self.end(window).since(now);
         let verdict = Verdict { allowed, ..self.judge(window, after, now, hits) };
@@ -86,20 +89,24 @@ impl Definition for FixedWindow {
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
     }
 
-    fn with_limit(self, limit: u32) -> Result<Self, u32> {
-        Ok(Self { limit, ..self })
+    fn with_limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
     }
 
-    fn capacity(&self) -> u32 {
+    fn is_exact(&self) -> bool {
+        self.limit <= MAX_SAFE_INTEGER
+    }
+
+    fn capacity(&self) -> u64 {
         self.limit
     }
 
     /// As in envoyproxy/ratelimit, a window counts all of its hits.
     fn most_debt(&self) -> u64 {
-        MAX_SAFE_INTEGER - u64::from(self.limit)
+        LARGEST_COUNT - self.limit
     }
 
     fn window(&self) -> Period {
@@ -198,7 +205,7 @@ mod tests {
     fn more_than_the_limit_is_never() {
         assert_eq!(run(MINUTE, &mut None, 0, 4).retry_after, Wait::Never);
         assert_eq!(run(FixedWindow { limit: 0, ..MINUTE }, &mut None, 0, 1).retry_after, Wait::Never);
-        assert_eq!(run(MINUTE, &mut None, 0, i64::MAX).used, MAX_SAFE_INTEGER, "huge hits are clamped");
+        assert_eq!(run(MINUTE, &mut None, 0, i64::MAX).used, LARGEST_COUNT, "huge hits are clamped");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::verdict::Verdict;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     /// Hits per window.
-    pub limit: u32,
+    pub limit: u64,
     /// The window.
     pub period: Span,
     /// The window in ticks, rounded up; never zero.
@@ -32,27 +32,33 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// The queue of these numbers. At most 2^32 - 1 hits wait, however long `max_delay` is.
+    /// The queue of these numbers. At most 2^32 - 1 hits wait, or one full limit if that is more, however long `max_delay` is.
     #[must_use]
-    pub fn new(limit: u32, max_delay: Span, window: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, max_delay: Span, window: Span, count_denied: bool) -> Self {
         let period = window;
         let at = |tick: Tick| {
             let window = tick.ceil(period);
-            let longest = (u128::from(u32::MAX - 1) * u128::from(window)).checked_div(u128::from(limit)).unwrap_or(0);
+            let most_waiting = limit.max(u32::MAX.into()) - 1;
+            let longest = (u128::from(most_waiting) * u128::from(window)).checked_div(u128::from(limit)).unwrap_or(0);
             let max_delay = tick.floor(max_delay).min(u64::try_from(longest).unwrap_or(u64::MAX));
             Self { limit, period, window, max_delay, tick, count_denied }
         };
-        at(ticks::finest(period, limit, |tick| u64::from(at(tick).capacity()) + u64::from(limit) + 2))
+        at(ticks::finest(period, limit, |tick| at(tick).most_hits()))
     }
 
     /// The most hits that an empty queue takes: those whose slots are within `max_delay`.
     #[must_use]
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u64 {
         if self.limit == 0 {
             return 0;
         }
         let waiting = u128::from(self.max_delay) * u128::from(self.limit) / u128::from(self.window);
-        u32::try_from(waiting + 1).unwrap_or(u32::MAX)
+        u64::try_from(waiting + 1).unwrap_or(u64::MAX)
+    }
+
+    /// The most that is multiplied by the window.
+    fn most_hits(&self) -> u64 {
+        self.capacity().saturating_add(self.limit).saturating_add(2)
     }
 
     /// The current backlog in units.
@@ -66,7 +72,7 @@ impl LeakyBucket {
             }
             let Some(clock) = Clock::resume(now, last, self.window) else { return (Clock::fresh(now), 0) };
             let backlog = backlog.min(self.longest());
-            let drained = u64::from(self.limit) * (clock.now - last).min(self.drain(backlog));
+            let drained = self.limit * (clock.now - last).min(self.drain(backlog));
             return (clock, backlog.saturating_sub(drained));
         }
         (Clock::fresh(now), 0)
@@ -74,11 +80,11 @@ impl LeakyBucket {
 
     /// The longest backlog at which so many hits are allowed; `None`: they never are.
     fn threshold(&self, hits: i64, max_hold: Span) -> Option<u64> {
-        let (room, limit) = (self.room(), u64::from(self.limit));
+        let (room, limit) = (self.room(), self.limit);
         match u64::try_from(hits) {
             // A look is refused in debt only.
             Err(_) | Ok(0) => Some(room + self.window),
-            Ok(hits) if hits > u64::from(self.capacity()) => None,
+            Ok(hits) if hits > self.capacity() => None,
             // The caller may be held for less than max_delay, but not for longer.
             Ok(hits) => Some((room - (hits - 1) * self.window).min(self.tick.floor(max_hold).min(self.max_delay) * limit)),
         }
@@ -86,7 +92,7 @@ impl LeakyBucket {
 
     /// The hits that count: those that a new hit has to wait for, and the one in service.
     fn used(&self, backlog: u64) -> u64 {
-        let (room, capacity) = (self.room(), u64::from(self.capacity()));
+        let (room, capacity) = (self.room(), self.capacity());
         match room.checked_sub(backlog) {
             Some(left) => capacity - (left / self.window + 1),
             None => capacity + backlog.saturating_sub(room + self.window).div_ceil(self.window),
@@ -95,22 +101,22 @@ impl LeakyBucket {
 
     /// The units that drain within the longest delay.
     fn room(&self) -> u64 {
-        self.max_delay * u64::from(self.limit)
+        self.max_delay * self.limit
     }
 
     /// The longest backlog, debt included.
     fn longest(&self) -> u64 {
-        self.room() + self.window + u64::from(self.limit) * self.window
+        self.room() + self.window + self.limit * self.window
     }
 
     /// The ticks in which so many units drain.
     fn drain(&self, parts: u64) -> u64 {
-        parts.div_ceil(u64::from(self.limit))
+        parts.div_ceil(self.limit)
     }
 }
 
 impl Definition for LeakyBucket {
-    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         let max_delay = options.max_delay.unwrap_or(Span::ZERO);
         if max_delay > LONGEST_WINDOW {
             return Err(OptionError::new("max_delay", "'max_delay' is longer than 100 years", "write a shorter duration"));
@@ -129,7 +135,7 @@ impl Definition for LeakyBucket {
         let threshold = self.threshold(hits, max_hold);
         let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
-            let longer = backlog + taken.min(u64::from(self.capacity()) + self.most_debt()) * self.window;
+            let longer = backlog + taken.min(self.capacity() + self.most_debt()) * self.window;
             match (allowed, self.count_denied) {
                 (true, _) => longer,
                 (false, true) => longer.min(self.longest()),
@@ -156,20 +162,24 @@ impl Definition for LeakyBucket {
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
     }
 
-    fn with_limit(self, limit: u32) -> Result<Self, u32> {
-        Ok(Self::new(limit, self.tick.span(self.max_delay), self.period, self.count_denied))
+    fn with_limit(self, limit: u64) -> Self {
+        Self::new(limit, self.tick.span(self.max_delay), self.period, self.count_denied)
     }
 
-    fn capacity(&self) -> u32 {
+    fn is_exact(&self) -> bool {
+        ticks::is_exact(self.window, self.limit, self.most_hits())
+    }
+
+    fn capacity(&self) -> u64 {
         self.capacity()
     }
 
     /// One full limit, and the part of a slot by which `max_delay` is longer than whole slots.
     fn most_debt(&self) -> u64 {
-        u64::from(self.limit) + 1
+        self.limit + 1
     }
 
     fn window(&self) -> Period {
@@ -185,7 +195,7 @@ impl Definition for LeakyBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, self.max_delay, self.tick.exponent().into(), 0]
+        [self.count_denied.into(), self.limit, self.window, self.max_delay, self.tick.exponent().into(), 0]
     }
 
     /// How many ticks the caller can be held.

@@ -1,13 +1,16 @@
 //! Compiles the options of a limit to its algorithm, or reports why they make none.
 
-use super::{Algorithm, OPTIONS, Options, TABLE};
-use crate::time::{Rate, Span};
+use super::ticks::largest;
+use super::{Algorithm, AlgorithmKind, OPTIONS, Options, TABLE};
+use crate::time::{MAX_SAFE_INTEGER, Rate, Span};
 
 /// The field of [`Options`] that an option is read into, by its type.
 #[derive(Clone, Copy, Debug)]
 pub enum OptionField {
     /// A whole number from 0 to 2^32 - 1.
     Number(fn(&mut Options) -> &mut Option<u32>),
+    /// A number of hits, from 0 to 2^53 - 1.
+    Amount(fn(&mut Options) -> &mut Option<u64>),
     /// A duration.
     Duration(fn(&mut Options) -> &mut Option<Span>),
     /// True or false.
@@ -18,6 +21,7 @@ impl OptionField {
     fn take(self, options: &mut Options) -> bool {
         match self {
             Self::Number(field) => field(options).take().is_some(),
+            Self::Amount(field) => field(options).take().is_some(),
             Self::Duration(field) => field(options).take().is_some(),
             Self::Bool(field) => field(options).take().is_some(),
         }
@@ -26,6 +30,7 @@ impl OptionField {
     fn fill(self, options: &mut Options, mut defaults: Options) {
         match self {
             Self::Number(field) => *field(options) = field(options).or(*field(&mut defaults)),
+            Self::Amount(field) => *field(options) = field(options).or(*field(&mut defaults)),
             Self::Duration(field) => *field(options) = field(options).or(*field(&mut defaults)),
             Self::Bool(field) => *field(options) = field(options).or(*field(&mut defaults)),
         }
@@ -80,6 +85,17 @@ impl OptionError {
     }
 }
 
+/// The error of an amount of so many units, of which at most `largest` hits fit.
+fn too_large(option: &'static str, units: u64, scale: u32, largest: u64, kind: AlgorithmKind) -> OptionError {
+    let largest = largest / u64::from(scale);
+    let (each, smaller) = match scale {
+        1 => (String::new(), ""),
+        scale => (format!(" of {scale} hits each"), ", or a smaller 'scale'"),
+    };
+    let what = format!("'{option}' is {units}{each}, which is more than a {} counts exactly in this window", kind.name());
+    OptionError::new(option, what, format!("write at most {largest}{smaller}"))
+}
+
 impl Algorithm {
     /// The algorithm of a rate with these options. At a rate of 0 every algorithm refuses everything.
     ///
@@ -95,7 +111,33 @@ impl Algorithm {
             return Err(error);
         }
         let count_denied = options.count_denied.unwrap_or(options.kind.spec().counts_denied);
-        let mut algorithm = Self::define(rate.requests_per_unit, window, &options, count_denied)?;
+        let scale = options.scale.unwrap_or(1);
+        if scale == 0 {
+            return Err(OptionError::new("scale", "'scale' is 0, of which no limit can be made", "write 1 or more, or remove 'scale'"));
+        }
+        // More than any algorithm counts is not exact either.
+        let hits = |units: u64| units.saturating_mul(scale.into()).min(MAX_SAFE_INTEGER + 1);
+        let (limit, burst) = (hits(rate.requests_per_unit), options.burst);
+        options.burst = burst.map(hits);
+        let mut algorithm = Self::define(limit, window, &options, count_denied)?;
+        if !algorithm.is_exact() {
+            let is_exact = |limit, burst| {
+                Self::define(limit, window, &Options { burst, ..options }, count_denied).is_ok_and(|algorithm| algorithm.is_exact())
+            };
+            return Err(match burst {
+                Some(units) if !is_exact(limit.min(1), options.burst) => {
+                    let most = largest(|hits| hits == 0 || is_exact(1, Some(hits)));
+                    too_large("burst", units, scale, most, options.kind)
+                }
+                _ => too_large(
+                    "requests_per_unit",
+                    rate.requests_per_unit,
+                    scale,
+                    largest(|hits| is_exact(hits, options.burst)),
+                    options.kind,
+                ),
+            });
+        }
         if let Self::FixedWindow(fixed) = &mut algorithm
             && let Some(months) = rate.calendar_months().filter(|_| options.calendar_months)
         {

@@ -25,7 +25,7 @@ mod tests {
     use crate::algorithm::{AlgorithmKind, Arrival, Options};
     use crate::time::{Micros, Rate, Span, Unit};
 
-    fn made(kind: AlgorithmKind, limit: u32) -> Algorithm {
+    fn made(kind: AlgorithmKind, limit: u64) -> Algorithm {
         let options = Options {
             kind,
             burst: (kind == AlgorithmKind::TokenBucket && limit > 0).then_some(limit),
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u32,
+        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u64,
             replicas in 1..=u32::MAX, hits in any::<i64>()) {
             let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
             prop_assert_eq!(whole.tick(), share.tick());

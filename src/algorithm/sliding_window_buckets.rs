@@ -14,11 +14,14 @@ use crate::time::{Micros, Period, Span, Tick};
 /// The most buckets of a ring.
 pub const MOST_BUCKETS: u16 = 1_000;
 
+/// The largest sum of all buckets: `lua/log.lua` counts modulo 2^48.
+const LARGEST_TOTAL: u64 = (1 << 48) - 1;
+
 /// A limit per sliding window, and the size of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowBuckets {
     /// Hits per window.
-    pub limit: u32,
+    pub limit: u64,
     /// The window in ticks; never zero.
     pub window: u64,
     /// A bucket's length in ticks; never zero, and not above the window.
@@ -85,7 +88,7 @@ impl Ring {
 impl SlidingWindowBuckets {
     /// The buckets of these numbers, which the caller has checked.
     #[must_use]
-    pub fn new(limit: u32, window: Span, interval: Span, buckets: u16, expiry: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, window: Span, interval: Span, buckets: u16, expiry: Span, count_denied: bool) -> Self {
         let tick = Tick::FINEST;
         let [window, interval, expiry] = [window, interval, expiry].map(|span| tick.ceil(span));
         Self { limit, window, interval, buckets, expiry, tick, count_denied }
@@ -124,7 +127,7 @@ impl SlidingWindowBuckets {
     fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> Outcome {
         let (first, last) = (self.first(clock.now, self.window), clock.now / self.interval);
         let used = ring.map_or(0, |ring| ring.sum(first, last));
-        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
+        let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
         let (mut reset, mut retry, mut left) = (0, 0, used);
         if let Some(ring) = ring {
             for number in ring.first(first)..=last.min(ring.last) {
@@ -144,7 +147,7 @@ impl SlidingWindowBuckets {
 }
 
 impl Definition for SlidingWindowBuckets {
-    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         let interval = options.bucket_interval.unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
         if interval == Span::ZERO {
             return Err(OptionError::new(
@@ -178,7 +181,7 @@ impl Definition for SlidingWindowBuckets {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, ring) = self.read(state.as_ref(), self.tick.at(now));
-        let (limit, first, last) = (u64::from(self.limit), self.first(clock.now, self.window), clock.now / self.interval);
+        let (limit, first, last) = (self.limit, self.first(clock.now, self.window), clock.now / self.interval);
         let sum = ring.map_or(0, |ring| ring.sum(first, last));
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (sum <= limit, 0, 0),
@@ -211,14 +214,20 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
     }
 
-    fn with_limit(self, limit: u32) -> Result<Self, u32> {
-        Ok(Self { limit, ..self })
+    fn with_limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
     }
 
-    fn capacity(&self) -> u32 {
+    /// Of each window in the ring, and the two at its ends, a key may hold two full limits.
+    fn is_exact(&self) -> bool {
+        let windows = (u64::from(self.buckets) * self.interval).div_ceil(self.window) + 1;
+        u128::from(self.limit) * 2 * u128::from(windows) <= LARGEST_TOTAL.into()
+    }
+
+    fn capacity(&self) -> u64 {
         self.limit
     }
 
@@ -238,7 +247,7 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, self.interval, self.buckets.into(), self.expiry]
+        [self.count_denied.into(), self.limit, self.window, self.interval, self.buckets.into(), self.expiry]
     }
 }
 

@@ -16,7 +16,7 @@ use crate::time::{Period, Span, Tick};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowCounter {
     /// Hits per window.
-    pub limit: u32,
+    pub limit: u64,
     /// The window.
     pub period: Span,
     /// The window in ticks, rounded up; never zero.
@@ -40,10 +40,15 @@ struct Windows {
 impl SlidingWindowCounter {
     /// The counter of these numbers.
     #[must_use]
-    pub fn new(limit: u32, window: Span, count_denied: bool) -> Self {
-        // When a limit is lowered, both windows may be in debt: four limits, and the hits of the check.
-        let tick = ticks::finest(window, limit, |_| 3 * (u64::from(limit) + 1));
+    pub fn new(limit: u64, window: Span, count_denied: bool) -> Self {
+        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit));
         Self { limit, period: window, window: tick.ceil(window), tick, count_denied }
+    }
+
+    /// Half of the most that is multiplied by the window: when a limit is lowered, both windows may be in debt, which is four limits, and the hits of
+    /// the check.
+    fn most_hits(limit: u64) -> u64 {
+        3 * (limit + 1)
     }
 
     /// The current windows.
@@ -53,7 +58,7 @@ impl SlidingWindowCounter {
             return (Clock::fresh(now), Windows { number, elapsed, current: 0, previous: 0 });
         };
         // The state of a larger limit may hold more.
-        let most = 2 * u64::from(self.limit);
+        let most = 2 * self.limit;
         let (current, previous) = (current.min(most), previous.min(most));
         if window == number + 1 {
             // The clock went back: continue at the start of the stored window.
@@ -87,13 +92,13 @@ impl SlidingWindowCounter {
 }
 
 impl Definition for SlidingWindowCounter {
-    fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         Ok(Self::new(limit, window, count_denied))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, before) = self.read(state.as_ref(), self.tick.at(now));
-        let (limit, weight) = (u64::from(self.limit), self.weight(&before));
+        let (limit, weight) = (self.limit, self.weight(&before));
         let mut after = before;
         let allowed = match u64::try_from(hits) {
             Ok(0) => weight <= limit * self.window,
@@ -136,14 +141,18 @@ impl Definition for SlidingWindowCounter {
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
     }
 
-    fn with_limit(self, limit: u32) -> Result<Self, u32> {
-        Ok(Self::new(limit, self.period, self.count_denied))
+    fn with_limit(self, limit: u64) -> Self {
+        Self::new(limit, self.period, self.count_denied)
     }
 
-    fn capacity(&self) -> u32 {
+    fn is_exact(&self) -> bool {
+        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit))
+    }
+
+    fn capacity(&self) -> u64 {
         self.limit
     }
 
@@ -156,7 +165,7 @@ impl Definition for SlidingWindowCounter {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, 0, 0, 0]
+        [self.count_denied.into(), self.limit, self.window, 0, 0, 0]
     }
 
     fn state_of_row(&self, [_, window, current, previous]: [f64; 4]) -> Option<State> {

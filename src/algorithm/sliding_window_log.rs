@@ -12,13 +12,13 @@ use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Period, Span, Tick};
 
 /// The largest limit: a key may hold an entry for each hit.
-pub const LARGEST_LIMIT: u32 = 100_000;
+pub const LARGEST_LIMIT: u64 = 100_000;
 
 /// A limit per sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowLog {
     /// Hits per window.
-    pub limit: u32,
+    pub limit: u64,
     /// The window in ticks; never zero.
     pub window: u64,
     /// The resolution of its times: the finest, because nothing is multiplied.
@@ -92,7 +92,7 @@ impl Log {
 impl SlidingWindowLog {
     /// The log of these numbers, which the caller has checked.
     #[must_use]
-    pub fn new(limit: u32, window: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, window: Span, count_denied: bool) -> Self {
         let tick = Tick::FINEST;
         Self { limit, window: tick.ceil(window), tick, count_denied }
     }
@@ -114,7 +114,7 @@ impl SlidingWindowLog {
 
     /// The outcome for a log whose first `left` entries have left the window.
     fn found(&self, log: Option<&Log>, left: usize, clock: Clock, allowed: bool, hits: i64) -> Outcome {
-        let most = u64::from(self.limit).checked_sub(hits.max(0).unsigned_abs());
+        let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
         let Some(log) = log else {
             return Outcome { allowed, capacity: self.limit, used: 0, reset: 0, retry: most.map(|_| 0) };
         };
@@ -134,7 +134,7 @@ impl SlidingWindowLog {
 }
 
 impl Definition for SlidingWindowLog {
-    fn try_new(limit: u32, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         if limit > LARGEST_LIMIT {
             let what = format!("a sliding_window_log stores every hit and allows a limit of at most {LARGEST_LIMIT}, not {limit}");
             return Err(OptionError::new("algorithm", what, "write 'algorithm: sliding_window_buckets', which has no such bound"));
@@ -144,7 +144,7 @@ impl Definition for SlidingWindowLog {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, log) = self.read(state.as_ref(), self.tick.at(now));
-        let limit = u64::from(self.limit);
+        let limit = self.limit;
         let left = log.map_or(0, |log| self.left(log, clock.now));
         let count = log.map_or(0, |log| log.total().saturating_sub(log.total_before(left)));
         let (allowed, taken, given) = match u64::try_from(hits) {
@@ -174,14 +174,18 @@ impl Definition for SlidingWindowLog {
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get()), ..self }
+        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
     }
 
-    fn with_limit(self, limit: u32) -> Result<Self, u32> {
-        if limit > LARGEST_LIMIT { Err(LARGEST_LIMIT) } else { Ok(Self { limit, ..self }) }
+    fn with_limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
     }
 
-    fn capacity(&self) -> u32 {
+    fn is_exact(&self) -> bool {
+        self.limit <= LARGEST_LIMIT
+    }
+
+    fn capacity(&self) -> u64 {
         self.limit
     }
 
@@ -194,6 +198,6 @@ impl Definition for SlidingWindowLog {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, 0, 0, 0]
+        [self.count_denied.into(), self.limit, self.window, 0, 0, 0]
     }
 }

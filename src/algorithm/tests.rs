@@ -20,22 +20,30 @@ fn at(micros: u64) -> Arrival {
     Arrival { now: Micros(micros), max_hold: Span::MAX }
 }
 
-fn made(kind: AlgorithmKind, limit: u32, secs: u32, count_denied: bool, burst: u32, max_delay: Span) -> Algorithm {
+/// The algorithm of these numbers, or of smaller amounts if those are too large for it.
+fn made(kind: AlgorithmKind, limit: u64, secs: u32, count_denied: bool, burst: u64, max_delay: Span) -> Algorithm {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: secs };
     let options = Options {
         kind,
         burst: (kind == AlgorithmKind::TokenBucket).then_some(burst.max(1)),
         max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(max_delay),
         bucket_interval: (kind == AlgorithmKind::SlidingWindowBuckets && burst.is_multiple_of(2))
-            .then(|| Span::from_micros(rate.window().expect("a window").micros() / (u64::from(burst) % 90 + 1))),
+            .then(|| Span::from_micros(rate.window().expect("a window").micros() / (burst % 90 + 1))),
         count_denied: Some(count_denied),
         ..Options::default()
     };
-    Algorithm::try_new(&rate, &options).expect("options that belong together")
+    match Algorithm::try_new(&rate, &options) {
+        Ok(algorithm) => algorithm,
+        Err(error) if matches!(error.option, "requests_per_unit" | "burst") && limit.max(burst) > u32::MAX.into() => {
+            made(kind, limit / 3, secs, count_denied, burst / 3, max_delay)
+        }
+        Err(error) => panic!("options that belong together: {error:?}"),
+    }
 }
 
-fn amount() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 0_u32..8, 2 => 8_u32..200, 1 => any::<u32>(), 1 => Just(u32::MAX)]
+fn amount() -> impl Strategy<Value = u64> {
+    let large = any::<u32>().prop_map(u64::from);
+    prop_oneof![8 => 0_u64..8, 4 => 8_u64..200, 2 => large, 1 => Just(u32::MAX.into()), 1 => 0..=MAX_SAFE_INTEGER, 1 => Just(MAX_SAFE_INTEGER)]
 }
 
 /// Any algorithm but those of `without`.
@@ -92,7 +100,9 @@ fn acts(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Acts> {
 fn hits(algorithm: &Algorithm, act: Act) -> i64 {
     match act {
         Act::Few(hits) | Act::Any(hits) => hits,
-        Act::Part(part) => (i64::from(algorithm.capacity()) * part / 1_000).max(1),
+        Act::Part(part) => {
+            (algorithm.capacity().cast_signed() / 1_000 * part + algorithm.capacity().cast_signed() % 1_000 * part / 1_000).max(1)
+        }
     }
 }
 
@@ -118,10 +128,10 @@ fn look(algorithm: &Algorithm, state: Option<&State>, now: u64) -> Verdict {
 fn check_retry(algorithm: &Algorithm, state: Option<&State>, now: u64, hits: i64, retry: Wait) -> Result<(), TestCaseError> {
     let tick = algorithm.tick().micros();
     match retry {
-        Wait::Never => prop_assert!(hits > i64::from(algorithm.capacity())),
+        Wait::Never => prop_assert!(hits > algorithm.capacity().cast_signed()),
         Wait::For(span) if now.checked_add(span.micros()).is_none_or(|then| then > LAST) => {}
         Wait::For(span) => {
-            prop_assert!(hits <= i64::from(algorithm.capacity()));
+            prop_assert!(hits <= algorithm.capacity().cast_signed());
             prop_assert!(span.micros() >= tick, "a refused check waits");
             prop_assert!(span.micros() % tick == 0 || matches!(algorithm, Algorithm::FixedWindow(_)));
             let then = now + span.micros();
@@ -195,7 +205,7 @@ proptest! {
     #[test]
     fn what_remains_fits_and_not_one_more(algorithm in algorithm(any::<bool>(), &[]), acts in acts(act())) {
         let (state, now) = run(&algorithm, &acts, |_, _, _, _| {});
-        let remaining = i64::from(look(&algorithm, state.as_ref(), now).remaining);
+        let remaining = look(&algorithm, state.as_ref(), now).remaining.cast_signed();
         if remaining > 0 {
             let step = algorithm.step(state.clone(), at(now), remaining);
             prop_assert!(step.verdict.allowed);
@@ -229,7 +239,7 @@ proptest! {
         let all = algorithm.step(state, at(now), i64::MIN);
         prop_assert!(all.verdict.allowed);
         prop_assert_eq!((all.verdict.used, all.verdict.remaining), (0, algorithm.capacity()));
-        let full = i64::from(algorithm.capacity());
+        let full = algorithm.capacity().cast_signed();
         prop_assert!(full == 0 || algorithm.step(all.state.clone(), at(now), full).verdict.allowed);
         prop_assert!(!algorithm.step(all.state, at(now), full + 1).verdict.allowed);
     }
@@ -241,13 +251,13 @@ proptest! {
         let (state, now) = run(&smaller, &acts, |_, _, _, _| {});
         let mut larger = smaller;
         match &mut larger {
-            Algorithm::FixedWindow(fixed) => fixed.limit = fixed.limit.saturating_add(more),
+            Algorithm::FixedWindow(fixed) => fixed.limit = fixed.limit.saturating_add(more).min(MAX_SAFE_INTEGER),
             Algorithm::SlidingWindowLog(log) => log.limit = log.limit.saturating_add(more % 100_000),
             Algorithm::SlidingWindowBuckets(buckets) => buckets.limit = buckets.limit.saturating_add(more),
             // These must keep to the bounds of their tick.
-            Algorithm::SlidingWindowCounter(counter) => counter.limit += u32::from(counter.limit > 100 && counter.limit < u32::MAX),
+            Algorithm::SlidingWindowCounter(counter) => counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into()),
             Algorithm::TokenBucket(token) => token.limit = token.limit.max(token.burst.min(more)),
-            Algorithm::LeakyBucket(leaky) => leaky.limit += u32::from(leaky.limit > 100 && leaky.limit < u32::MAX && leaky.max_delay < leaky.window),
+            Algorithm::LeakyBucket(leaky) => leaky.limit += u64::from(leaky.limit > 100 && leaky.limit < u32::MAX.into() && leaky.max_delay < leaky.window),
         }
         let (now, hits) = (now + window(&smaller).micros() / 16 * pause, hits(&smaller, then));
         let (by_smaller, by_larger) = (smaller.step(state.clone(), at(now), hits).verdict, larger.step(state, at(now), hits).verdict);
@@ -270,7 +280,7 @@ proptest! {
         let fill = |mut state: Option<State>, now: u64| {
             let fits = look(&algorithm, state.as_ref(), now).remaining;
             if fits > 0 {
-                state = algorithm.step(state, at(now), i64::from(fits)).state;
+                state = algorithm.step(state, at(now), fits.cast_signed()).state;
             }
             (state, u64::from(fits))
         };
@@ -323,14 +333,14 @@ proptest! {
         let width = window(&algorithm).micros() / tick;
         for (index, &(first, _)) in admitted.iter().enumerate() {
             let within: u64 = admitted[index..].iter().filter(|(tick, _)| tick - first < width).map(|(_, hits)| hits).sum();
-            prop_assert!(within <= u64::from(limit) + u64::from(extra));
+            prop_assert!(within <= limit + u64::from(extra));
         }
         prop_assert!(!is_leaky || admitted.is_sorted_by_key(|(tick, _)| *tick), "slots come in order");
     }
 
     #[test]
     fn a_shaper_spaces_single_hits_evenly(
-        limit in 1_u32..50, secs in 1_u32..100, delay in 0_u64..200_000_000, pauses in prop::collection::vec(0_u64..3_000_000, 1..200),
+        limit in 1_u64..50, secs in 1_u32..100, delay in 0_u64..200_000_000, pauses in prop::collection::vec(0_u64..3_000_000, 1..200),
     ) {
         let algorithm = made(AlgorithmKind::LeakyBucket, limit, secs, false, 1, Span::from_micros(delay));
         let (mut state, mut now, mut slots) = (None, START, Vec::new());
@@ -343,7 +353,7 @@ proptest! {
                 slots.push(now + step.verdict.delay.micros());
             }
         }
-        let spacing = u64::from(secs) * 1_000_000 / u64::from(limit);
+        let spacing = u64::from(secs) * 1_000_000 / limit;
         prop_assert!(slots.windows(2).all(|pair| pair[1] - pair[0] >= spacing), "{:?}", slots);
     }
 }

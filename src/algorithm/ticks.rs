@@ -1,18 +1,38 @@
 //! What the algorithms share: the choice of a tick, a clock that may go back, and the outcome of a step.
 //!
 //! Lua's numbers are exact only below 2^53. A coarser tick makes windows smaller numbers, so that the product of a limit and a window stays
-//! below. Rust keeps the same bound, so that both decide the same.
+//! below. Rust keeps the same bound, so that both decide the same. A window has [`FEWEST_TICKS`] at least, so that a limit can be too large.
 
 use crate::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
-/// The finest tick at which `2 * most_hits(tick) * window + rate` stays exact, with the window in that tick.
-pub(super) fn finest(window: Span, rate: u32, most_hits: impl Fn(Tick) -> u64) -> Tick {
-    let is_exact = |tick: &Tick| {
-        let most = 2 * u128::from(most_hits(*tick)) * u128::from(tick.ceil(window)) + u128::from(rate);
-        most <= u128::from(MAX_SAFE_INTEGER)
-    };
-    Tick::all().find(is_exact).unwrap_or(Tick::COARSEST)
+/// The fewest ticks of a window: its times are never coarser than a hundredth of it. Limits of up to 2^32 - 1 need no tick as coarse.
+const FEWEST_TICKS: u64 = 100;
+
+/// The finest tick at which `2 * most_hits(tick) * window + rate` stays exact, with the window in that tick. If there is none, one at which
+/// [`is_exact`] says no.
+pub(super) fn finest(window: Span, rate: u64, most_hits: impl Fn(Tick) -> u64) -> Tick {
+    Tick::all().find(|&tick| is_exact(tick.ceil(window), rate, most_hits(tick))).unwrap_or(Tick::COARSEST)
+}
+
+/// Whether `2 * most_hits * window + rate` is exact, and the window has ticks enough.
+pub(super) fn is_exact(window: u64, rate: u64, most_hits: u64) -> bool {
+    let most = 2 * u128::from(most_hits) * u128::from(window) + u128::from(rate);
+    most <= u128::from(MAX_SAFE_INTEGER) && window >= FEWEST_TICKS
+}
+
+/// The largest number of hits that fits, if all below it do.
+pub(super) fn largest(fits: impl Fn(u64) -> bool) -> u64 {
+    let (mut most, mut too_many) = (0, MAX_SAFE_INTEGER + 1);
+    while too_many - most > 1 {
+        let middle = most.midpoint(too_many);
+        if fits(middle) {
+            most = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    most
 }
 
 /// The time of a step: never before the time of the state.
@@ -59,7 +79,7 @@ pub(super) fn tick_of_expiry(expiry: f64) -> Tick {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) allowed: bool,
-    pub(super) capacity: u32,
+    pub(super) capacity: u64,
     pub(super) used: u64,
     pub(super) reset: u64,
     /// `None`: never. Without a meaning if allowed.
@@ -70,7 +90,7 @@ impl Outcome {
     pub(super) fn verdict(self, tick: Tick, clock: Clock) -> Verdict {
         Verdict {
             allowed: self.allowed,
-            remaining: u32::try_from(u64::from(self.capacity).saturating_sub(self.used)).unwrap_or(u32::MAX),
+            remaining: self.capacity.saturating_sub(self.used),
             used: self.used,
             reset_after: tick.span(clock.wait(self.reset)),
             retry_after: match self.retry {

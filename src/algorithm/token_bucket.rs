@@ -15,9 +15,9 @@ use crate::time::{Period, Span, Tick};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     /// Tokens per window.
-    pub limit: u32,
+    pub limit: u64,
     /// The capacity in tokens.
-    pub burst: u32,
+    pub burst: u64,
     /// The window.
     pub period: Span,
     /// The window in ticks, rounded up; never zero.
@@ -31,10 +31,15 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// The bucket of these numbers. A bucket that is never refilled holds nothing, so that a limit of 0 refuses everything.
     #[must_use]
-    pub fn new(limit: u32, burst: u32, window: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, burst: u64, window: Span, count_denied: bool) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
-        let tick = ticks::finest(window, limit, |_| u64::from(limit.max(burst)) + 1);
+        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit, burst));
         Self { limit, burst, period: window, window: tick.ceil(window), tick, count_denied }
+    }
+
+    /// The most that is multiplied by the window.
+    fn most_hits(limit: u64, burst: u64) -> u64 {
+        limit.max(burst) + 1
     }
 
     /// The current level in units.
@@ -51,7 +56,7 @@ impl TokenBucket {
             // The state of a larger bucket may hold more.
             let level = level.clamp(-full, full);
             // The refill ends when the bucket is full, so that a long gap cannot overflow the product.
-            let refill = u64::from(self.limit) * (clock.now - last).min(self.refill(full - level));
+            let refill = self.limit * (clock.now - last).min(self.refill(full - level));
             return (clock, (level + refill.cast_signed()).min(full));
         }
         (Clock::fresh(now), full)
@@ -59,20 +64,20 @@ impl TokenBucket {
 
     /// The units of a full bucket.
     fn full(&self) -> i64 {
-        (u64::from(self.burst) * self.window).cast_signed()
+        (self.burst * self.window).cast_signed()
     }
 
     /// The ticks in which so many units are refilled; 0 for none, and at a rate of 0.
     fn refill(&self, parts: i64) -> u64 {
         match (self.limit, u64::try_from(parts)) {
             (0, _) | (_, Err(_)) => 0,
-            (limit, Ok(parts)) => parts.div_ceil(u64::from(limit)),
+            (limit, Ok(parts)) => parts.div_ceil(limit),
         }
     }
 }
 
 impl Definition for TokenBucket {
-    fn try_new(limit: u32, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
         if options.burst == Some(0) {
             return Err(OptionError::new("burst", "'burst' is 0, which refuses every hit", "write 1 or more, or remove 'burst'"));
         }
@@ -84,7 +89,7 @@ impl Definition for TokenBucket {
         let (full, parts) = (self.full(), self.window.cast_signed());
         let (allowed, after) = if hits > 0 {
             // More than from a full bucket to the bound of its debt makes no difference.
-            let cost = hits.min(2 * i64::from(self.burst) + 1) * parts;
+            let cost = hits.min(2 * self.burst.cast_signed() + 1) * parts;
             let taken = level - cost;
             let is_allowed = taken >= 0;
             (
@@ -107,7 +112,7 @@ impl Definition for TokenBucket {
             capacity: self.burst,
             used: (full - after).unsigned_abs().div_ceil(self.window),
             reset: self.refill(full - after),
-            retry: (self.limit > 0 && hits <= i64::from(self.burst)).then(|| self.refill(hits.max(0) * parts - after)),
+            retry: (self.limit > 0 && hits <= self.burst.cast_signed()).then(|| self.refill(hits.max(0) * parts - after)),
         }
         .verdict(self.tick, clock);
         if after == level {
@@ -118,15 +123,19 @@ impl Definition for TokenBucket {
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get()), burst: self.burst.div_ceil(replicas.get()), ..self }
+        Self { limit: self.limit.div_ceil(replicas.get().into()), burst: self.burst.div_ceil(replicas.get().into()), ..self }
     }
 
-    fn with_limit(self, limit: u32) -> Result<Self, u32> {
+    fn with_limit(self, limit: u64) -> Self {
         let burst = if self.burst == self.limit { limit } else { self.burst };
-        Ok(Self::new(limit, burst, self.period, self.count_denied))
+        Self::new(limit, burst, self.period, self.count_denied)
     }
 
-    fn capacity(&self) -> u32 {
+    fn is_exact(&self) -> bool {
+        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit, self.burst))
+    }
+
+    fn capacity(&self) -> u64 {
         self.burst
     }
 
@@ -139,7 +148,7 @@ impl Definition for TokenBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), self.window, self.burst.into(), self.tick.exponent().into(), 0]
+        [self.count_denied.into(), self.limit, self.window, self.burst, self.tick.exponent().into(), 0]
     }
 
     fn state_of_row(&self, [expiry, last, level, _]: [f64; 4]) -> Option<State> {

@@ -43,7 +43,7 @@ fn check_content(ask: &Ask<'_>, request: &RateLimitRequest) {
         let entries = entries.iter().map(|entry| (entry.key, entry.value));
         assert!(entries.eq(theirs.entries.iter().map(|entry| (&entry.key[..], &entry.value[..]))), "{ask:?} {request:?}");
         assert_eq!((descriptor.hits_addend, descriptor.is_negative_hits), (theirs.hits_addend, theirs.is_negative_hits));
-        let limit = theirs.limit.map(|limit| (limit.requests_per_unit, limit.unit, limit.unit_multiplier.unwrap_or(1)));
+        let limit = theirs.limit.map(|limit| (limit.requests_per_unit.into(), limit.unit, limit.unit_multiplier.unwrap_or(1)));
         assert_eq!(descriptor.limit.map(|rate| (rate.requests_per_unit, rate.unit.number(), rate.unit_multiplier)), limit);
     }
 }

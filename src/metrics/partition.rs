@@ -23,7 +23,7 @@ pub(super) struct Parts {
 
 /// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded down, as in envoyproxy/ratelimit.
 #[must_use]
-fn near_threshold(limit: u32, ratio: f32) -> u64 {
+fn near_threshold(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
@@ -37,7 +37,7 @@ pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64,
         let near = if before >= near_threshold { hits } else { verdict.used.saturating_sub(near_threshold) };
         return Parts { within: hits, near, over: 0 };
     }
-    let limit = u64::from(capacity);
+    let limit = capacity;
     // A fixed window counts at most so many hits of one check. `before` is computed with that; everything else with the hits as asked.
     let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
     // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
@@ -55,7 +55,7 @@ mod tests {
     use crate::time::{Period, Span};
     use crate::verdict::Wait;
 
-    fn verdict(limit: u32, used: u64) -> Verdict {
+    fn verdict(limit: u64, used: u64) -> Verdict {
         Verdict {
             delay: Span::ZERO,
             allowed: used <= u64::from(limit),
@@ -68,7 +68,7 @@ mod tests {
 
     const MINUTE: Span = Span::from_secs(60);
 
-    fn fixed(limit: u32) -> Algorithm {
+    fn fixed(limit: u64) -> Algorithm {
         Algorithm::FixedWindow(FixedWindow { limit, window: Period::Even(MINUTE), count_denied: true })
     }
 
@@ -103,8 +103,8 @@ mod tests {
         assert_eq!(partition(&fixed(10), 0.8, 100, &verdict(10, 100)), Parts { within: 0, near: 2, over: 90 });
         let twenty_and_all = verdict(10, MAX_SAFE_INTEGER + 20);
         assert_eq!(partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all), Parts { within: 0, near: 0, over: u64::MAX });
-        let all = verdict(u32::MAX, MAX_SAFE_INTEGER);
-        assert_eq!(partition(&fixed(u32::MAX), 0.0, u64::MAX, &all).over, u64::MAX - u64::from(u32::MAX));
+        let all = verdict(u32::MAX.into(), MAX_SAFE_INTEGER);
+        assert_eq!(partition(&fixed(u32::MAX.into()), 0.0, u64::MAX, &all).over, u64::MAX - u64::from(u32::MAX));
     }
 
     #[test]

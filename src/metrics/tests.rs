@@ -5,7 +5,7 @@ use super::*;
 use crate::algorithm::{Algorithm, FixedWindow};
 use crate::ask::Ask;
 use crate::plan::{self, Check, CheckIndex, Checks, Modes, Plan, Slot};
-use crate::rules::limit::{Amount, Level, Limit, LimitId, Origin};
+use crate::rules::limit::{Amount, Level, Limit, LimitId, Origin, Scale};
 use crate::time::{Period, Rate, Span, Unit};
 use crate::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 
@@ -23,7 +23,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         domain: "shop".into(),
         levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
         name: None,
-        amount: rate.map(|rate| Amount::new(rate, FIXED)),
+        amount: rate.map(|rate| Amount::new(rate, Scale::ONE, FIXED)),
         shadow_mode: false,
         quota_mode: false,
         on_store_failure: None,
@@ -63,7 +63,14 @@ fn empty_plan() -> Plan {
 
 fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
-    Slot::Checked { check: CheckIndex(0), limit: limit.map(|id| LimitId::new(0, id)), shown: TEN, metric, is_raised: false }
+    Slot::Checked {
+        check: CheckIndex(0),
+        limit: limit.map(|id| LimitId::new(0, id)),
+        shown: TEN,
+        scale: Scale::ONE,
+        metric,
+        is_raised: false,
+    }
 }
 
 /// The value of a series, written as in Prometheus' text.

@@ -15,7 +15,7 @@ pub enum Unfit {
     /// The limit has that amount, or more.
     NotAbove(Rate),
     /// The algorithm of the limit can hold at most this amount.
-    AtMost(u32),
+    AtMost(u64),
 }
 
 /// The limits of the descriptors that an override matches.

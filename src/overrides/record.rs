@@ -75,7 +75,7 @@ pub struct EntryRecord {
 #[serde(deny_unknown_fields)]
 pub struct RateRecord {
     /// Hits per window.
-    pub requests_per_unit: u32,
+    pub requests_per_unit: u64,
     /// The unit of the window.
     pub unit: String,
     /// The window is this many units.

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::rules::limit::Scale;
 use crate::time::Unit;
 
 fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
@@ -14,9 +15,9 @@ fn made(kind: &str, path: &[(&str, Option<&str>)]) -> Override {
     record(kind, path).read().expect("an override")
 }
 
-fn per_minute(requests_per_unit: u32) -> Amount {
+fn per_minute(requests_per_unit: u64) -> Amount {
     let rate = Rate { requests_per_unit, unit: Unit::Minute, unit_multiplier: 1 };
-    Amount::new(rate, Algorithm::try_new(&rate, &Options::default()).expect("an algorithm"))
+    Amount::new(rate, Scale::ONE, Algorithm::try_new(&rate, &Options::default()).expect("an algorithm"))
 }
 
 fn find(overrides: &Overrides, now: u64, path: &[(&str, &str)]) -> Option<&'static str> {
@@ -100,7 +101,7 @@ fn a_raise_has_the_unit_of_the_limit_and_is_above_it() {
     assert_eq!(raised(&amount, &rate(500, Unit::Minute, 2)), Err(Unfit::OtherUnit(amount.rate)));
     assert_eq!(raised(&amount, &rate(10, Unit::Minute, 1)), Err(Unfit::NotAbove(amount.rate)));
     let log = Options { kind: AlgorithmKind::SlidingWindowLog, ..Options::default() };
-    let amount = Amount::new(amount.rate, Algorithm::try_new(&amount.rate, &log).expect("a log"));
+    let amount = Amount::new(amount.rate, Scale::ONE, Algorithm::try_new(&amount.rate, &log).expect("a log"));
     assert_eq!(raised(&amount, &rate(100_001, Unit::Minute, 1)), Err(Unfit::AtMost(100_000)));
     assert!(raised(&amount, &rate(100_000, Unit::Minute, 1)).is_ok());
     // One that does not fit is passed over for one that does.
@@ -122,7 +123,7 @@ fn a_raised_limit_goes_on_with_its_counter() {
         let rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
         let max_delay = (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(54));
         let options = Options { kind, max_delay, ..Options::default() };
-        let amount = Amount::new(rate, Algorithm::try_new(&rate, &options).expect(name));
+        let amount = Amount::new(rate, Scale::ONE, Algorithm::try_new(&rate, &options).expect(name));
         let to = Rate { requests_per_unit: 90_000, ..rate };
         let raised = raised(&amount, &to).expect(name).algorithm;
         assert_eq!(raised, Algorithm::try_new(&to, &options).expect(name), "{name}: as if it were written so");

@@ -2,7 +2,7 @@
 
 use super::{CheckIndex, Plan, Slot, is_replaced};
 use crate::ask::{Ask, Descriptor, Entry};
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, Scale};
 use crate::rules::trace::Trace;
 
 /// What happens to one descriptor, and why.
@@ -40,6 +40,8 @@ pub enum Outcome<'p> {
         limit: Option<&'p Limit>,
         /// The check, in [`Plan::checks`].
         check: CheckIndex,
+        /// The hits of a unit of its amount.
+        scale: Scale,
     },
 }
 
@@ -52,7 +54,9 @@ impl Plan {
         let mut all = Vec::with_capacity(ask.len());
         for ((descriptor, entries), (slot, limit)) in ask.descriptors().zip(self.slots.iter().zip(&found)) {
             let outcome = match (slot, *limit) {
-                (Slot::Checked { check, limit, .. }, _) => Outcome::Checked { limit: limit.map(|id| self.rules.limit(id)), check: *check },
+                (Slot::Checked { check, limit, scale, .. }, _) => {
+                    Outcome::Checked { limit: limit.map(|id| self.rules.limit(id)), check: *check, scale: *scale }
+                }
                 (Slot::Unlimited(id), _) => Outcome::Unlimited(self.rules.limit(*id)),
                 (Slot::Exempt { .. }, limit) => Outcome::Exempt(limit),
                 (Slot::Blocked { .. }, limit) => Outcome::Blocked(limit),

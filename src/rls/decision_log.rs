@@ -72,7 +72,7 @@ impl DecisionFilter {
         let selected = ask.descriptors().zip(&plan.slots).filter(|((_, entries), _)| self.selects(entries));
         for ((descriptor, entries), slot) in selected.take(MAX_LINES) {
             let (entries, hits) = (shown(entries, values), ask.hits(descriptor));
-            let (check, limit) = match slot {
+            let (check, limit, scale) = match slot {
                 Slot::Free => {
                     let why = if plan.unknown_domain { "no file has this domain" } else { "no limit applies" };
                     tracing::debug!(domain, descriptor = entries, hits, code = "OK", "decision: {why}");
@@ -102,7 +102,7 @@ impl DecisionFilter {
                     );
                     continue;
                 }
-                Slot::Checked { check, limit, .. } => (*check, *limit),
+                Slot::Checked { check, limit, scale, .. } => (*check, *limit, *scale),
             };
             let limit = limit.map_or_else(|| "(request)".to_owned(), |limit| plan.rules.limit(limit).path());
             let (decision, shadow) = (&decisions[check.0], plan.checks[check].modes.shadow);
@@ -112,7 +112,7 @@ impl DecisionFilter {
                 _ if shadow => "OK (shadow mode)",
                 _ => "OVER_LIMIT",
             };
-            let remaining = decision.verdict().map(|verdict| verdict.remaining);
+            let remaining = decision.verdict().map(|verdict| scale.units(verdict.remaining));
             let retry_after = decision.retry_after().map(|wait| match wait {
                 Wait::For(span) => span.to_string(),
                 Wait::Never => "never".to_owned(),

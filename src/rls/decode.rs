@@ -154,7 +154,7 @@ fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
     let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number);
     let unit = unit.ok_or(InvalidRequest::Unit { descriptor, unit: limit.unit })?;
     let unit_multiplier = limit.unit_multiplier.map_or(1, |multiplier| multiplier as u32);
-    let rate = Rate { requests_per_unit: limit.requests_per_unit, unit, unit_multiplier };
+    let rate = Rate { requests_per_unit: limit.requests_per_unit.into(), unit, unit_multiplier };
     rate.window().map(|_| rate).ok_or(InvalidRequest::Multiplier { descriptor, multiplier: unit_multiplier })
 }
 

@@ -22,7 +22,7 @@ use crate::algorithm::Algorithm;
 use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::rate_limit_response::Code;
-use crate::rules::limit::LimitId;
+use crate::rules::limit::{LimitId, Scale};
 use crate::time::{Rate, Span};
 use crate::verdict::{Decision, Decisions, StoreError};
 use encode::{Extras, encode};
@@ -130,7 +130,8 @@ pub struct Reply {
 struct Status<'a> {
     refused: bool,
     limit: Option<(Rate, &'a str)>,
-    remaining: u32,
+    /// In the units of the limit.
+    remaining: u64,
     /// Rounded up, because Envoy drops fractions of a second. `None` if unknown.
     reset_secs: Option<u64>,
 }
@@ -162,9 +163,10 @@ const fn is_known(decision: &Decision) -> bool {
 }
 
 /// What is shown of a limit that one of so many replicas decides by itself: its share, of which the verdict says what remains.
-fn share_of(shown: Rate, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
-    let is_capacity = shown.requests_per_unit == algorithm.capacity();
-    let share = if is_capacity { algorithm.share(replicas).capacity() } else { shown.requests_per_unit.div_ceil(replicas.get()) };
+fn share_of(shown: Rate, scale: Scale, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
+    let capacity = |algorithm: Algorithm| scale.units_rounded_up(algorithm.capacity());
+    let is_capacity = shown.requests_per_unit == capacity(algorithm);
+    let share = if is_capacity { capacity(algorithm.share(replicas)) } else { shown.requests_per_unit.div_ceil(replicas.get().into()) };
     Rate { requests_per_unit: share, ..shown }
 }
 
@@ -184,7 +186,7 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str)
     let ok = Status { refused: false, limit: None, remaining: 0, reset_secs: None };
     match slot {
         Slot::Free => ok,
-        Slot::Unlimited(_) | Slot::Exempt { .. } => Status { remaining: u32::MAX, ..ok },
+        Slot::Unlimited(_) | Slot::Exempt { .. } => Status { remaining: u32::MAX.into(), ..ok },
         Slot::Blocked { limit, shown, ends_in } => Status {
             refused: true,
             // Beside a limit without a reset time, Envoy would tell the client to come back at once.
@@ -192,17 +194,17 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str)
             remaining: 0,
             reset_secs: ends_in.map(Span::secs_rounded_up),
         },
-        Slot::Checked { check, limit, shown, .. } => {
+        Slot::Checked { check, limit, shown, scale, .. } => {
             let decision = &decisions[check.0];
             let shown = match *decision {
-                Decision::Local(.., replicas) => share_of(*shown, plan.checks[*check].algorithm, replicas),
+                Decision::Local(.., replicas) => share_of(*shown, *scale, plan.checks[*check].algorithm, replicas),
                 _ => *shown,
             };
             let name = name_of(*limit, plan);
             Status {
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
                 limit: is_known(decision).then(|| (shown, name.unwrap_or(path))),
-                remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
+                remaining: decision.verdict().map_or(0, |verdict| scale.units(verdict.remaining)),
                 reset_secs: decision.until_reset().map(Span::secs_rounded_up),
             }
         }

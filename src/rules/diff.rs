@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::compile::OneLine;
-use super::limit::{Level, Limit, OnStoreFailure};
+use super::limit::{Amount, Level, Limit, OnStoreFailure, Scale};
 use super::{Commit, Rules};
 use crate::algorithm::Algorithm;
 use crate::time::Rate;
@@ -155,7 +155,7 @@ pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
         Some(Commit::Each) | None => "each",
     };
     let mut all = vec![("rate", Some(rate(limit))), ("algorithm", algorithm(limit))];
-    all.extend(limit.amount.iter().flat_map(|amount| options(&amount.algorithm)).map(|(name, value)| (name, Some(value))));
+    all.extend(limit.amount.iter().flat_map(options).map(|(name, value)| (name, Some(value))));
     if let Some(usage) = &limit.usage {
         let usage::Settings { interval, buckets, expiry, subjects } = usage.settings;
         all.extend([
@@ -195,12 +195,12 @@ fn algorithm(limit: &Limit) -> Option<String> {
 }
 
 /// The options of an algorithm, with their defaults filled in.
-fn options(algorithm: &Algorithm) -> Vec<(&'static str, String)> {
-    let (mut own, count_denied) = match algorithm {
+fn options(amount: &Amount) -> Vec<(&'static str, String)> {
+    let (mut own, count_denied) = match &amount.algorithm {
         Algorithm::FixedWindow(window) => (Vec::new(), window.count_denied),
         Algorithm::SlidingWindowLog(log) => (Vec::new(), log.count_denied),
         Algorithm::SlidingWindowCounter(counter) => (Vec::new(), counter.count_denied),
-        Algorithm::TokenBucket(bucket) => (vec![("burst", bucket.burst.to_string())], bucket.count_denied),
+        Algorithm::TokenBucket(bucket) => (vec![("burst", amount.scale.units(bucket.burst).to_string())], bucket.count_denied),
         Algorithm::LeakyBucket(bucket) => (vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())], bucket.count_denied),
         Algorithm::SlidingWindowBuckets(ring) => {
             let span = |ticks: u64| ring.tick.span(ticks).to_string();
@@ -212,6 +212,9 @@ fn options(algorithm: &Algorithm) -> Vec<(&'static str, String)> {
             (all.to_vec(), ring.count_denied)
         }
     };
+    if amount.scale != Scale::ONE {
+        own.push(("scale", amount.scale.to_string()));
+    }
     own.push(("count_denied", count_denied.to_string()));
     own
 }

@@ -1,6 +1,7 @@
 //! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
@@ -98,23 +99,64 @@ impl OnStoreFailure {
         [("error", Self::Error), ("allow", Self::Allow), ("deny", Self::Deny), ("local", Self::Local)];
 }
 
+/// `scale`: how many hits are one unit of a limit's amount. People read and write units; algorithms and stores count hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale(NonZeroU32);
+
+impl Scale {
+    /// A unit is a hit.
+    pub const ONE: Self = Self(NonZeroU32::MIN);
+
+    /// The scale of a limit with these options; `None`, the usual one, if it is 0 or not written.
+    #[must_use]
+    pub fn new(scale: Option<u32>) -> Self {
+        scale.and_then(NonZeroU32::new).map_or(Self::ONE, Self)
+    }
+
+    /// The hits of so many units; saturates.
+    #[must_use]
+    pub fn hits(self, units: u64) -> u64 {
+        units.saturating_mul(self.0.get().into())
+    }
+
+    /// The whole units in these hits.
+    #[must_use]
+    pub fn units(self, hits: u64) -> u64 {
+        hits / u64::from(self.0.get())
+    }
+
+    /// The units that have these hits, rounded up.
+    #[must_use]
+    pub fn units_rounded_up(self, hits: u64) -> u64 {
+        hits.div_ceil(self.0.get().into())
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
 /// A rate and its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// As it is written.
+    /// As it is written, in units of `scale` hits.
     pub rate: Rate,
+    /// The hits of a unit.
+    pub scale: Scale,
     /// As the response shows it: where a key can take more hits at once than a window has (`burst`, `max_delay`), the rate for that many hits, so
     /// that the remaining hits are never more than the limit beside them.
     pub shown: Rate,
-    /// The algorithm of this rate and the limit's options.
+    /// The algorithm of this rate and the limit's options. It counts hits.
     pub algorithm: Algorithm,
 }
 
 impl Amount {
-    /// `algorithm` was made of `rate`.
+    /// `algorithm` was made of `rate` and `scale`.
     #[must_use]
-    pub fn new(rate: Rate, algorithm: Algorithm) -> Self {
-        Self { rate, shown: rate.widened(algorithm.capacity()), algorithm }
+    pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
+        Self { rate, scale, shown: rate.widened(scale.units_rounded_up(algorithm.capacity())), algorithm }
     }
 }
 

@@ -50,7 +50,7 @@ impl Sequence {
 #[derive(Debug)]
 pub struct Expected {
     allowed: bool,
-    remaining: u32,
+    remaining: u64,
     used: Option<u64>,
     retry: Option<Wait>,
     reset: Option<Span>,
@@ -113,6 +113,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     let mut max_hold = Span::from_secs(3_600);
     for word in words {
         match word.split_once('=').expect("an option") {
+            ("scale", scale) => options.scale = Some(scale.parse().expect("a number")),
             ("burst", burst) => options.burst = Some(burst.parse().expect("a number")),
             ("bucket_interval", text) => options.bucket_interval = Some(span(text)),
             ("bucket_span", text) => options.bucket_span = Some(span(text)),

@@ -9,6 +9,7 @@ mod admin;
 mod admin_page;
 mod algorithms;
 mod all_or_none;
+mod amounts;
 mod cli;
 mod concurrency;
 mod counting;

@@ -27,11 +27,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A window so long that none ends during a test.
 const WEEK: Span = Span::from_secs(7 * 86_400);
 
-fn fixed(limit: u32, window: Span) -> FixedWindow {
+fn fixed(limit: u64, window: Span) -> FixedWindow {
     FixedWindow { limit, window: Period::Even(window), count_denied: true }
 }
 
-pub fn check(limit: u32, hits: i64) -> Check {
+pub fn check(limit: u64, hits: i64) -> Check {
     Check::new(Algorithm::FixedWindow(fixed(limit, WEEK)), hits, Modes::default())
 }
 
@@ -71,7 +71,7 @@ pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
     decide_within(redis, checks_of(checks), Budget::until(Instant::now() + TIMEOUT)).await
 }
 
-pub async fn ask_one(redis: &Redis, key: &str, limit: u32, hits: i64) -> Result<Verdict, StoreError> {
+pub async fn ask_one(redis: &Redis, key: &str, limit: u64, hits: i64) -> Result<Verdict, StoreError> {
     let answers = ask(redis, &[(key, check(limit, hits))]).await;
     assert_eq!(answers.checks.len(), 1);
     answers.checks[0]

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use weir::algorithm::{Algorithm, AlgorithmKind};
 use weir::ask::Entry;
 use weir::rules::compile::{Compiled, Options, ProcessDefaults, Severity, SourceText, compile};
-use weir::rules::limit::{Amount, Limit, OnStoreFailure};
+use weir::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
 use weir::rules::{Commit, Lookup, Rules};
 use weir::time::{Period, Tick};
 use weir::usage::Settings;
@@ -51,6 +51,7 @@ fn rules_of(yaml: &str) -> Rules {
 /// The algorithm with its numbers, as far as they are not those of a limit that says nothing; durations in milliseconds.
 fn show_algorithm(amount: &Amount) -> String {
     let window = amount.rate.window().expect("a compiled rate");
+    let hits = amount.scale.hits(amount.rate.requests_per_unit);
     let ms = |tick: Tick, ticks: u64| format!("{} ms", ticks as f64 * tick.micros() as f64 / 1_000.0);
     let (mut line, rate, (limit, of_window), count_denied) = match amount.algorithm {
         Algorithm::FixedWindow(it) => {
@@ -62,7 +63,7 @@ fn show_algorithm(amount: &Amount) -> String {
                 }
                 Period::Months(months) => format!(", calendar months: {months}"),
             };
-            assert_eq!(it.limit, amount.rate.requests_per_unit);
+            assert_eq!(it.limit, hits);
             return denied.unwrap_or_default().to_owned() + &months;
         }
         Algorithm::SlidingWindowLog(it) => (", sliding_window_log".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
@@ -77,7 +78,7 @@ fn show_algorithm(amount: &Amount) -> String {
             (format!(", leaky_bucket with max_delay {}", ms(it.tick, it.max_delay)), it.tick, (it.limit, it.window), it.count_denied)
         }
     };
-    assert_eq!(limit, amount.rate.requests_per_unit);
+    assert_eq!(limit, hits);
     assert_eq!(of_window, window.micros().div_ceil(rate.micros()), "the window in ticks");
     line += if count_denied { ", denied hits are counted" } else { "" };
     line
@@ -96,6 +97,7 @@ fn show(limit: &Limit) -> String {
             }
         }
     }
+    line.extend(limit.amount.filter(|amount| amount.scale != Scale::ONE).map(|amount| format!(", in units of {} hits", amount.scale)));
     line.extend(limit.amount.map(|amount| show_algorithm(&amount)));
     let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
     line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));

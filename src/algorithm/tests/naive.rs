@@ -40,8 +40,8 @@ fn give_back(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
 /// A window's algorithm whose hits count one by one, as `counts(tick of the hit, now)` says.
 fn check_window(algorithm: &Algorithm, asks: &[Ask], counts: impl Fn(u64, u64) -> bool) -> Result<(), TestCaseError> {
     let (limit, count_denied) = match algorithm {
-        Algorithm::SlidingWindowLog(log) => (u64::from(log.limit), log.count_denied),
-        Algorithm::SlidingWindowBuckets(buckets) => (u64::from(buckets.limit), buckets.count_denied),
+        Algorithm::SlidingWindowLog(log) => (log.limit, log.count_denied),
+        Algorithm::SlidingWindowBuckets(buckets) => (buckets.limit, buckets.count_denied),
         _ => unreachable!("no window of single hits"),
     };
     let (mut taken, mut state, mut now) = (Taken::new(), None, START);
@@ -72,14 +72,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
     #[test]
-    fn the_log_counts_what_is_younger_than_a_window(limit in 0_u32..12, count_denied in any::<bool>(), asks in asks(-3)) {
+    fn the_log_counts_what_is_younger_than_a_window(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
         let algorithm = made(AlgorithmKind::SlidingWindowLog, limit, 1, count_denied, 1, Span::ZERO);
         check_window(&algorithm, &asks, |tick, now| now - tick < WINDOW)?;
     }
 
     #[test]
     fn buckets_count_whole_buckets_that_the_window_reaches_into(
-        limit in 0_u32..12, count_denied in any::<bool>(), asks in asks(-3),
+        limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3),
         interval in prop_oneof![Just(100_000_u64), Just(WINDOW), 1_001..WINDOW], more in 0_u64..3 * WINDOW,
     ) {
         let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 };
@@ -116,9 +116,9 @@ proptest! {
     }
 
     #[test]
-    fn the_counter_weighs_the_window_before(limit in 0_u32..12, count_denied in any::<bool>(), asks in asks(-3)) {
+    fn the_counter_weighs_the_window_before(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
         let algorithm = made(AlgorithmKind::SlidingWindowCounter, limit, 1, count_denied, 1, Span::ZERO);
-        let (limit, mut taken, mut state, mut now) = (f64::from(limit), Taken::new(), None, START);
+        let (limit, mut taken, mut state, mut now) = (limit as f64, Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;
             let number = now / WINDOW;
@@ -143,7 +143,7 @@ proptest! {
 
     /// No more than the burst and what was refilled since, from any hit on.
     #[test]
-    fn tokens_are_the_burst_and_the_refill_since_any_hit(limit in 1_u32..12, burst in 1_u32..12, asks in asks(0)) {
+    fn tokens_are_the_burst_and_the_refill_since_any_hit(limit in 1_u64..12, burst in 1_u64..12, asks in asks(0)) {
         let algorithm = made(AlgorithmKind::TokenBucket, limit, 1, false, burst, Span::ZERO);
         let (limit, burst, mut taken, mut state, mut now) = (i128::from(limit), i128::from(burst), Taken::new(), None, START);
         for Ask { pause, hits } in asks {
@@ -169,11 +169,11 @@ proptest! {
     /// Each hit has a slot of its own, a spacing after the one before it, and none before it came.
     #[test]
     fn a_queue_gives_each_hit_a_slot(
-        limit in 1_u32..12, delay in prop_oneof![Just(0), 0..3 * WINDOW], patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW], asks in asks(0),
+        limit in 1_u64..12, delay in prop_oneof![Just(0), 0..3 * WINDOW], patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW], asks in asks(0),
     ) {
         let algorithm = made(AlgorithmKind::LeakyBucket, limit, 1, false, 1, Span::from_micros(delay));
         // Times here have as many parts per tick as the limit, so that slots are whole: a spacing is a window's ticks of parts.
-        let (parts, mut state, mut now, mut next) = (u64::from(limit), None, START, 0);
+        let (parts, mut state, mut now, mut next) = (limit, None, START, 0);
         for Ask { pause, hits } in asks {
             now += pause;
             let first = next.max(now * parts);
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn refused_hits_of_a_fixed_window_count_only_when_they_shall(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {
-        let algorithm = made(AlgorithmKind::FixedWindow, u32::try_from(limit).expect("small"), 1, count_denied, 1, Span::ZERO);
+        let algorithm = made(AlgorithmKind::FixedWindow, limit, 1, count_denied, 1, Span::ZERO);
         let (mut state, mut now, mut number, mut count) = (None, START, 0, 0);
         for Ask { pause, hits } in asks {
             now += pause;

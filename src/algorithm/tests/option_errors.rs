@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn error_of(limit: u32, options: Options) -> (&'static str, String) {
+fn error_of(limit: u64, options: Options) -> (&'static str, String) {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Minute, unit_multiplier: 1 };
     let error = Algorithm::try_new(&rate, &options).expect_err("an error");
     assert!(!error.what.is_empty() && !error.remedy.is_empty());
@@ -12,6 +12,7 @@ fn error_of(limit: u32, options: Options) -> (&'static str, String) {
 const BUCKETS: Options = Options {
     kind: AlgorithmKind::SlidingWindowBuckets,
     burst: None,
+    scale: None,
     bucket_interval: None,
     bucket_span: None,
     subject_expiry: None,
@@ -83,6 +84,28 @@ fn the_values_that_remedies_name_are_valid() {
         Options { kind: AlgorithmKind::LeakyBucket, max_delay: secs(3_153_600_000), ..Options::default() },
     ] {
         assert!(Algorithm::try_new(&rate, &options).is_ok(), "{options:?}");
+    }
+}
+
+/// The largest amount that an error names is valid, and one more is not.
+#[test]
+fn an_amount_that_is_too_large_names_the_largest() {
+    for (name, kind) in AlgorithmKind::NAMED {
+        for scale in [1, 1_000, 999_983] {
+            let of = |units: u64| {
+                let rate = Rate { requests_per_unit: units, unit: Unit::Month, unit_multiplier: 1 };
+                Algorithm::try_new(&rate, &Options { kind, scale: Some(scale), ..Options::default() })
+            };
+            let error = of(MAX_SAFE_INTEGER / u64::from(scale) + 1).expect_err(name);
+            if kind == AlgorithmKind::SlidingWindowLog {
+                continue;
+            }
+            let largest: u64 = error.remedy.split([' ', ',']).find_map(|word| word.parse().ok()).expect("a number");
+            assert_eq!(error.option, "requests_per_unit");
+            assert_eq!(of(largest).expect(name).capacity() >= largest * u64::from(scale), kind != AlgorithmKind::LeakyBucket, "{name}");
+            assert!(of(largest + 1).is_err(), "{name}, {largest} units of {scale}");
+            assert!(largest * u64::from(scale) > 1 << 42, "{name}: {largest} units of {scale}");
+        }
     }
 }
 

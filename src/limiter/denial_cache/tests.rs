@@ -15,7 +15,7 @@ fn cache() -> DenialCache {
     DenialCache::new(Options::default()).expect("a cache")
 }
 
-fn made(kind: AlgorithmKind, limit: u32, count_denied: bool) -> Algorithm {
+fn made(kind: AlgorithmKind, limit: u64, count_denied: bool) -> Algorithm {
     let options = algorithm_options(kind, count_denied);
     Algorithm::try_new(&Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 }, &options).expect("an algorithm")
 }
@@ -95,7 +95,7 @@ fn look_ups_are_counted_by_what_was_found() {
     assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
 }
 
-fn one_of(limit: u32) -> Algorithm {
+fn one_of(limit: u64) -> Algorithm {
     made(AlgorithmKind::TokenBucket, limit, false)
 }
 
@@ -283,7 +283,7 @@ proptest! {
     /// the store has the states that it would have without the cache. Only a fixed window that counts refused hits lacks those that the cache refused.
     #[test]
     fn the_store_would_have_refused_too(
-        kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u32, count_denied in any::<bool>(),
+        kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u64, count_denied in any::<bool>(),
         operations in prop::collection::vec(
             (0..400_000_u64, 0..50_000_u64, prop::collection::vec((0..2_usize, prop_oneof![8 => 1..4_i64, 2 => 4..15_i64, 1 => -3..=0_i64]), 1..4), any::<bool>()),
             1..60,

@@ -20,7 +20,7 @@ struct Meaning {
     interval: Option<Span>,
 }
 
-fn algorithm(meaning: &Meaning, limit: u32) -> Algorithm {
+fn algorithm(meaning: &Meaning, limit: u64) -> Algorithm {
     let (unit, unit_multiplier) = meaning.months.map_or((Unit::Second, meaning.window_secs), |months| (Unit::Month, months));
     let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
     let calendar_months = meaning.months.is_some();
@@ -112,7 +112,7 @@ proptest! {
 
     /// A limit can be changed without forgetting.
     #[test]
-    fn the_amount_is_not_in_the_key(meaning in meaning(), limit in any::<u32>()) {
+    fn the_amount_is_not_in_the_key(meaning in meaning(), limit in 0..1_u64 << 40) {
         let tag_of = |limit| {
             let mut out = Vec::new();
             write_tag(&mut out, &algorithm(&meaning, limit));
@@ -150,10 +150,10 @@ fn tags_tell_algorithms_and_windows() {
     assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None), "fw60");
     assert_eq!(tag_of(AlgorithmKind::SlidingWindowLog, 5, Unit::Minute, 1, None), "sl60");
     assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, 5, Unit::Minute, 1, None), "sc60");
-    assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, u32::MAX, Unit::Day, 1, None), "sc86400");
+    assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, u32::MAX.into(), Unit::Day, 1, None), "sc86400");
     assert_eq!(tag_of(AlgorithmKind::SlidingWindowBuckets, 5, Unit::Minute, 1, None), "sb60.1000000x61");
     assert_eq!(tag_of(AlgorithmKind::TokenBucket, 5, Unit::Minute, 1, Some(10)), "tb60");
-    assert_eq!(tag_of(AlgorithmKind::TokenBucket, u32::MAX, Unit::Year, 100, Some(10)), "tb3153600000");
+    assert_eq!(tag_of(AlgorithmKind::TokenBucket, u32::MAX.into(), Unit::Year, 100, Some(10)), "tb3153600000");
     assert_eq!(tag_of(AlgorithmKind::LeakyBucket, 5, Unit::Second, 30, None), "lb30");
     // Calendar months, and the 30 days of a replica that does not follow the calendar.
     assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Month, 1, None), "fw2592000");
@@ -167,5 +167,5 @@ fn tags_tell_algorithms_and_windows() {
     assert_eq!(of_calendar(AlgorithmKind::FixedWindow), "fwm3");
     assert_eq!(of_calendar(AlgorithmKind::TokenBucket), "tb7776000", "other algorithms have no windows that begin at a boundary");
     // A tick of ten seconds, of which the window is no whole number.
-    assert_eq!(tag_of(AlgorithmKind::LeakyBucket, u32::MAX, Unit::Second, 2_000_001, None), "lb2000001");
+    assert_eq!(tag_of(AlgorithmKind::LeakyBucket, u32::MAX.into(), Unit::Second, 2_000_001, None), "lb2000001");
 }

@@ -191,7 +191,7 @@ proptest! {
             prop_assert_eq!(entries, &expected[..]);
             prop_assert_eq!(descriptor.hits_addend, wire.hits_addend);
             prop_assert_eq!(descriptor.is_negative_hits, wire.is_negative_hits);
-            let limit = wire.limit.as_ref().map(|limit| (limit.requests_per_unit, limit.unit, limit.unit_multiplier.unwrap_or(1)));
+            let limit = wire.limit.as_ref().map(|limit| (limit.requests_per_unit.into(), limit.unit, limit.unit_multiplier.unwrap_or(1)));
             prop_assert_eq!(descriptor.limit.map(|rate| (rate.requests_per_unit, rate.unit.number(), rate.unit_multiplier)), limit);
         }
     }
@@ -228,7 +228,7 @@ proptest! {
             Ok(ask) => {
                 let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
                 let ours = descriptor.limit.expect("a limit");
-                prop_assert_eq!((ours.requests_per_unit, ours.unit.number(), ask.hits_addend), (limit.requests_per_unit, limit.unit, theirs.hits_addend));
+                prop_assert_eq!((ours.requests_per_unit, ours.unit.number(), ask.hits_addend), (limit.requests_per_unit.into(), limit.unit, theirs.hits_addend));
             }
             Err(error) => {
                 prop_assert_eq!(error, InvalidRequest::Unit { descriptor: 0, unit: limit.unit });

@@ -31,7 +31,7 @@ fn of(key: impl AsRef<[u8]>) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: vec![entry], ..Default::default() }
 }
 
-fn left(remaining: u32, reset_secs: u64) -> Decision {
+fn left(remaining: u64, reset_secs: u64) -> Decision {
     let reset_after = Span::from_secs(reset_secs);
     let verdict = Verdict { allowed: true, remaining, used: 0, reset_after, retry_after: Wait::Never, delay: Span::ZERO };
     Decision::Store(verdict)
@@ -79,7 +79,7 @@ fn problem(response: &RateLimitResponse) -> serde_json::Value {
 #[test]
 fn draft_11_lists_all_limits_by_name_or_path() {
     let descriptors = vec![of("path"), of("unknown"), of("free"), of("user"), of("all")];
-    let response = answer(descriptors, &[left(99, 1_800), over(7), left(u32::MAX, u64::MAX / 1_000_000)], &draft_11());
+    let response = answer(descriptors, &[left(99, 1_800), over(7), left(u32::MAX.into(), u64::MAX / 1_000_000)], &draft_11());
     let expected = [
         ("RateLimit-Policy", r#""path_/login";q=100;w=3600, "per-user";q=5;w=60, "all";q=4294967295;w=30"#),
         ("RateLimit", r#""path_/login";r=99;t=1800, "per-user";r=0;t=7, "all";r=4294967295;t=18446744073709"#),

@@ -68,7 +68,7 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
     if let Some((rate, name)) = &status.limit {
         out.push(tag(2, BYTES));
         put_varint(out, limit_bytes(rate, name) as u64);
-        put_number(out, tag(1, VARINT), rate.requests_per_unit.into());
+        put_number(out, tag(1, VARINT), on_wire(rate.requests_per_unit));
         out.extend_from_slice(&[tag(2, VARINT), rate.unit.number() as u8]);
         if !name.is_empty() {
             out.push(tag(3, BYTES));
@@ -79,7 +79,7 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
             put_wrapped(out, tag(4, BYTES), multiplier);
         }
     }
-    put_number(out, tag(3, VARINT), status.remaining.into());
+    put_number(out, tag(3, VARINT), on_wire(status.remaining));
     if let Some(secs) = status.reset_secs {
         put_wrapped(out, tag(4, BYTES), whole_seconds(secs));
     }
@@ -87,15 +87,20 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
 
 fn status_bytes(status: &Status<'_>) -> usize {
     2 + status.limit.as_ref().map_or(0, |(rate, name)| field_bytes(limit_bytes(rate, name)))
-        + number_bytes(status.remaining.into())
+        + number_bytes(on_wire(status.remaining))
         + status.reset_secs.map_or(0, |secs| field_bytes(number_bytes(whole_seconds(secs))))
 }
 
 fn limit_bytes(rate: &Rate, name: &str) -> usize {
-    number_bytes(rate.requests_per_unit.into())
+    number_bytes(on_wire(rate.requests_per_unit))
         + 2
         + if name.is_empty() { 0 } else { field_bytes(name.len()) }
         + multiplier(rate).map_or(0, |multiplier| field_bytes(number_bytes(multiplier)))
+}
+
+/// A number of a limit, which is a uint32 in the message. [`super::metadata`] has the whole one.
+fn on_wire(number: u64) -> u64 {
+    number.min(u32::MAX.into())
 }
 
 /// The `unit_multiplier`; left out if it is 1.

@@ -12,8 +12,8 @@ use crate::ask::{Ask, Descriptor, Entry};
 use crate::plan::{Plan, Slot};
 use crate::rules::limit::Metadata;
 
-/// The request, and the merged `metadata` of the limits that were not exceeded, as envoyproxy/ratelimit has them. `refusedBy`, which it does not have,
-/// is there if a limit refuses: `violated` are the descriptors.
+/// The request, and the merged `metadata` of the limits that were not exceeded, as envoyproxy/ratelimit has them. It does not have `limits`, which is there
+/// for numbers that do not fit into the message, nor `refusedBy`, which is there if a limit refuses: `violated` are the descriptors.
 pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>], violated: &[usize]) -> Struct {
     let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
     let descriptors = ask.descriptors().map(|(descriptor, entries)| describe(descriptor, entries)).collect();
@@ -31,10 +31,27 @@ pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_
     if !merged.is_empty() {
         fields.insert("metadata".to_owned(), from_json(&serde_json::Value::Object(merged)));
     }
+    let beyond: Vec<_> = statuses.iter().enumerate().filter_map(|(index, status)| beyond_32_bits(index, status)).collect();
+    if !beyond.is_empty() {
+        fields.insert("limits".to_owned(), list(beyond));
+    }
     if !violated.is_empty() {
         fields.insert("refusedBy".to_owned(), list(violated.iter().map(|&index| refusal(plan, index)).collect()));
     }
     Struct { fields }
+}
+
+/// The numbers of a status that the message, which has 32 bits for each, does not show.
+fn beyond_32_bits(index: usize, status: &Status<'_>) -> Option<Value> {
+    let (rate, _) = status.limit?;
+    let numbers = [("requestsPerUnit", rate.requests_per_unit), ("limitRemaining", status.remaining)];
+    if numbers.iter().all(|&(_, shown)| shown <= u32::MAX.into()) {
+        return None;
+    }
+    // Exact: they are below 2^53.
+    let numbers = numbers.map(|(name, shown)| (name.to_owned(), number(shown as f64)));
+    let fields = numbers.into_iter().chain([("descriptor".to_owned(), number(index as f64))]).collect();
+    Some(Value { kind: Some(Kind::StructValue(Struct { fields })) })
 }
 
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the request's own has neither.

@@ -17,7 +17,7 @@ pub(super) const MAX_POLICIES: usize = 16;
 pub(super) struct Policy {
     pub(super) name: Name,
     pub(super) rate: Rate,
-    pub(super) remaining: u32,
+    pub(super) remaining: u64,
     pub(super) reset_secs: Option<u64>,
 }
 

@@ -29,7 +29,7 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
                 code: Code::OverLimit.into(),
                 current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
                     name: limit.and_then(|id| plan.rules.limit(id).name.as_deref()).unwrap_or(path).to_owned(),
-                    requests_per_unit: rate.requests_per_unit,
+                    requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
                     unit: rate.unit.number(),
                     unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
                 }),
@@ -45,11 +45,11 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
                     code: if refused { Code::OverLimit } else { Code::Ok }.into(),
                     current_limit: (!matches!(decision, Decision::PolicyAllows(_))).then(|| RateLimit {
                         name: name.unwrap_or(path).to_owned(),
-                        requests_per_unit: rate.requests_per_unit,
+                        requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
                         unit: rate.unit.number(),
                         unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
                     }),
-                    limit_remaining: decision.verdict().map_or(0, |verdict| verdict.remaining),
+                    limit_remaining: decision.verdict().map_or(0, |verdict| verdict.remaining.try_into().unwrap_or(u32::MAX)),
                     duration_until_reset: decision.until_reset().map(|span| prost_types::Duration { seconds: seconds(span), nanos: 0 }),
                     quota: None,
                 }
@@ -112,7 +112,7 @@ fn any_decision() -> impl Strategy<Value = Decision> {
     let verdict =
         (any::<bool>(), number(), number(), number(), any::<bool>()).prop_map(|(allowed, remaining, reset, retry, never)| Verdict {
             allowed,
-            remaining: remaining as u32,
+            remaining: remaining as u64,
             used: 0,
             reset_after: Span::from_micros(reset),
             retry_after: if never { Wait::Never } else { Wait::For(Span::from_micros(retry)) },

@@ -57,6 +57,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Algor
         let Some(node) = fields.get(name) else { continue };
         is_valid &= match field {
             OptionField::Number(field) => set(field(&mut read.options), fields::number(problems, node, name)),
+            OptionField::Amount(field) => set(field(&mut read.options), fields::amount(problems, node, name)),
             OptionField::Duration(field) => set(field(&mut read.options), duration(problems, node, name)),
             OptionField::Bool(field) => set(field(&mut read.options), fields::bool(problems, node, name)),
         };
@@ -135,6 +136,7 @@ mod tests {
         let options = Options {
             kind: AlgorithmKind::default(),
             burst: Some(10),
+            scale: Some(1),
             bucket_interval: Some(SECOND),
             bucket_span: Some(SECOND),
             subject_expiry: Some(SECOND),
@@ -162,12 +164,12 @@ mod tests {
             (AlgorithmKind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
             (AlgorithmKind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
         ] {
-            let expected = Options { kind, count_denied: Some(true), ..options };
+            let expected = Options { kind, scale: Some(1), count_denied: Some(true), ..options };
             assert_eq!(AlgorithmFields { algorithm: Some(kind), ..AlgorithmFields::default() }.apply_defaults(&[full()]), expected);
         }
         assert_eq!(
             AlgorithmFields::default().apply_defaults(&[full()]),
-            Options { kind: AlgorithmKind::TokenBucket, burst: Some(10), count_denied: Some(true), ..Options::default() }
+            Options { kind: AlgorithmKind::TokenBucket, burst: Some(10), scale: Some(1), count_denied: Some(true), ..Options::default() }
         );
         assert_eq!(AlgorithmFields::default().apply_defaults(&[]), Options::default());
     }

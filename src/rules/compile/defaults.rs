@@ -11,7 +11,7 @@ use super::problem::{Location, Problems};
 use super::{Domain, ProcessDefaults};
 use crate::algorithm::{Algorithm, OptionError};
 use crate::rules::Commit;
-use crate::rules::limit::{Amount, Limit, OnStoreFailure};
+use crate::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
 use crate::time::Rate;
 use crate::usage;
 
@@ -147,7 +147,7 @@ fn settle_amount(
             None => usage_options.settings(),
         };
         let error = match (foreign.first(), &algorithm, &usage) {
-            (None, Ok(algorithm), Ok(usage)) => return Some((Amount::new(pending.rate, *algorithm), *usage)),
+            (None, Ok(algorithm), Ok(usage)) => return Some((Amount::new(pending.rate, Scale::new(options.scale), *algorithm), *usage)),
             (Some(error), ..) | (None, Err(error), _) | (None, Ok(_), Err(error)) => error,
         };
         match pending.layers.get(left_out) {

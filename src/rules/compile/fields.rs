@@ -8,6 +8,7 @@ pub(super) use super::sections::Section;
 use super::sections::{Format, OWN_KEYS};
 use crate::algorithm::OPTIONS;
 use crate::rules::source::{Content, Node, Position, ValueType};
+use crate::time::MAX_SAFE_INTEGER;
 
 /// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are ignored, and the descriptor has no limit.
 const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
@@ -241,7 +242,17 @@ pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bo
 
 /// A whole number from 0 to 2^32 - 1; `None`, with an error, if it is anything else.
 pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
-    let number = node.read::<u32>();
+    whole(problems, node, key, "2^32-1", u32::MAX.into()).and_then(|number| u32::try_from(number).ok())
+}
+
+/// A number of hits, from 0 to 2^53 - 1; `None`, with an error, if it is anything else.
+pub(super) fn amount(problems: &mut Problems, node: &Node, key: &str) -> Option<u64> {
+    whole(problems, node, key, "2^53-1", MAX_SAFE_INTEGER)
+}
+
+/// A whole number up to `most`, which is `power`.
+fn whole(problems: &mut Problems, node: &Node, key: &str, power: &str, most: u64) -> Option<u64> {
+    let number = node.read::<u64>().filter(|&number| number <= most);
     let text = node.text().unwrap_or_default();
     if let Some(number) = number {
         if node.is_octal_by_zero() {
@@ -256,13 +267,13 @@ pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<
         }
         ValueType::Int | ValueType::Huge => {
             let longer_unit = if matches!(key, "requests_per_unit" | "unit_multiplier") { ", or a longer unit" } else { "" };
-            (format!("'{key}' is {}, which is too large", quoted(text)), format!("write at most {} (2^32-1){longer_unit}", u32::MAX))
+            (format!("'{key}' is {}, which is too large", quoted(text)), format!("write at most {most} ({power}){longer_unit}"))
         }
         ValueType::Float => {
-            let remedy = format!("write a number from 0 to {} without fraction or exponent", u32::MAX);
+            let remedy = format!("write a number from 0 to {most} without fraction or exponent");
             (format!("'{key}' is {}, which is read as {}", quoted(text), ValueType::Float.name()), remedy)
         }
-        ValueType::Text if text.trim().parse::<u32>().is_ok() => (
+        ValueType::Text if text.trim().parse::<u64>().is_ok_and(|number| number <= most) => (
             format!("'{key}' is {} in quotes, which is text", quoted(text)),
             format!("write '{key}: {}' without quotes", shown(text.trim())),
         ),

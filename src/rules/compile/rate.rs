@@ -63,7 +63,7 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
         }
     }
     if let Some(node) = fields.get("requests_per_unit")
-        && fields::number(problems, node, "requests_per_unit").is_some()
+        && fields::amount(problems, node, "requests_per_unit").is_some()
     {
         problems.warning(node.at, "'requests_per_unit' has no meaning beside 'unlimited' and is ignored", "remove one of them");
     }
@@ -81,7 +81,7 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
         Some((_, multiplier)) => multiplier,
     };
     let requests_per_unit = match fields.get("requests_per_unit") {
-        Some(node) => fields::number(problems, node, "requests_per_unit"),
+        Some(node) => fields::amount(problems, node, "requests_per_unit"),
         None => {
             if !fields.meant("requests_per_unit") {
                 let what = "'requests_per_unit' is missing, which means 0: every request is refused";

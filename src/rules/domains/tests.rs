@@ -31,7 +31,7 @@ fn broken(name: &str) -> Resource {
 }
 
 /// What a descriptor finds: the hits of its limit.
-fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> Result<Option<u32>, &'static str> {
+fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> Result<Option<u64>, &'static str> {
     let entries: Vec<_> = entries.iter().map(|(key, value)| AskEntry { key: key.as_bytes(), value: value.as_bytes() }).collect();
     match rules.find(domain.as_bytes(), &entries) {
         Lookup::UnknownDomain => Err("unknown domain"),
@@ -43,7 +43,7 @@ fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> Result<Option
     }
 }
 
-fn user(rules: &Rules, domain: &str) -> Result<Option<u32>, &'static str> {
+fn user(rules: &Rules, domain: &str) -> Result<Option<u64>, &'static str> {
     found(rules, domain, &[("user", "ann")])
 }
 
@@ -261,7 +261,7 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         ),
         (
             vec![wrong(metadata(serde_json::json!({"weir": {"algorithm": "token_bucket", "burst": 1.5}})))],
-            "weir (metadata.weir): error: 'burst' is '1.5', which is read as a floating-point number; write a number from 0 to 4294967295 without \
+            "weir (metadata.weir): error: 'burst' is '1.5', which is read as a floating-point number; write a number from 0 to 9007199254740991 without \
              fraction or exponent",
         ),
         (
@@ -484,7 +484,7 @@ domains:
     let expected = "\
 o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket
 o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, bucket_interval, bucket_span, subject_expiry, max_delay, count_denied
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, bucket_interval, bucket_span, subject_expiry, max_delay, count_denied
 o.yaml:8:65: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
 o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
 o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit

@@ -12,7 +12,7 @@ use crate::time::{Period, Rate, Span, Unit};
 
 const START: Arrival = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO };
 
-fn check(limit: u32, secs: u64) -> Check {
+fn check(limit: u64, secs: u64) -> Check {
     let fixed = FixedWindow { limit, window: Period::Even(Span::from_secs(secs)), count_denied: true };
     Check::new(Algorithm::FixedWindow(fixed), 1, Modes::default())
 }
@@ -186,7 +186,7 @@ proptest! {
 /// More than 2^32 hits do not fit beside another number: such a state goes aside, and comes back.
 #[test]
 fn what_is_too_large_to_be_packed_is_as_exact() {
-    let rate = Rate { requests_per_unit: u32::MAX, unit: Unit::Minute, unit_multiplier: 1 };
+    let rate = Rate { requests_per_unit: u32::MAX.into(), unit: Unit::Minute, unit_multiplier: 1 };
     let options = crate::algorithm::Options { kind: AlgorithmKind::SlidingWindowCounter, count_denied: Some(true), ..Default::default() };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
     let (memory, mut state) = (Memory::new(Options::default()), None);

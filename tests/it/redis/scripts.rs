@@ -13,12 +13,11 @@ use super::*;
 use crate::support::redis::RedisServer;
 
 /// A limit of each algorithm, per year, so that no hit is regained during a test.
-fn each_algorithm(limit: u32) -> Vec<(&'static str, Algorithm)> {
+fn each_algorithm(limit: u64) -> Vec<(&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: limit, unit: Unit::Year, unit_multiplier: 1 };
     let make = |&(name, kind): &(&'static str, AlgorithmKind)| {
         // A leaky bucket admits its whole limit at once only to a caller that waits.
-        let max_delay =
-            (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs(u64::from(limit - 1) * 365 * 86_400 / u64::from(limit) + 60));
+        let max_delay = (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs((limit - 1) * 365 * 86_400 / limit + 60));
         let options = algorithm::Options { kind, max_delay, count_denied: Some(false), ..Default::default() };
         (name, Algorithm::try_new(&rate, &options).expect("a good limit"))
     };
@@ -219,11 +218,11 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
 
 #[test]
 fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
-    const LIMIT: u32 = 300;
+    const LIMIT: u64 = 300;
     let server = RedisServer::start();
     let processes = [Deployment::new(server.options()), Deployment::new(server.options())];
     for (name, algorithm) in each_algorithm(LIMIT) {
-        let allowed: u32 = std::thread::scope(|scope| {
+        let allowed: u64 = std::thread::scope(|scope| {
             let threads: Vec<_> = processes
                 .iter()
                 .map(|shared| {
@@ -238,7 +237,7 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                                         let mut allowed = 0;
                                         for _ in 0..8 {
                                             let answers = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await;
-                                            allowed += u32::from(answers.checks[0].expect("Redis is well").allowed);
+                                            allowed += u64::from(answers.checks[0].expect("Redis is well").allowed);
                                         }
                                         allowed
                                     })

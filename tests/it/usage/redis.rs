@@ -21,13 +21,13 @@ use super::{total, tracked, tracking};
 use crate::redis::{When, call};
 use crate::support::RedisServer;
 
-fn algorithm(kind: AlgorithmKind, amount: u32, unit: Unit) -> Algorithm {
+fn algorithm(kind: AlgorithmKind, amount: u64, unit: Unit) -> Algorithm {
     let rate = Rate { requests_per_unit: amount, unit, unit_multiplier: 1 };
     Algorithm::try_new(&rate, &algorithm::Options { kind, ..algorithm::Options::default() }).expect("an algorithm")
 }
 
 /// Hits of a limit per year of each algorithm, asked with a long deadline.
-async fn hit(redis: &Redis, key: &str, kind: AlgorithmKind, amount: u32, hits: &[i64], tracking: &Arc<Tracking>) -> Vec<bool> {
+async fn hit(redis: &Redis, key: &str, kind: AlgorithmKind, amount: u64, hits: &[i64], tracking: &Arc<Tracking>) -> Vec<bool> {
     let check = |&hits: &i64| (key.as_bytes(), Check::new(algorithm(kind, amount, Unit::Year), hits, Modes::default()));
     let checks = Arc::new(tracked(Checks::of(hits.iter().map(check)), tracking));
     let answers = redis.decide(&checks, &checks.indices(), Budget::until(Instant::now() + Duration::from_secs(10))).await;
@@ -61,7 +61,7 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                             let hits = [1, 1, 1, 2, 0, -1, 4, i64::MAX, i64::MIN, 1 << 50][random.usize(..10)];
                             let modes = Modes { shadow: random.u8(..6) == 0, quota: random.u8(..6) == 0 };
                             let key = format!("w1{{{scene}|u={}}}{}", random.u8(..5), kind.name());
-                            (key, Check::new(algorithm(kind, random.u32(..6), Unit::Second), hits, modes))
+                            (key, Check::new(algorithm(kind, random.u64(..6), Unit::Second), hits, modes))
                         })
                         .collect();
                     let mut checks = Checks::of(picked.iter().map(|(key, check)| (key.as_bytes(), check.clone())));

@@ -81,7 +81,7 @@ fn line(line: &str) -> Line {
     };
     let mut words = limit.split_whitespace();
     let mut kind = kind(words.next().expect("an algorithm"));
-    let mut amount: u32 = words.next().expect("an amount").parse().expect("a number");
+    let mut amount: u64 = words.next().expect("an amount").parse().expect("a number");
     let (mut commit, mut modes) = (Commit::Each, Modes::default());
     for word in words {
         match word {

@@ -149,7 +149,7 @@ async fn count_hit(node: &Node, connection: &mut Connection, key: &[u8], batch_o
 }
 
 fn probe_work(key: &[u8], deadline: Instant) -> Work {
-    let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX, window: Period::Even(PROBE_WINDOW), count_denied: true });
+    let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX.into(), window: Period::Even(PROBE_WINDOW), count_denied: true });
     let checks = Arc::new(Checks::of([(key, Check::new(window, 1, Modes::default()))]));
     Work { picked: checks.indices(), checks, budget: Budget::until(deadline), is_asking: false }
 }

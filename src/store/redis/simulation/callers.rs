@@ -252,7 +252,7 @@ impl RequestedCheck {
     fn is_allowed(&self, executed: &Execution) -> bool {
         match &self.algorithm {
             _ if self.hits < 0 => true,
-            Algorithm::FixedWindow(fixed) => executed.allowed.unwrap_or(executed.used <= i64::from(fixed.limit)),
+            Algorithm::FixedWindow(fixed) => executed.allowed.unwrap_or(executed.used <= fixed.limit.cast_signed()),
             _ => true,
         }
     }

@@ -11,15 +11,13 @@ use tokio::time::Instant;
 
 use super::super::wire::script;
 use super::wire::{Command, RespReply};
-use crate::time::{MAX_SAFE_INTEGER, Micros};
+use crate::algorithm::LARGEST_COUNT;
+use crate::time::Micros;
 
 /// Keys with this prefix hold a value that is not a counter.
 pub(super) const WRONG_TYPE_PREFIX: &str = "wrongtype";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
-/// The largest integer that Lua holds exactly.
-const MAX_INTEGER: i64 = MAX_SAFE_INTEGER.cast_signed();
 
 /// A check that the server executed.
 #[derive(Clone, Debug)]
@@ -271,7 +269,7 @@ impl FakeCounters {
             return Ok((allowed, if allowed { check.hits.max(0) } else { 0 }));
         }
         let before = self.values.get(check.key).copied().unwrap_or(0);
-        let after = (before + check.hits).clamp(0, MAX_INTEGER);
+        let after = (before + check.hits).clamp(0, LARGEST_COUNT.cast_signed());
         let allowed = check.hits < 0 || after <= check.limit;
         Ok((allowed, if allowed || check.counts_denied { after } else { before }))
     }

@@ -18,7 +18,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
 
 use super::script;
-use crate::algorithm::{Algorithm, FixedWindow, SCRIPT_PARAMETERS};
+use crate::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks, key};
 use crate::rules::Commit;
 use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
@@ -197,7 +197,7 @@ impl Call<'_> {
             Commit::Each => 0,
             Commit::AllOrNone => usize::from(check.modes.quota) + 2 * usize::from(check.modes.shadow),
         };
-        let hits = check.hits.clamp(-MAX_INTEGER, check.algorithm.largest_charge().cast_signed());
+        let hits = check.hits.clamp(-LARGEST_COUNT.cast_signed(), check.algorithm.largest_charge().cast_signed());
         Run { limit_and_modes: 4 * limit + modes, checks: 1, hits, check_number: self.check_number(check, request.max_hold) }
     }
 

@@ -43,12 +43,13 @@ impl Generator {
             let random = &mut self.random;
             let kind = self.kinds[random.usize(..self.kinds.len())];
             let requests = match random.u8(..10) {
-                0 => random.u32(0..2),
-                1 => u32::MAX - random.u32(0..3),
-                2 => random.u32(..),
-                3 => random.u32(..100_001),
-                _ if self.is_steady => random.u32(20..2_000),
-                _ => random.u32(1..30),
+                0 => random.u64(0..2),
+                1 => u64::from(u32::MAX) - random.u64(0..3),
+                // Of any size: an algorithm for which it is too large is not made.
+                2 => weir::time::MAX_SAFE_INTEGER >> random.u8(..30),
+                3 => random.u64(..100_001),
+                _ if self.is_steady => random.u64(20..2_000),
+                _ => random.u64(1..30),
             };
             let (unit, unit_multiplier) = match random.u8(..8) {
                 // With longer windows, waits after the clock has gone back by a window would exceed 2^53 microseconds.
@@ -68,7 +69,7 @@ impl Generator {
                 }
                 AlgorithmKind::LeakyBucket => options.max_delay = some(2 * window),
                 AlgorithmKind::TokenBucket => {
-                    options.burst = some(2 * u64::from(requests)).and_then(|span| u32::try_from(span.micros()).ok());
+                    options.burst = some(2 * requests).map(Span::micros);
                 }
                 _ => {}
             }
@@ -112,7 +113,7 @@ impl Generator {
 
     fn hits(&mut self, limit: &Algorithm) -> i64 {
         let random = &mut self.random;
-        let capacity = i64::from(limit.capacity());
+        let capacity = limit.capacity().cast_signed();
         if self.is_steady && random.u8(..16) > 0 {
             return random.i64(-2..6);
         }
@@ -151,9 +152,9 @@ impl Generator {
         let unit_multiplier = u32::try_from(window).unwrap_or(u32::MAX);
         let requests_per_unit = match self.random.u8(..4) {
             // A log alone takes no larger limit.
-            0 if self.kinds != [AlgorithmKind::SlidingWindowLog] => self.random.u32(..),
-            1 => self.random.u32(..100_001),
-            _ => self.random.u32(0..40),
+            0 if self.kinds != [AlgorithmKind::SlidingWindowLog] => self.random.u32(..).into(),
+            1 => self.random.u64(..100_001),
+            _ => self.random.u64(0..40),
         };
         let rate = Rate { requests_per_unit, unit: Unit::Second, unit_multiplier };
         self.limit(Some(rate))

@@ -11,7 +11,8 @@
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Call, CallRequest, MAX_INTEGER, NUMBER_BYTES};
+use super::{Call, CallRequest, NUMBER_BYTES};
+use crate::algorithm::LARGEST_COUNT;
 use crate::algorithm::{Algorithm, Arrival, State};
 use crate::plan::Check;
 use crate::rules::Commit;
@@ -201,7 +202,7 @@ impl Call<'_> {
         }
         let tick = check.algorithm.tick();
         let retry_after = u64::try_from(retry).map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks)));
-        let remaining = u32::try_from(u64::from(check.algorithm.capacity()).saturating_sub(used)).unwrap_or(u32::MAX);
+        let remaining = check.algorithm.capacity().saturating_sub(used);
         Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay: Span::ZERO })
     }
 }
@@ -241,9 +242,9 @@ fn numbers(packed: &[u8]) -> impl Iterator<Item = f64> {
     packed.as_chunks::<NUMBER_BYTES>().0.iter().map(|&bytes| f64::from_le_bytes(bytes))
 }
 
-/// The number as an integer; `None` for a fraction and for a number that a double cannot hold exactly.
+/// The number as an integer; `None` for a fraction, and for a number that no step makes.
 fn integer(number: f64) -> Option<i64> {
-    (number.fract() == 0.0 && number.abs() <= MAX_INTEGER as f64).then_some(number as i64)
+    (number.fract() == 0.0 && number.abs() <= LARGEST_COUNT as f64).then_some(number as i64)
 }
 
 /// The tokens of a value that the redis crate has parsed. Types that the script never answers become null, which no reader accepts.
