@@ -116,7 +116,7 @@ pub struct Summary {
     pub last_seen: Micros,
 }
 
-/// How the subjects of a limit are sorted, the largest first.
+/// How the subjects of a limit are sorted, the largest first; of those with the same number, the last one by its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// By hits.
@@ -134,6 +134,12 @@ impl Order {
     /// All of them with their names.
     pub const NAMED: [(&'static str, Self); 4] =
         [("total", Self::Total), ("refused", Self::Refused), ("last-seen", Self::LastSeen), ("first-seen", Self::FirstSeen)];
+
+    /// Whether a subject is in the list of this order: in that of refused hits, only those that have some.
+    #[must_use]
+    pub const fn lists(self, summary: &Summary) -> bool {
+        !matches!(self, Self::Refused) || summary.refused > 0
+    }
 
     /// What subjects are sorted by.
     #[must_use]

@@ -36,7 +36,7 @@ pub(super) struct UsageCommand {
     /// Print so many subjects of a limit, the largest first, in place of one subject
     #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     top: Option<u32>,
-    /// What the subjects are sorted by
+    /// What the subjects are sorted by; refused leaves out subjects without refused hits
     #[arg(long, value_name = "total|refused|last-seen|first-seen", requires = "top", default_value = "total")]
     #[arg(value_parser = ["total", "refused", "last-seen", "first-seen"])]
     by: String,

@@ -2,6 +2,7 @@
 
 mod redis;
 mod service;
+mod stores;
 mod vectors;
 
 use std::sync::Arc;

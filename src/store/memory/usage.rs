@@ -122,7 +122,7 @@ impl UsageRecords {
         table.records.peek(key).filter(|entry| !entry.is_expired(now)).map(|entry| entry.record.clone())
     }
 
-    /// Records of a limit in this order, at most `count` from `offset` on, each with its subject; and how many the limit has.
+    /// Records of a limit in this order, at most `count` from `offset` on, each with its subject; and how many its list has.
     pub(super) fn top(
         &self,
         tracking: &Tracking,
@@ -131,16 +131,21 @@ impl UsageRecords {
         now: Micros,
     ) -> (Vec<(Vec<u8>, Record)>, usize) {
         let (wanted, mut total) = (offset.saturating_add(count).min(tracking.settings.subjects as usize), 0);
-        let mut best: BinaryHeap<Reverse<(u64, Box<[u8]>)>> = BinaryHeap::new();
+        // The score, the subject, and the key of the record.
+        let mut best: BinaryHeap<Reverse<(u64, Box<[u8]>, Box<[u8]>)>> = BinaryHeap::new();
         for table in self.tables.get().into_iter().flatten() {
             let table = lock(table);
             let of_limit = |entry: &Entry| (&entry.tracking.domain, &entry.tracking.levels) == (&tracking.domain, &tracking.levels);
             for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry) && !entry.is_expired(now)) {
+                let summary = entry.record.summary();
+                if !order.lists(&summary) {
+                    continue;
+                }
                 total += 1;
-                let score = order.score(&entry.record.summary());
-                let is_better = best.peek().is_none_or(|Reverse((worst, of))| (score, key) > (*worst, of));
+                let (score, subject) = (order.score(&summary), key::subject(key));
+                let is_better = best.peek().is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
                 if best.len() < wanted || is_better {
-                    best.push(Reverse((score, key.clone())));
+                    best.push(Reverse((score, subject.into(), key.clone())));
                 }
                 if best.len() > wanted {
                     best.pop();
@@ -148,7 +153,7 @@ impl UsageRecords {
             }
         }
         let best = best.into_sorted_vec().into_iter().skip(offset);
-        let record = |Reverse((_, key)): Reverse<(u64, Box<[u8]>)>| Some((key::subject(&key).to_vec(), self.get(&key, now)?));
+        let record = |Reverse((_, subject, key)): Reverse<(u64, Box<[u8]>, Box<[u8]>)>| Some((subject.into_vec(), self.get(&key, now)?));
         (best.filter_map(record).collect(), total.min(tracking.settings.subjects as usize))
     }
 
@@ -234,13 +239,14 @@ mod tests {
         }
         let top = |order, range| {
             let (found, total) = records.top(&tracking(), order, range, Micros(100));
-            assert_eq!(total, 30);
+            assert_eq!(total, if order == Order::Refused { 29 } else { 30 });
             found.into_iter().map(|(subject, record)| (String::from_utf8(subject).expect("text"), record.total.asked)).collect::<Vec<_>>()
         };
         let subject = |number: u64| (format!("d|user={number}"), number);
         assert_eq!(top(Order::Total, (0, 3)), [30, 29, 28].map(subject));
         assert_eq!(top(Order::Total, (28, 5)), [2, 1].map(subject));
         assert_eq!(top(Order::Refused, (0, 2)), [1, 2].map(subject));
+        assert_eq!(top(Order::Refused, (27, 5)), [28, 29].map(subject), "one was never refused");
         assert_eq!(top(Order::LastSeen, (1, 2)), [29, 28].map(subject));
         assert!(top(Order::FirstSeen, (30, 2)).is_empty());
     }

@@ -81,8 +81,8 @@ impl UsageReader {
         Ok((now, bytes(value)?.map(<[u8]>::to_vec)))
     }
 
-    /// Subjects of the index with their records, and how many the index has. An entry whose record has expired is removed from the index and not among
-    /// them.
+    /// Subjects of the index with their records, and how many the index has. An entry whose record has expired, or has begun anew and is in this order no
+    /// more, is removed from the index and not among them.
     ///
     /// # Errors
     /// Redis does not answer in time.
@@ -112,19 +112,24 @@ impl UsageReader {
         };
         let size = if let Value::Int(size) = size { usize::try_from(*size).unwrap_or_default() } else { 0 };
         let records = self.records(&members, deadline).await?;
-        let (mut found, mut expired) = (Vec::new(), Vec::new());
+        let (mut found, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {
             match record {
-                Some(record) => found.push((subject, record)),
+                Some(record) if order.lists(&record.summary()) => found.push((subject, record)),
+                Some(_) => renewed.push(subject),
                 None => expired.push(subject),
             }
         }
-        if !expired.is_empty() {
+        if !expired.is_empty() || !renewed.is_empty() {
             let mut key = Vec::new();
             let removed = self.direct.query(&index, deadline, |out| {
-                for (_, order) in Order::NAMED {
-                    key::write_index(&self.prefix, tracking, order, &mut key);
-                    out.command("ZREM").arg(&key).arg(&expired);
+                let orders = Order::NAMED.into_iter().filter(|(_, other)| *other == order || !expired.is_empty());
+                for (_, other) in orders {
+                    key::write_index(&self.prefix, tracking, other, &mut key);
+                    let command = out.command("ZREM").arg(&key).arg(&expired);
+                    if other == order {
+                        command.arg(&renewed);
+                    }
                     out.end();
                 }
             });

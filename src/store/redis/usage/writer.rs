@@ -151,8 +151,7 @@ impl UsageWriter {
             let mut key = Vec::new();
             for (_, order) in Order::NAMED {
                 key::write_index(&self.prefix, tracking, order, &mut key);
-                let is_listed = |(.., summary): &&Totals| order != Order::Refused || summary.refused > 0;
-                let listed: Vec<_> = subjects.iter().filter(is_listed).collect();
+                let listed: Vec<_> = subjects.iter().filter(|(.., summary)| order.lists(summary)).collect();
                 for part in listed.chunks(SUBJECTS_PER_COMMAND) {
                     let command = out.command("ZADD").arg(&key);
                     for (record, _, summary) in part {
