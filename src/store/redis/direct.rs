@@ -13,7 +13,7 @@ use super::Route;
 use super::connection::exchange::Connection;
 use super::error;
 use super::topology::deployment::Deployment;
-use super::topology::node::Node;
+use super::topology::node::{Location, Node};
 use super::wire::commands::CommandBuffer;
 use super::wire::hash_slot::Redirect;
 use crate::breaker::State;
@@ -25,8 +25,16 @@ const MAX_IDLE: usize = 16;
 /// A client of one deployment for the control thread.
 pub struct Direct {
     deployment: Arc<Deployment>,
-    /// By the id of their node.
-    idle: Mutex<Vec<(u64, Connection)>>,
+    idle: Mutex<Vec<Idle>>,
+}
+
+/// An idle connection.
+struct Idle {
+    /// The id of its node.
+    node: u64,
+    /// Where it leads to: after a failover the node has moved, and the server there may still take writes.
+    location: Arc<Location>,
+    connection: Connection,
 }
 
 impl fmt::Debug for Direct {
@@ -73,10 +81,10 @@ impl Direct {
         if node.state() == State::Open {
             return Err(StoreError::NotExecuted(error::CONNECT));
         }
-        let mut connection = match self.idle_connection(node.id) {
-            Some(connection) => connection,
+        let (mut connection, location) = match self.idle_connection(node) {
+            Some(idle) => idle,
             None => match timeout_at(deadline, node.connect()).await {
-                Ok(Ok((connection, _))) => connection,
+                Ok(Ok(connected)) => connected,
                 Ok(Err(error)) => return Err(StoreError::NotExecuted(error.name)),
                 Err(_) => return Err(StoreError::NotExecuted(error::CONNECT_TIMEOUT)),
             },
@@ -85,24 +93,24 @@ impl Direct {
         let replies = connection.query(deadline).await?.to_vec();
         let mut idle = self.idle();
         if connection.is_reusable() && idle.len() < MAX_IDLE {
-            idle.push((node.id, connection));
+            idle.push(Idle { node: node.id, location, connection });
         }
         Ok(replies)
     }
 
-    /// An idle connection to a node that its server has not closed.
-    fn idle_connection(&self, node: u64) -> Option<Connection> {
+    /// An idle connection to where the node is now that its server has not closed.
+    fn idle_connection(&self, node: &Node) -> Option<(Connection, Arc<Location>)> {
         let mut idle = self.idle();
-        while let Some(index) = idle.iter().position(|(id, _)| *id == node) {
-            let (_, mut connection) = idle.swap_remove(index);
-            if !connection.is_old() && connection.is_quiet() {
-                return Some(connection);
+        while let Some(index) = idle.iter().position(|idle| idle.node == node.id) {
+            let Idle { location, mut connection, .. } = idle.swap_remove(index);
+            if node.is_at(&location) && !connection.is_old() && connection.is_quiet() {
+                return Some((connection, location));
             }
         }
         None
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(u64, Connection)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
