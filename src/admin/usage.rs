@@ -22,6 +22,10 @@ use crate::verdict::StoreError;
 /// The time for the store.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What the Redis user needs. Which of them it lacks is in the log, as the diagnostic `rights`.
+const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +getrange, and for lists of subjects +zadd +zremrangebyrank +zrange +zrem \
+                             +zcard, on the keys of Weir; see the rights in deploy/operations.md";
+
 /// Subjects in an answer that asks for no number.
 const USUAL_COUNT: usize = 20;
 
@@ -333,6 +337,9 @@ fn untracked(limit: &Limit) -> Failure {
 }
 
 fn failed(error: &StoreError) -> Failure {
+    if Redis::is_missing_right(*error) {
+        return Failure::unavailable(MISSING_RIGHT);
+    }
     Failure::unavailable(&format!("the store does not answer: {}; try again", Redis::text_for_callers(*error)))
 }
 

@@ -145,6 +145,12 @@ impl Redis {
         error::for_callers(error)
     }
 
+    /// Whether this error says that the Redis user lacks a right.
+    #[must_use]
+    pub fn is_missing_right(error: StoreError) -> bool {
+        error::is_missing_right(error)
+    }
+
     /// Notes hits on tracked checks that the denial cache refused.
     pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
         for (index, tracking) in checks.all_tracking().filter(|(index, _)| is_refused(*index)) {

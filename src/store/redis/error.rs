@@ -350,6 +350,11 @@ pub(crate) fn for_callers(error: StoreError) -> &'static str {
     }
 }
 
+/// Whether the Redis user has no right to a command or a key.
+pub(crate) fn is_missing_right(error: StoreError) -> bool {
+    name(error) == NO_PERMISSION
+}
+
 /// Counts errors by name. It logs nothing: `limiter::outages` reads the counts for the log.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounters(Mutex<BTreeMap<&'static str, ErrorCounter>>);

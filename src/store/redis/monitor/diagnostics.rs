@@ -19,6 +19,9 @@ const MEMORY_END_PERCENT: u64 = 75;
 /// The diagnostic `clock_offset` begins above this difference of two clocks.
 const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
 
+/// The commands of the lists of subjects, for limits with `track_usage`.
+pub(crate) const USAGE_COMMANDS: [&str; 5] = ["ZADD", "ZREMRANGEBYRANK", "ZRANGE", "ZREM", "ZCARD"];
+
 /// The settings of a server, as CONFIG GET reports them; `None` for one that the server does not report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
@@ -153,7 +156,12 @@ fn version(report: &Report) -> Option<Diagnostic> {
 fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
     if !missing.denied.is_empty() {
         let grants: Vec<_> = missing.denied.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))).collect();
-        let text = format!("the Redis user lacks rights: limits that need these commands get no answer; grant it {}", grants.join(" "));
+        let effect = if missing.denied.iter().all(|name| USAGE_COMMANDS.contains(name)) {
+            "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or cannot be read"
+        } else {
+            "limits that need these commands get no answer"
+        };
+        let text = format!("the Redis user lacks rights: {effect}; grant it {}", grants.join(" "));
         return Some(warning("rights", text));
     }
     missing.keys.then(|| {

@@ -48,6 +48,8 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
     let mut inspectors: HashMap<u64, Inspector> = HashMap::new();
     loop {
         let map = deployment.map();
+        // No rules are known here: what was tracked shows that a limit has usage.
+        let has_usage = deployment.usage_queue().is_used();
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
@@ -59,7 +61,7 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
                 node.latest_status.store(ServerStatus { is_up: node.latest_status.load().is_up, ..ServerStatus::default() });
                 Inspector::new(location)
             });
-            if inspector.is_due() {
+            if inspector.is_due(has_usage) {
                 due.push((node, inspector));
             } else {
                 others.insert(node.id, inspector);
@@ -100,6 +102,8 @@ struct ProbeConnection {
     refused: Vec<Query>,
     /// Whether the required commands were tried here.
     checked_access: bool,
+    /// Whether those of the index of usage were among them.
+    checked_usage: bool,
 }
 
 impl Inspector {
@@ -116,10 +120,13 @@ impl Inspector {
         }
     }
 
-    fn is_due(&mut self) -> bool {
+    /// `has_usage`: a limit with `track_usage` has counted.
+    fn is_due(&mut self, has_usage: bool) -> bool {
         let Some(inspected_at) = self.inspected_at else { return true };
         let is_closed = self.probe.as_mut().is_some_and(|probe| !probe.connection.is_quiet());
-        inspected_at.elapsed() >= if is_closed { RETRY_INTERVAL } else { self.interval }
+        let is_usage_new =
+            has_usage && self.failed_queries < MAX_FAILED_QUERIES && self.probe.as_ref().is_some_and(|probe| !probe.checked_usage);
+        inspected_at.elapsed() >= if is_closed || is_usage_new { RETRY_INTERVAL } else { self.interval }
     }
 
     /// Inspects the server, stores its status, and logs what has changed.
@@ -186,7 +193,9 @@ impl Inspector {
         let mut probe = match usable {
             Some(probe) => probe,
             None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect).await {
-                Ok(opened) => ProbeConnection { connection: opened.connection, refused: Vec::new(), checked_access: false },
+                Ok(opened) => {
+                    ProbeConnection { connection: opened.connection, refused: Vec::new(), checked_access: false, checked_usage: false }
+                }
                 // The server answers but the user lacks a right. After the login, the handshake sends only SELECT.
                 Err(error) if error.name == error::NO_PERMISSION => {
                     self.facts.missing = MissingAccess { denied: vec!["SELECT"], ..MissingAccess::default() };
@@ -202,7 +211,9 @@ impl Inspector {
             name => Failure::new(name),
         })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.
-        let checks_access = !probe.checked_access || !missing.is_empty() || !self.facts.missing.is_empty();
+        let has_usage = deployment.usage_queue().is_used();
+        let is_checked = probe.checked_access && (probe.checked_usage || !has_usage);
+        let checks_access = !is_checked || !missing.is_empty() || !self.facts.missing.is_empty();
         // Without EXEC the connection stays within the transaction and queues all further commands.
         let is_in_transaction = missing.denied.contains(&"EXEC") || missing.unknown == ["EXEC"];
         if checks_access {
@@ -210,7 +221,10 @@ impl Inspector {
         }
         if !is_in_transaction && self.failed_queries < MAX_FAILED_QUERIES {
             match self.query_facts(deployment, map, node, &mut probe, checks_access).await {
-                Ok(()) => (self.failed_queries, probe.checked_access) = (0, true),
+                Ok(()) => {
+                    (self.failed_queries, probe.checked_access) = (0, true);
+                    probe.checked_usage |= has_usage;
+                }
                 // The server is up, because it has just answered.
                 Err(_) => self.failed_queries += 1,
             }
@@ -272,7 +286,6 @@ impl Inspector {
         }
         queries.retain(|query| !probe.refused.contains(query));
         if checks_access {
-            // No rules are known here: what was tracked shows that a limit has usage.
             let required = required_commands(&deployment.options().topology, deployment.usage_queue().is_used());
             queries.extend(required.filter(|command| key.is_some() || !command.has_key).map(Query::Required));
         }

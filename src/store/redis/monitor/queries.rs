@@ -5,7 +5,7 @@
 
 use bb8_redis::redis::Value;
 
-use super::diagnostics::{Config, MissingAccess};
+use super::diagnostics::{Config, MissingAccess, USAGE_COMMANDS};
 use crate::store::redis::connection::options::Topology;
 use crate::store::redis::error;
 use crate::store::redis::wire::commands::CommandBuffer;
@@ -66,13 +66,16 @@ pub(super) const REQUIRED_IN_A_CLUSTER: [RequiredCommand; 3] =
     [without_key("PING", &[]), without_key("CLUSTER SLOTS", &[]), without_key("ASKING", &[])];
 
 /// The commands of the index of usage, for a deployment with limits that have `track_usage`.
-pub(super) const REQUIRED_FOR_USAGE: [RequiredCommand; 5] = [
-    on_key("ZADD", &["XX", "0", "x"]),
-    on_key("ZREMRANGEBYRANK", &["0", "0"]),
-    on_key("ZREM", &["x"]),
-    on_key("ZRANGE", &["0", "0", "REV"]),
-    on_key("ZCARD", &[]),
-];
+const REQUIRED_FOR_USAGE: [RequiredCommand; 5] = {
+    let [zadd, zremrangebyrank, zrange, zrem, zcard] = USAGE_COMMANDS;
+    [
+        on_key(zadd, &["XX", "0", "x"]),
+        on_key(zremrangebyrank, &["0", "0"]),
+        on_key(zrange, &["0", "0", "REV"]),
+        on_key(zrem, &["x"]),
+        on_key(zcard, &[]),
+    ]
+};
 
 pub(super) fn required_commands(topology: &Topology, has_usage: bool) -> impl Iterator<Item = RequiredCommand> {
     let further: &[RequiredCommand] = match topology {

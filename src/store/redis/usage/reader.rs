@@ -110,7 +110,11 @@ impl UsageReader {
             Value::ServerError(error) => return Err(error::classify(error).error()),
             _ => return Err(StoreError::Unknown(error::PROTOCOL)),
         };
-        let size = if let Value::Int(size) = size { usize::try_from(*size).unwrap_or_default() } else { 0 };
+        let size = match size {
+            Value::Int(size) => usize::try_from(*size).unwrap_or_default(),
+            Value::ServerError(error) => return Err(error::classify(error).error()),
+            _ => return Err(StoreError::Unknown(error::PROTOCOL)),
+        };
         let records = self.records(&members, deadline).await?;
         let (mut found, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {
