@@ -1,3 +1,5 @@
+mod usage;
+
 use super::*;
 use crate::algorithm::Algorithm;
 use crate::ask::Entry as AskEntry;
