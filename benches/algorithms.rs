@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant};
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
 use weir::plan::{Check, CheckIndex, Checks, Modes};
+use weir::store::redis::UsageWriter;
 use weir::store::{Budget, Memory, Redis, Store, memory};
 use weir::time::{Rate, Span, Unit};
 use weir::usage::{Settings, Tracking};
@@ -98,6 +99,32 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
     (own_resident_bytes() - begin) / MANY as f64
 }
 
+/// Bytes of this process per subject with so many buckets, without its counter.
+fn usage_bytes(buckets: u32) -> f64 {
+    const MANY: usize = 100_000;
+    let memory = Memory::new(memory::Options { usage_bytes: usize::MAX / 2, ..Default::default() });
+    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into() });
+    let (_, algorithm) = algorithms()[0];
+    let checks = |key: usize| {
+        let name = format!("w1{{bench|user={key}}}x");
+        Checks::of([(name.as_bytes(), Check::new(algorithm, 1, Modes::default()))])
+    };
+    let now = memory::now();
+    // The counters are there before.
+    for key in 0..MANY {
+        let _ = memory.decide_at(&checks(key), &[CheckIndex(0)], Arrival { now, max_hold: Span::ZERO });
+    }
+    let begin = own_resident_bytes();
+    for bucket in 0..buckets {
+        let at = Arrival { now: now + Span::from_micros(tracking.settings.interval.micros() * u64::from(bucket)), max_hold: Span::ZERO };
+        for key in 0..MANY {
+            let _ = memory.decide_at(&checks(key).tracked(CheckIndex(0), Arc::clone(&tracking)), &[CheckIndex(0)], at);
+        }
+    }
+    assert_eq!(memory.usage_size().records, MANY, "all are kept");
+    (own_resident_bytes() - begin) / MANY as f64
+}
+
 /// The same, in a process that has not held anything before; what an allocator keeps for later would hide what is new.
 fn bytes_in_a_new_process(name: &str) -> f64 {
     let this = std::env::current_exe().expect("a program");
@@ -165,6 +192,11 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(position) = arguments.iter().position(|argument| argument == BYTES_OF) {
         let wanted = arguments.get(position + 1).expect("a name");
+        match wanted.as_str() {
+            "usage-1" => return println!("{:.0}", usage_bytes(1)),
+            "usage-all" => return println!("{:.0}", usage_bytes(Settings::default().buckets)),
+            _ => {}
+        }
         let (_, algorithm) = algorithms().into_iter().find(|(name, _)| name == wanted).expect("an algorithm");
         return println!("{:.0}", memory_bytes(algorithm));
     }
@@ -177,38 +209,92 @@ fn main() {
     }
 }
 
-/// What `track_usage` adds: CPU time with it to that without it, measured one right after the other.
+/// CPU times in pairs: with `track_usage`, and without it right before or after.
+type Pairs = Vec<(f64, f64)>;
+
+/// What `track_usage` adds. The sides take turns in going first, because the machine may be faster for a while.
 async fn measure_usage() -> String {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into() });
-    let mut table =
-        "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | bytes a subject in Redis, of the record alone |\n"
-            .to_owned();
-    table += "|---|---|---|---|---|---|\n";
-    for (name, algorithm) in algorithms() {
-        let (mut memory, mut batches) = (Vec::new(), [const { Vec::new() }; BATCHES.len()]);
-        for round in 1..=ROUNDS {
+    let mut rows: Vec<_> =
+        algorithms().into_iter().map(|(name, algorithm)| (name, algorithm, [const { Pairs::new() }; BATCHES.len() + 2])).collect();
+    let (mut lists, mut plain) = (Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        for (name, algorithm, columns) in &mut rows {
             eprintln!("round {round} of {ROUNDS}: {name}");
-            memory.push((in_memory_with(algorithm, Some(&tracking)), in_memory(algorithm)));
-            for (column, &batch) in batches.iter_mut().zip(&BATCHES) {
-                let without = in_redis(&server, &redis, algorithm, batch).await;
-                column.push((in_redis_with(&server, &redis, algorithm, batch, Some(&tracking)).await, without));
+            let [in_memory, in_redis @ .., of_weir] = columns;
+            let mut sides = [None, Some(&tracking)];
+            sides.rotate_left(round % 2);
+            let mut micros = sides.map(|side| in_memory_with(*algorithm, side));
+            micros.rotate_right(round % 2);
+            in_memory.push((micros[1], micros[0]));
+            for (column, &batch) in in_redis.iter_mut().zip(&BATCHES) {
+                let mut micros = [(f64::NAN, f64::NAN); 2];
+                for (micros, side) in micros.iter_mut().zip(sides) {
+                    let begin = first_thread_micros(std::process::id());
+                    micros.0 = in_redis_with(&server, &redis, *algorithm, batch, side).await;
+                    micros.1 = (first_thread_micros(std::process::id()) - begin) / IN_REDIS as f64;
+                }
+                micros.rotate_right(round % 2);
+                column.push((micros[1].0, micros[0].0));
+                if batch == BATCHES[BATCHES.len() - 1] {
+                    of_weir.push((micros[1].1, micros[0].1));
+                }
             }
         }
-        let record: f64 = server.run::<i64>(&["MEMORY", "USAGE", "w1{bench|user=7}us"]) as f64;
-        let _ = write!(table, "| `{name}`");
-        for pairs in std::iter::once(&memory).chain(&batches) {
-            let middle = |value: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN);
-            let _ = write!(table, " | {:.1} µs ({:.1})", middle(|pair| pair.0), middle(|pair| pair.0 / pair.1));
-        }
-        let _ = writeln!(table, " | {record:.0} |");
+        plain.push(incr(&server));
+        lists.push(of_lists(&server, &redis, &tracking).await);
     }
+    let mut table =
+        "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | Weir beside Redis, of 64 |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (name, _, columns) in &rows {
+        let _ = write!(table, "| `{name}`");
+        for pairs in columns {
+            let middle = |value: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN);
+            let _ = write!(table, " | {:.2} µs ({:.2})", middle(|pair| pair.0), middle(|pair| pair.0 / pair.1));
+        }
+        table += " |\n";
+    }
+    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+    let ratios: Vec<f64> = lists.iter().zip(&plain).map(|(of_lists, incr)| of_lists / incr).collect();
+    let _ = write!(
+        table,
+        "\n| of a subject | figure |\n|---|---|\n| CPU of Redis to write it to all lists, to an `INCR` | {:.2} |\n| bytes in memory, after one hit | {} |\n\
+         | bytes in memory, with {} buckets | {} |\n",
+        middle(&ratios),
+        bytes_in_a_new_process("usage-1"),
+        Settings::default().buckets,
+        bytes_in_a_new_process("usage-all"),
+    );
     let (processors, rustc, redis) = (processors(), version("rustc"), redis_version());
     table
         + &format!(
             "\nWith `track_usage`; in brackets to the same without it. Medians of {ROUNDS} rounds. {processors}; {rustc}, {redis}.\n"
         )
+}
+
+/// CPU time of redis-server to write a subject to the lists of its limit, which have it already, among as many as are written at a time.
+async fn of_lists(server: &RedisServer, redis: &Redis, tracking: &Arc<Tracking>) -> f64 {
+    const SUBJECTS: usize = 10_000;
+    server.flush();
+    let writer = UsageWriter::new(Arc::clone(redis.deployment()), String::new());
+    writer.flush().await;
+    let (_, algorithm) = algorithms()[0];
+    let mut micros = f64::NAN;
+    for _ in 0..2 {
+        for first in (0..SUBJECTS).step_by(50) {
+            let budget = Budget::until(Instant::now() + Duration::from_secs(10));
+            let _ = decide(redis, checks_of(algorithm, 50, first, Some(tracking)), budget).await;
+        }
+        let begin = first_thread_micros(server.process_id());
+        writer.flush().await;
+        micros = (first_thread_micros(server.process_id()) - begin) / SUBJECTS as f64;
+    }
+    let listed = server.run::<usize>(&["ZCARD", "w1{bench}ut"]);
+    assert_eq!(listed, SUBJECTS, "all are written");
+    micros
 }
 
 /// A row of the table: CPU time per decision, in microseconds, by round; in Redis by the size of batches, each beside that of a plain INCR.
