@@ -112,6 +112,35 @@ fn first_log_lines(count: usize) -> Vec<String> {
     lines
 }
 
+/// What each command of the support desk prints stands in a page, and so is held by the test below.
+#[test]
+fn the_output_of_every_support_command_is_shown() {
+    let shown: Vec<Shown> =
+        pages().iter().filter(|page| !COMMANDS_ELSEWHERE.contains(&&***page)).flat_map(|page| console(&tools::file(page))).collect();
+    for name in [
+        "explain",
+        "unmatched",
+        "top",
+        "usage",
+        "usage --top",
+        "count",
+        "block",
+        "exempt",
+        "raise",
+        "reset",
+        "overrides",
+        "overrides remove",
+    ] {
+        let (command, argument) = name.split_once(' ').unwrap_or((name, ""));
+        let is_it = |one: &&Shown| {
+            one.command.starts_with(&format!("weir {command}"))
+                && one.command.contains(argument)
+                && one.output.iter().any(|line| line != "...")
+        };
+        assert!(shown.iter().any(|one| is_it(&one)), "no page shows the output of `weir {name}`");
+    }
+}
+
 /// Each page against one service and one Envoy: the counts go on from command to command, as for a reader who types them.
 #[test]
 fn every_command_prints_what_its_page_shows() {
@@ -152,7 +181,7 @@ fn run(commands: &[Shown]) {
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
             ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
-            ["weir", "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "overrides" | "reset", ..] => {
+            ["weir", "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "overrides" | "reset" | "usage" | "count", ..] => {
                 let admin = weir.listener("debug").to_string();
                 let token = tokens.path().display();
                 let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);
@@ -208,7 +237,13 @@ fn run(commands: &[Shown]) {
     }
 }
 
+/// The files in `config/`, and the limit with usage that `config/README.md` shows, which the commands of pages ask about.
 fn copy_examples(folder: &Path) {
+    let page = tools::file("config/README.md");
+    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let tracked =
+        blocks.find(|block| block.starts_with("domain: shop\n") && block.contains("track_usage: true")).expect("a limit with usage");
+    fs::write(folder.join("shop.yaml"), tracked).expect("written");
     for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
         let file = file.expect("a file");
         fs::copy(file.path(), folder.join(file.file_name())).expect("copied");
