@@ -15,6 +15,7 @@ pub mod query;
 pub mod reply;
 mod routes;
 pub mod status;
+mod subject;
 pub mod usage;
 pub mod top;
 pub mod unmatched;
@@ -144,7 +145,7 @@ impl Api {
             Operation::SetOverride => overrides::set(&parts, &call).await,
             Operation::RemoveOverride(id) => overrides::remove(&parts, &id, &call).await,
             Operation::Reset => overrides::reset(&parts, &call).await,
-            Operation::Explain => explain::running(&parts, &call.body).await.map(|report| json(&report)),
+            Operation::Explain => explain::running(&parts, &call).await.map(|report| json(&report)),
         }
     }
 }

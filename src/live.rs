@@ -213,7 +213,7 @@ mod tests {
         let record = |value: &str| Record {
             kind: "block".to_owned(),
             domain: "d".to_owned(),
-            entries: vec![EntryRecord { key: "user".to_owned(), value: Some(value.to_owned()) }],
+            entries: vec![EntryRecord { key: "user".to_owned(), value: Some(value.to_owned()), value_sha256: None }],
             ..Record::default()
         };
         let overrides = |value: &str| Overrides::new(vec![record(value).read().expect("an override")]);

@@ -98,8 +98,19 @@ pub struct Override {
 pub struct Pattern {
     /// The key.
     pub key: Text,
-    /// The value; `None` = any.
-    pub value: Option<Text>,
+    /// The value.
+    pub value: Value,
+}
+
+/// The value of an entry of an override.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Value {
+    /// Any.
+    Any,
+    /// This text, with wildcards.
+    Text(Text),
+    /// The value with this SHA-256: one that Weir knows by its digest only, or that is no UTF-8.
+    Digest([u8; 32]),
 }
 
 impl Override {
@@ -128,32 +139,42 @@ impl Override {
 }
 
 impl fmt::Display for Pattern {
-    /// As operators write it, on one line: `key=value`, or the key alone for any value.
+    /// As operators write it, on one line: `key=value`, or the key alone for any value. A digest is `key#` and its digits.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.key.shown_as_key())?;
-        self.value.as_ref().map_or(Ok(()), |value| write!(out, "={}", value.shown()))
+        match &self.value {
+            Value::Any => Ok(()),
+            Value::Text(text) => write!(out, "={}", text.shown()),
+            Value::Digest(digest) => write!(out, "#{}", record::digits(digest)),
+        }
     }
 }
 
 impl Pattern {
     fn has_wildcards(&self) -> bool {
-        self.value.is_none() || self.wildcards() > 0
+        self.value == Value::Any || self.wildcards() > 0
     }
 
     /// The wildcards in its texts.
     fn wildcards(&self) -> usize {
-        self.key.wildcards() + self.value.as_ref().map_or(0, Text::wildcards)
+        self.key.wildcards() + if let Value::Text(text) = &self.value { text.wildcards() } else { 0 }
     }
 
     /// The bytes that are no wildcards.
     fn literal_bytes(&self) -> usize {
-        self.key.literal_bytes() + self.value.as_ref().map_or(0, Text::literal_bytes)
+        let of_value = match &self.value {
+            Value::Any => 0,
+            Value::Text(text) => text.literal_bytes(),
+            Value::Digest(digest) => digest.len(),
+        };
+        self.key.literal_bytes() + of_value
     }
 
-    /// Key and value, if it matches nothing else.
+    /// Key and value, if it matches nothing else and they are known.
     #[must_use]
     pub fn exact(&self) -> Option<(&str, &str)> {
-        Some((self.key.as_literal()?, self.value.as_ref()?.as_literal()?))
+        let Value::Text(value) = &self.value else { return None };
+        Some((self.key.as_literal()?, value.as_literal()?))
     }
 }
 
@@ -320,7 +341,14 @@ fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> T
             on_branches.push(ends);
             LimitId::new(0, (on_branches.len() - 1) as u32)
         });
-        tree.add_texts(&level.key, level.value.as_ref(), Branch { limit, children });
+        let branch = Branch { limit, children };
+        match (&level.value, level.key.as_literal()) {
+            (Value::Any, _) => tree.add_texts(&level.key, None, branch),
+            (Value::Text(value), _) => tree.add_texts(&level.key, Some(value), branch),
+            (Value::Digest(value), Some(key)) => tree.add_digest(key, *value, branch),
+            // No record has a digest beside a wildcard.
+            (Value::Digest(_), None) => {}
+        }
         rest = behind;
     }
     tree

@@ -6,10 +6,12 @@ mod all_or_none;
 mod checks;
 mod explain;
 pub(crate) mod key;
+mod subject;
 
 pub use all_or_none::AllOrNone;
 pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::{Explanation, Outcome};
+pub(crate) use subject::{NoPlan, ask as ask_of};
 
 use std::sync::Arc;
 

@@ -23,7 +23,8 @@ use crate::ask::Ask;
 use crate::limiter::Limiter;
 use crate::live::Live;
 use crate::metrics::{Core, ErrorCause, Metrics};
-use crate::plan::{self, Plan};
+use crate::plan::key::Subject;
+use crate::plan::{self, NoPlan, Plan};
 use crate::subjects::Subjects;
 use crate::traces::{TraceSpan, Tracer};
 use crate::verdict::{Decisions, StoreError};
@@ -110,6 +111,19 @@ impl Rls {
     /// The plan of an ask, which is not decided; `None` before there are rules.
     pub fn plan(&self, ask: &Ask<'_>) -> Option<Plan> {
         Some(Plan::new(&self.live.load()?.rules, ask, &self.options.plan))
+    }
+
+    /// The plan of a subject that is named, without overrides; `None` before there are rules. `limit` is the path of its limit, where it is known.
+    pub(crate) fn plan_of(&self, subject: &Subject, limit: Option<&str>) -> Option<Result<Plan, NoPlan>> {
+        Some(Plan::of_subject(&self.live.load()?.rules, subject, limit, &self.options.plan))
+    }
+
+    /// Lets the counter of the only check of `plan` start from zero. Returns whether the store had a counter.
+    ///
+    /// # Errors
+    /// The store did not do it, or perhaps it did.
+    pub async fn reset_counter(&self, plan: &Plan, check: plan::CheckIndex) -> Result<bool, StoreError> {
+        self.limiter.reset(&plan.checks, check, &plan.checks).await
     }
 
     /// Lets the counter of the only descriptor of `ask` start from zero. Returns its plan without overrides, and whether the store had a counter (`None`:

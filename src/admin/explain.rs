@@ -4,12 +4,12 @@ use bytes::Bytes;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Parts;
 use super::reply::Failure;
+use super::{Call, Parts, subject};
 use crate::ask::{Ask, Entry};
 use crate::http::json;
 use crate::overrides::{Applied, InForce, instant};
-use crate::plan::{Explanation, Outcome, Plan, Slot};
+use crate::plan::{Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::{Limit, Scale};
@@ -33,8 +33,10 @@ pub struct Report {
 /// What is said of one descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// As `key=value`, without control characters.
+    /// As `key=value`, as commands take it.
     pub entries: Vec<String>,
+    /// The exact name of the subject: of the counter or, where nothing counts, of the descriptor. Calls take it in place of domain and entries.
+    pub subject: String,
     /// `checked`, `unlimited`, `exempt`, `blocked`, `replaced`, `no_limit` or `unknown_domain`.
     pub outcome: String,
     /// In one line.
@@ -98,13 +100,29 @@ pub struct State {
     pub error: Option<String>,
 }
 
-/// Explains the request in `body` by the rules in force, and looks at its counters.
+/// Explains the request in the body, or the descriptor of the parameter `subject`, by the rules in force, and looks at its counters.
 ///
 /// # Errors
-/// 400: the body is no request. 503: there are no rules yet.
-pub(super) async fn running(parts: &Parts, body: &[u8]) -> Result<Report, Failure> {
-    let message = message(body.to_vec()).await?;
-    let mut ask = decode(&message).map_err(|error| Failure::bad_request(&error.to_string()))?;
+/// 400: the body is no request, or the values of the subject are not known. 503: there are no rules yet.
+pub(super) async fn running(parts: &Parts, call: &Call) -> Result<Report, Failure> {
+    if let Some(name) = call.query.get("subject") {
+        if !call.body.is_empty() {
+            return Err(Failure::bad_request("subject: it stands in the place of a body"));
+        }
+        let subject = subject::read(name)?;
+        let (domain, entries) = subject.one_of().map_err(|why| Failure::bad_request(&format!("subject: {why}")))?;
+        let report = explained(parts, ask_of(domain, &entries)).await?;
+        let is_it = |descriptor: &Descriptor| key::Subject::read(&descriptor.subject).is_ok_and(|found| found.tag() == subject.tag());
+        if subject.is_shared() && !report.descriptors.iter().all(is_it) {
+            return Err(Failure::not_found("no limit in force lets the values of this pattern share a counter"));
+        }
+        return Ok(report);
+    }
+    let message = message(call.body.clone()).await?;
+    explained(parts, decode(&message).map_err(|error| Failure::bad_request(&error.to_string()))?).await
+}
+
+async fn explained(parts: &Parts, mut ask: Ask<'_>) -> Result<Report, Failure> {
     ask.look();
     let looked = parts.rls.look(&ask).await;
     let (plan, decisions) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
@@ -127,6 +145,7 @@ impl Report {
     pub fn new(plan: &Plan, ask: &Ask<'_>, decisions: Option<&Decisions>) -> Self {
         let explained = plan.explain(ask);
         let descriptor = |((_, entries), explanation): ((_, &[Entry<'_>]), &Explanation<'_>)| {
+            let named = entries.iter().map(|entry| (entry.key, entry.value));
             let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
             let levels = explanation.trace.iter().flat_map(|trace| trace.levels.iter().zip(&entries)).map(Level::new).collect();
             let (outcome, limit) = outcome(&explanation.outcome);
@@ -134,13 +153,15 @@ impl Report {
                 Outcome::Checked { check, scale, .. } => Some((check, scale)),
                 _ => None,
             };
+            let counter = check.map(|(check, _)| plan.checks.key(&plan.checks[check]));
             Descriptor {
                 entries,
+                subject: counter.map_or_else(|| key::name_of(ask.domain, named), key::name),
                 outcome: outcome.to_owned(),
                 reason: reason(plan, ask, explanation),
                 levels,
                 limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
-                counter: check.map(|(check, _)| String::from_utf8_lossy(plan.checks.key(&plan.checks[check])).into_owned()),
+                counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
                 live: check.and_then(|(check, scale)| Some(State::new(decisions?.get(check.0)?, scale))),
             }
         };

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use super::entry::Entry;
 use super::reply::{Failure, json, with_status};
-use super::{Call, Parts};
+use super::{Call, Parts, subject};
+use crate::ask::Ask;
 use crate::ask::written::shell_word;
-use crate::ask::{Ask, Descriptor, Entry};
 use crate::http::responses::Page;
 use crate::live::overrides::ChangeError;
 use crate::overrides::{EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised};
-use crate::plan::{Plan, Slot};
+use crate::plan::key::{self, Subject};
+use crate::plan::{CheckIndex, Plan, Slot, ask_of};
 use crate::rules::Rules;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::{Limit, OnStoreFailure};
 use crate::store::memory;
+use crate::verdict::StoreError;
 
 /// Overrides in an answer that asks for no number.
 const USUAL_COUNT: usize = 100;
@@ -40,9 +43,14 @@ pub struct Order {
     /// block, exempt or raise.
     pub kind: String,
     /// The domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
     /// In the order of the descriptor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRecord>,
+    /// The exact name of a subject, in place of domain and entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// The amount of a raise.
     #[serde(default)]
     pub to: Option<RateRecord>,
@@ -77,13 +85,21 @@ pub struct Removed {
 }
 
 /// The descriptor of a counter.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResetOrder {
     /// The domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
     /// In the order of the descriptor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<EntryRecord>,
+    /// The exact name of the subject, in place of domain and entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// The path of its limit, if several may count the subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
 }
 
 /// The counters that were reset.
@@ -102,6 +118,8 @@ pub struct ResetCounter {
     pub limit: String,
     /// Its key, without the number of a window.
     pub counter: String,
+    /// The exact name of its subject.
+    pub subject: String,
     /// Whether it had counted anything.
     pub existed: bool,
 }
@@ -136,7 +154,11 @@ pub(super) fn list(parts: &Parts, call: &Call) -> Result<Page, Failure> {
 
 /// POST: sets an override.
 pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let Order { kind, domain, entries, to, until, reason } = call.body()?;
+    let Order { kind, domain, entries, subject, to, until, reason } = call.body()?;
+    let (domain, entries) = match &subject {
+        Some(name) if is_alone(&domain, &entries)? => subject::order_of(&subject::read(name)?)?,
+        _ => (domain, entries),
+    };
     let by = call.caller.0.as_deref().unwrap_or_default().to_owned();
     let record = Record { id: String::new(), kind, domain, entries, to, until, reason, by, created_at: None };
     let one = Override { created_at: memory::now(), ..record.read()? };
@@ -230,44 +252,80 @@ fn keeps_counter(limit: &Limit, kind: Kind) -> bool {
     raised(amount, &to).is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
 }
 
+/// Whether a subject stands in the place of domain and entries.
+fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<bool, Failure> {
+    if domain.is_empty() && entries.is_empty() {
+        return Ok(true);
+    }
+    Err(Failure::bad_request("subject: it has the domain and the entries; leave out domain and entries"))
+}
+
 /// POST: resets the counter of one descriptor.
 pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let ResetOrder { domain, entries } = call.body()?;
+    let ResetOrder { domain, entries, subject, limit } = call.body()?;
+    if let Some(name) = subject {
+        is_alone(&domain, &entries)?;
+        return reset_subject(parts, call, &subject::read(&name)?, limit.as_deref()).await;
+    }
     let record = Record { kind: Kind::NAMES[0].to_owned(), domain, entries, ..Record::default() };
     // The bounds are those of overrides.
     let exact = record.read()?;
-    let mut ask = Ask::default();
-    ask.domain = exact.domain.as_bytes();
+    let mut entries = Vec::new();
     for entry in &exact.entries {
         let (key, value) = entry.exact().ok_or_else(|| {
             Failure::bad_request(&format!(
                 "entries: a reset takes one exact descriptor; write a key and its whole value in the place of `{entry}`, and a star of it as \\*"
             ))
         })?;
-        ask.push(Entry { key: key.as_bytes(), value: value.as_bytes() });
+        entries.push((key.as_bytes(), value.as_bytes()));
     }
-    ask.close(Descriptor::default());
-    let (plan, existed) = parts.rls.reset(&ask).await.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    let text = ask.descriptors().flat_map(|(_, entries)| entries).map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    let Some(existed) = existed else { return Err(nothing_counts(&plan, &exact, &text)) };
-    let existed = existed.map_err(|error| Failure::unavailable(&format!("the store did not reset the counter: {error}; try again")))?;
-    let Slot::Checked { check, limit: Some(id), .. } = &plan.slots[0] else { return Err(nothing_counts(&plan, &exact, &text)) };
-    let limit = plan.rules.limit(*id);
-    let by = call.caller.0.as_deref().unwrap_or_default();
-    parts.overrides.record_reset(&exact.domain, &text, &path(limit), existed, by);
-    let counter = String::from_utf8_lossy(plan.checks.key(&plan.checks[*check])).into_owned();
-    let counter = ResetCounter { limit: path(limit), counter, existed };
-    Ok(json(&Reset { reset: vec![counter], warnings: reset_warnings(parts, &plan, limit) }))
+    let ask = ask_of(exact.domain.as_bytes(), &entries);
+    reset_ask(parts, call, &ask).await
 }
 
-fn nothing_counts(plan: &Plan, exact: &Override, entries: &str) -> Failure {
-    let domain = OneLine(&exact.domain).to_string();
-    let words: Vec<_> = exact.entries.iter().map(|entry| shell_word(&entry.to_string()).into_owned()).collect();
+/// Resets the counter of a named subject. One whose texts are all known is a descriptor.
+async fn reset_subject(parts: &Parts, call: &Call, subject: &Subject, limit: Option<&str>) -> Result<Page, Failure> {
+    if let Ok((domain, entries)) = subject.exact() {
+        return reset_ask(parts, call, &ask_of(domain, &entries)).await;
+    }
+    let plan = subject::plan_of(parts, subject, limit)?;
+    let existed = parts.rls.reset_counter(&plan, CheckIndex(0)).await;
+    let text = subject::entries_of(subject).iter().map(Entry::written).collect::<Vec<_>>().join(" ");
+    was_reset(parts, call, &plan, existed, (&subject.domain.shown(), &text))
+}
+
+async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Failure> {
+    let (plan, existed) = parts.rls.reset(ask).await.ok_or_else(subject::no_limits)?;
+    let text = ask.descriptors().flat_map(|(_, entries)| entries).map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let domain = OneLine(&String::from_utf8_lossy(ask.domain)).to_string();
+    let Some(existed) = existed else {
+        let words: Vec<_> =
+            ask.descriptors().flat_map(|(_, entries)| entries).map(|entry| shell_word(&entry.to_string()).into_owned()).collect();
+        return Err(nothing_counts(&plan, &domain, (&text, &words.join(" "))));
+    };
+    was_reset(parts, call, &plan, existed, (&domain, &text))
+}
+
+/// The answer, and the line of the audit. `named` are domain and entries.
+fn was_reset(parts: &Parts, call: &Call, plan: &Plan, existed: Result<bool, StoreError>, named: (&str, &str)) -> Result<Page, Failure> {
+    let existed = existed.map_err(|error| Failure::unavailable(&format!("the store did not reset the counter: {error}; try again")))?;
+    let Slot::Checked { check, limit: Some(id), .. } = &plan.slots[0] else {
+        return Err(nothing_counts(plan, named.0, (named.1, named.1)));
+    };
+    let limit = plan.rules.limit(*id);
+    let by = call.caller.0.as_deref().unwrap_or_default();
+    parts.overrides.record_reset(named.0, named.1, &path(limit), existed, by);
+    let key = plan.checks.key(&plan.checks[*check]);
+    let counter = ResetCounter { limit: path(limit), counter: String::from_utf8_lossy(key).into_owned(), subject: key::name(key), existed };
+    Ok(json(&Reset { reset: vec![counter], warnings: reset_warnings(parts, plan, limit) }))
+}
+
+fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {
     Failure::not_found(&match &plan.slots[0] {
         Slot::Unlimited(id) => format!("the limit {} is unlimited: it counts nothing", path(plan.rules.limit(*id))),
         _ if plan.unknown_domain => format!("no limit in force has the domain {domain}"),
         _ => {
-            let (word, words) = (shell_word(&domain), words.join(" "));
+            let word = shell_word(domain);
             format!("no limit applies to {entries} in the domain {domain}; `weir explain --domain {word} {words}` says why")
         }
     })

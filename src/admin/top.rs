@@ -42,6 +42,8 @@ pub struct Subject {
     pub domain: String,
     /// Keys and values; where values share a counter, the pattern.
     pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to be kept.
+    pub subject: Option<String>,
     /// Hits, also refused ones: at least as many.
     pub hits: u64,
     /// Refused hits: at least as many.
@@ -74,8 +76,8 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
 
 impl From<Ranked> for Subject {
     fn from(Ranked { subject, hits, refusals, error }: Ranked) -> Self {
-        let subjects::Subject { limit, domain, entries } = subject;
-        Self { limit, domain, entries: entries.into_iter().map(Entry::from).collect(), hits, refusals, error }
+        let subjects::Subject { limit, domain, entries, name } = subject;
+        Self { limit, domain, entries: entries.into_iter().map(Entry::from).collect(), subject: name, hits, refusals, error }
     }
 }
 

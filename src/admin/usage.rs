@@ -10,9 +10,9 @@ use super::Parts;
 use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
+use super::subject;
 use crate::algorithm::Algorithm;
-use crate::ask::{Ask, Descriptor, Entry as AskedEntry};
-use crate::plan::{CheckIndex, Plan, Slot, key};
+use crate::plan::key;
 use crate::rules::limit::Limit;
 use crate::store::Redis;
 use crate::time::{Micros, Span, parse_duration};
@@ -29,9 +29,6 @@ const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +
 /// Subjects in an answer that asks for no number.
 const USUAL_COUNT: usize = 20;
 
-/// Entries of a subject at most, as in a request.
-const MAX_ENTRIES: usize = 64;
-
 /// The usage of one subject.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Usage {
@@ -41,6 +38,8 @@ pub struct Usage {
     pub domain: String,
     /// The subject.
     pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries.
+    pub subject: String,
     /// Hits as they were asked, since it was first seen.
     pub hits: u64,
     /// Of these, over the limit.
@@ -92,6 +91,8 @@ pub struct Top {
 pub struct Subject {
     /// What it is.
     pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries.
+    pub subject: String,
     /// Hits as they were asked.
     pub hits: u64,
     /// Of these, over the limit.
@@ -111,6 +112,8 @@ pub struct Count {
     pub domain: String,
     /// The subject.
     pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries.
+    pub subject: String,
     /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
     pub source: String,
     /// The hits from `from` to `to`.
@@ -127,26 +130,9 @@ pub struct Count {
     pub at_least: u64,
 }
 
-/// The limit of a subject, and the check that counts it.
-struct Found {
-    plan: Plan,
-    check: CheckIndex,
-    entries: Vec<Entry>,
-}
-
-impl Found {
-    fn limit(&self) -> Result<&Limit, Failure> {
-        let limit = match &self.plan.slots[0] {
-            Slot::Checked { limit, .. } => limit.map(|id| self.plan.rules.limit(id)),
-            Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } | Slot::Blocked { .. } => None,
-        };
-        limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
-    }
-}
-
 /// The usage of one subject.
 pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failure> {
-    let found = found(parts, query)?;
+    let found = subject::find(parts, query)?;
     let limit = found.limit()?;
     let Some(tracking) = found.plan.checks.tracking(found.check) else { return Err(untracked(limit)) };
     let since = match query.get("since") {
@@ -164,6 +150,7 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
         limit: limit.path(),
         domain: limit.domain.to_string(),
         entries: found.entries.clone(),
+        subject: found.name(),
         hits: record.total.asked,
         refused: record.total.refused,
         given_back: record.total.given_back,
@@ -196,6 +183,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let top = parts.usage.top(tracking, is_per_second, order, (offset, count), deadline).await.map_err(|error| failed(&error))?;
     let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
         entries: key::entries(subject).into_iter().map(Entry::from).collect(),
+        subject: key::name(subject),
         hits: record.total.asked,
         refused: record.total.refused,
         first_seen: timestamp(record.first_seen),
@@ -214,7 +202,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
 
 /// The hits of a subject in a recent interval.
 pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure> {
-    let found = found(parts, query)?;
+    let found = subject::find(parts, query)?;
     let limit = found.limit()?;
     let over = duration("over", query.get("over").ok_or_else(|| Failure::bad_request("over: write an interval, such as 90s"))?)?;
     let deadline = Instant::now() + TIMEOUT;
@@ -223,6 +211,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
         limit: limit.path(),
         domain: limit.domain.to_string(),
         entries: found.entries.clone(),
+        subject: found.name(),
         source: source.to_owned(),
         hits,
         refused,
@@ -274,36 +263,6 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let inside = Span::from_micros((now.0 + 1).saturating_sub(begin + buckets.interval));
     let at_least = if begin < from { buckets.count_over(state.as_ref(), now, inside).min(hits) } else { hits };
     Ok(answer("buckets", hits, None, at_least, (Micros(begin), now)))
-}
-
-/// The limit that the parameters `domain` and `entry` find.
-fn found(parts: &Parts, query: &Query) -> Result<Found, Failure> {
-    let domain = query.get("domain").ok_or_else(|| Failure::bad_request("domain: write the domain of the limit"))?;
-    let texts: Vec<&str> = query.all("entry").take(MAX_ENTRIES + 1).collect();
-    if texts.is_empty() || texts.len() > MAX_ENTRIES {
-        return Err(Failure::bad_request(&format!("entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}")));
-    }
-    let mut ask = Ask::default();
-    ask.domain = domain.as_bytes();
-    let mut entries = Vec::new();
-    for text in texts {
-        let (key, value) = text.split_once('=').ok_or_else(|| Failure::bad_request("entry: write key=value, with = as %3D"))?;
-        ask.push(AskedEntry { key: key.as_bytes(), value: value.as_bytes() });
-        entries.push(Entry { key: key.to_owned(), value: value.to_owned() });
-    }
-    ask.close(Descriptor::default());
-    let plan = parts.rls.plan(&ask).ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    match plan.slots[0] {
-        Slot::Checked { check, .. } => Ok(Found { plan, check, entries }),
-        Slot::Unlimited(_) => Err(Failure::not_found("the subject is unlimited: no store counts it, so that nothing is recorded")),
-        Slot::Free if plan.unknown_domain => {
-            Err(Failure::not_found(&format!("no file defines the domain {domain}; /api/v1/limits lists the limits")))
-        }
-        // The plan was made without overrides.
-        Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => {
-            Err(Failure::not_found("no limit applies to these entries; weir explain says why"))
-        }
-    }
 }
 
 /// The limit that the parameters `domain` and `limit` name, or the only one with usage.

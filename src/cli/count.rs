@@ -18,11 +18,17 @@ use crate::rules::compile::OneLine;
     those of the interval.")]
 pub(super) struct CountCommand {
     /// Entries of the subject, in their order
-    #[arg(required = true, value_name = "KEY=VALUE")]
+    #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the limit
-    #[arg(long, short)]
-    domain: String,
+    #[arg(long, short, required_unless_present = "subject")]
+    domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
+    subject: Option<String>,
+    /// Full key of the limit, where several may count a subject
+    #[arg(long, requires = "subject")]
+    limit: Option<String>,
     /// The interval, such as 90s or 1h30m; it ends now
     #[arg(long, value_name = "DURATION")]
     over: String,
@@ -34,7 +40,7 @@ pub(super) struct CountCommand {
 }
 
 pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
-    let mut query = subject(Some(&command.domain), &command.entries)?;
+    let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
     query.push(("over", command.over.clone()));
     let count: Count = admin::block_on(command.admin.service()?.get("count", &borrowed(&query)))?;
     let text = if command.format == print::Format::Json { print::json(&count)? } else { report(&count) };
@@ -43,7 +49,7 @@ pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn report(count: &Count) -> String {
-    let mut text = format!("{} of {}\n  hits     {}", print::entries(&count.entries), OneLine(&count.limit), count.hits);
+    let mut text = format!("{} of {}\n  hits     {}", print::row(&count.entries, Some(&count.subject)), OneLine(&count.limit), count.hits);
     // Writing to a string does not fail.
     if let Some(refused) = count.refused {
         let _ = write!(text, ", refused {refused}");

@@ -19,8 +19,10 @@ use crate::admin::explain::{Descriptor, Level, Report, State, list};
 use crate::ask::written::shell_word;
 use crate::http::json;
 use crate::live::files;
+use crate::plan::key::Subject;
 use crate::plan::{self, Plan};
-use crate::proto::RateLimitRequest;
+use crate::proto::rate_limit_descriptor::Entry;
+use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rules::compile::OneLine;
 use crate::rules::{Rules, compile};
 use crate::settings::ReadFlags;
@@ -33,11 +35,14 @@ const MAX_JSON_BYTES: u64 = 4 << 20;
     \\* is a star and \\\\ a backslash, as in the entries that commands print. With --admin or WEIR_ADMIN, and without --config, a running service is asked, which also says what each limit has left.")]
 pub(super) struct Explain {
     /// Entries of the descriptor, in their order; a `,` between two entries begins the next descriptor
-    #[arg(required_unless_present = "json", value_name = "KEY=VALUE")]
+    #[arg(required_unless_present_any = ["json", "subject"], value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the request
-    #[arg(long, short, required_unless_present = "json")]
+    #[arg(long, short, required_unless_present_any = ["json", "subject"])]
     domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain", "json"])]
+    subject: Option<String>,
     /// File with the request as JSON, as for POST /json, in place of a domain and entries; `-` reads stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["entries", "domain"])]
     json: Option<PathBuf>,
@@ -60,7 +65,11 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
     let report = match (&explain.config, &explain.admin.admin) {
         (None, Some(_)) => {
             let (service, body) = (explain.admin.service()?, body(explain)?);
-            admin::block_on(service.send(Method::POST, "explain", body.into()))?
+            let call = match &explain.subject {
+                Some(name) => format!("explain?{}", form_urlencoded::Serializer::new(String::new()).append_pair("subject", name).finish()),
+                None => "explain".to_owned(),
+            };
+            admin::block_on(service.send(Method::POST, &call, body.into()))?
         }
         (config, _) => by_files(explain, config.as_deref().unwrap_or(Path::new("config")))?,
     };
@@ -86,6 +95,14 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
         return Ok(json::request(&read(path)?).map_err(UsageError)?.to_vec());
     }
+    if let Some(name) = &explain.subject {
+        let subject = Subject::read(name).map_err(|error| UsageError(error.to_string()))?;
+        let (domain, entries) = subject.one_of().map_err(|why| UsageError(format!("subject: {why}")))?;
+        let domain = String::from_utf8(domain.to_vec()).map_err(|_| UsageError("subject: its domain is no UTF-8".to_owned()))?;
+        let entries = entries.into_iter().map(|(key, value)| Entry { key: key.to_vec(), value: value.to_vec() }).collect();
+        let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+        return Ok(RateLimitRequest { domain, descriptors, hits_addend: 0 }.encode_to_vec());
+    }
     let descriptors = entries::written_descriptors(&explain.entries)?;
     Ok(RateLimitRequest { domain: explain.domain.clone().unwrap_or_default(), descriptors, hits_addend: 0 }.encode_to_vec())
 }
@@ -94,6 +111,9 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
 fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
         return read(path);
+    }
+    if explain.subject.is_some() {
+        return Ok(Vec::new());
     }
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
     let mut descriptors = Vec::new();

@@ -27,11 +27,14 @@ const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, o
 #[derive(Args, Debug)]
 struct Which {
     /// Entries of the descriptors, in their order
-    #[arg(required = true, value_name = "KEY[=VALUE]")]
+    #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]")]
     entries: Vec<String>,
     /// Domain of the descriptors
-    #[arg(long, short)]
-    domain: String,
+    #[arg(long, short, required_unless_present = "subject")]
+    domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
+    subject: Option<String>,
     /// When it ends by itself [default: when it is removed]
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
@@ -117,11 +120,17 @@ struct Remove {
 )]
 pub(super) struct Reset {
     /// All entries of the descriptor, in their order
-    #[arg(required = true, value_name = "KEY=VALUE")]
+    #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<String>,
     /// Domain of the descriptor
-    #[arg(long, short)]
-    domain: String,
+    #[arg(long, short, required_unless_present = "subject")]
+    domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
+    subject: Option<String>,
+    /// Full key of the limit, where several may count a subject
+    #[arg(long, requires = "subject")]
+    limit: Option<String>,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
@@ -144,8 +153,9 @@ pub(super) fn raise(Raise { to, which }: &Raise) -> anyhow::Result<ExitCode> {
 fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
     let order = api::Order {
         kind: kind.to_owned(),
-        domain: which.domain.clone(),
+        domain: which.domain.clone().unwrap_or_default(),
         entries: entries(&which.entries)?,
+        subject: which.subject.clone(),
         to,
         until: which.until.as_deref().map(|text| until(text, now(), &jiff::tz::TimeZone::system())).transpose()?,
         reason: which.reason.clone(),
@@ -191,7 +201,12 @@ async fn all(service: &Service, domain: Option<&str>) -> anyhow::Result<api::Ove
 }
 
 pub(super) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
-    let order = api::ResetOrder { domain: reset.domain.clone(), entries: exact_entries(&reset.entries)? };
+    let order = api::ResetOrder {
+        domain: reset.domain.clone().unwrap_or_default(),
+        entries: exact_entries(&reset.entries)?,
+        subject: reset.subject.clone(),
+        limit: reset.limit.clone(),
+    };
     let service = reset.admin.service()?;
     let done: api::Reset = admin::block_on(service.send_json(Method::POST, "reset", &order))?;
     show(reset.format, &done, output::reset)

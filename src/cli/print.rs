@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::admin::entry::Entry;
 use crate::ask::written::shell_word;
+use crate::plan::key::Subject;
 use crate::rules::compile::Problem;
 use crate::telemetry;
 
@@ -42,8 +43,16 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string(value).context("the output cannot be written as JSON")? + "\n")
 }
 
-/// Entries on one line, as words that a command takes.
-pub(super) fn entries(entries: &[Entry]) -> String {
+/// A row of a list on one line, as words that a command takes: its entries or, where these do not say all of it, the name of its subject.
+pub(super) fn row(entries: &[Entry], subject: Option<&str>) -> String {
+    let Some((name, subject)) = subject.and_then(|name| Some((name, Subject::read(name).ok()?))) else { return words(entries) };
+    match subject.exact() {
+        Ok((_, exact)) if exact.iter().all(|(key, value)| str::from_utf8(key).is_ok() && str::from_utf8(value).is_ok()) => words(entries),
+        _ => shell_word(&format!("--subject={name}")).into_owned(),
+    }
+}
+
+fn words(entries: &[Entry]) -> String {
     entries.iter().map(|entry| shell_word(&entry.written()).into_owned()).collect::<Vec<_>>().join(" ")
 }
 

@@ -180,7 +180,7 @@ fn text(Report { replicas, top }: &Report) -> String {
             subject.refusals.to_string(),
             subject.error.to_string(),
             OneLine(&subject.limit).to_string(),
-            print::entries(&subject.entries),
+            print::row(&subject.entries, subject.subject.as_deref()),
         ]
     };
     let head = ["HITS", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);

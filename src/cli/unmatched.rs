@@ -67,12 +67,12 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
             continue;
         };
         known.known |= domain.known;
-        let mut latest: BTreeMap<_, _> = known.descriptors.drain(..).map(|descriptor| (descriptor.entries, descriptor.seen_at)).collect();
-        for Descriptor { entries, seen_at } in domain.descriptors {
-            let known = latest.entry(entries).or_insert(seen_at);
+        let mut latest: BTreeMap<_, _> = known.descriptors.drain(..).map(|one| ((one.entries, one.subject), one.seen_at)).collect();
+        for Descriptor { entries, subject, seen_at } in domain.descriptors {
+            let known = latest.entry((entries, subject)).or_insert(seen_at);
             *known = seen_at.max(*known);
         }
-        known.descriptors = latest.into_iter().map(|(entries, seen_at)| Descriptor { entries, seen_at }).collect();
+        known.descriptors = latest.into_iter().map(|((entries, subject), seen_at)| Descriptor { entries, subject, seen_at }).collect();
         known.descriptors.sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
     }
     let latest = |domain: &Domain| domain.descriptors.first().map(|descriptor| descriptor.seen_at);
@@ -88,8 +88,8 @@ fn text(unmatched: &Unmatched) -> String {
     for domain in &unmatched.domains {
         let unknown = if domain.known { "" } else { ": no file defines this domain" };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
-        for Descriptor { entries, seen_at } in &domain.descriptors {
-            text += &format!("  {seen_at}  {}\n", print::entries(entries));
+        for Descriptor { entries, subject, seen_at } in &domain.descriptors {
+            text += &format!("  {seen_at}  {}\n", print::row(entries, subject.as_deref()));
         }
     }
     text
@@ -105,6 +105,7 @@ mod tests {
     fn domain(name: &str, known: bool, descriptors: &[(&str, i64)]) -> Domain {
         let descriptor = |&(value, seen): &(&str, i64)| Descriptor {
             entries: vec![Entry { key: "user".to_owned(), value: value.to_owned() }],
+            subject: None,
             seen_at: Timestamp::from_second(1_800_000_000 + seen).expect("an instant"),
         };
         Domain { domain: name.to_owned(), known, descriptors: descriptors.iter().map(descriptor).collect() }

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::admin::{self, AdminFlags, Service};
 use super::{UsageError, entries, print};
 use crate::admin::usage::{Series, Top, Usage};
+use crate::plan::key;
 use crate::rules::compile::OneLine;
 
 /// The columns of a plot at most. Of a longer series, several buckets share one.
@@ -25,11 +26,14 @@ const MOST_PER_CALL: usize = 1_000;
 #[command(after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain shop --top 20 --by refused")]
 pub(super) struct UsageCommand {
     /// Entries of the subject, in their order
-    #[arg(required_unless_present = "top", value_name = "KEY=VALUE")]
+    #[arg(required_unless_present_any = ["top", "subject"], value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the limit
-    #[arg(long, short, required_unless_present = "top")]
+    #[arg(long, short, required_unless_present_any = ["top", "subject"])]
     domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain", "top"])]
+    subject: Option<String>,
     /// How far the series goes back, such as 1h [default: as far as there are buckets]
     #[arg(long, value_name = "DURATION", conflicts_with = "top")]
     since: Option<String>,
@@ -40,8 +44,9 @@ pub(super) struct UsageCommand {
     #[arg(long, value_name = "total|refused|last-seen|first-seen", requires = "top", default_value = "total")]
     #[arg(value_parser = ["total", "refused", "last-seen", "first-seen"])]
     by: String,
-    /// Limit of the subjects: its full key, its key in the domain, or its name [default: the only one with track_usage]
-    #[arg(long, requires = "top")]
+    /// Limit of the subjects, or of a subject that several may count: its full key, with --top also its key in the domain or its name [default: the only
+    /// one with track_usage]
+    #[arg(long, conflicts_with = "entries")]
     limit: Option<String>,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
@@ -58,7 +63,7 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
             if command.format == print::Format::Json { print::json(&top)? } else { table(&top) }
         }
         None => {
-            let mut query = subject(command.domain.as_deref(), &command.entries)?;
+            let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
             query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
             let usage: Usage = admin::block_on(service.get("usage", &borrowed(&query)))?;
             if command.format == print::Format::Json { print::json(&usage)? } else { report(&usage) }
@@ -68,17 +73,27 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The parameters that name a subject.
-pub(super) fn subject(domain: Option<&str>, arguments: &[OsString]) -> Result<Vec<(&'static str, String)>, UsageError> {
+/// The parameters that name a subject: domain and entries, or the name of a subject and perhaps its limit.
+pub(super) fn subject(
+    (domain, arguments): (Option<&str>, &[OsString]),
+    (name, limit): (Option<&str>, Option<&str>),
+) -> Result<Vec<(&'static str, String)>, UsageError> {
+    if let Some(name) = name {
+        let named = [Some(("subject", name.to_owned())), limit.map(|limit| ("limit", limit.to_owned()))];
+        return Ok(named.into_iter().flatten().collect());
+    }
     let descriptors = entries::written_descriptors(arguments)?;
     let [descriptor] = &descriptors[..] else {
         return Err(UsageError("usage is that of one descriptor; write its entries without `,`".to_owned()));
     };
     let mut query = vec![("domain", domain.unwrap_or_default().to_owned())];
     for entry in &descriptor.entries {
-        let text = [&entry.key[..], b"=", &entry.value].concat();
-        let text = String::from_utf8(text).map_err(|_| UsageError("an entry is not UTF-8, which this call cannot send".to_owned()))?;
-        query.push(("entry", text));
+        if entry.key.contains(&b'=') || str::from_utf8(&entry.value).is_err() {
+            // Only a name can say it.
+            let entries = descriptor.entries.iter().map(|entry| (&entry.key[..], &entry.value[..]));
+            return Ok(vec![("subject", key::name_of(domain.unwrap_or_default().as_bytes(), entries))]);
+        }
+        query.push(("entry", String::from_utf8_lossy(&[&entry.key[..], b"=", &entry.value].concat()).into_owned()));
     }
     Ok(query)
 }
@@ -114,7 +129,7 @@ async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow:
 }
 
 fn report(usage: &Usage) -> String {
-    let mut text = format!("{} of {}\n", print::entries(&usage.entries), OneLine(&usage.limit));
+    let mut text = format!("{} of {}\n", print::row(&usage.entries, Some(&usage.subject)), OneLine(&usage.limit));
     // Writing to a string does not fail.
     let Usage { hits, refused, given_back, .. } = usage;
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
@@ -156,8 +171,13 @@ fn table(top: &Top) -> String {
     let _ = writeln!(text, "{:>14}  {:>14}  {:<20}  {:<20}  subject", "hits", "refused", "first seen", "last seen");
     for subject in &top.subjects {
         let (first, last) = (seconds(subject.first_seen), seconds(subject.last_seen));
-        let _ =
-            writeln!(text, "{:>14}  {:>14}  {first:<20}  {last:<20}  {}", subject.hits, subject.refused, print::entries(&subject.entries));
+        let _ = writeln!(
+            text,
+            "{:>14}  {:>14}  {first:<20}  {last:<20}  {}",
+            subject.hits,
+            subject.refused,
+            print::row(&subject.entries, Some(&subject.subject))
+        );
     }
     text
 }

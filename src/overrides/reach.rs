@@ -1,8 +1,9 @@
 //! What an override means for the limits in force: for the answer to the operator who orders it. The request path does not use it.
 
-use super::{Kind, Override, Pattern, raised};
+use sha2::{Digest, Sha256};
+
+use super::{Kind, Override, Pattern, Value, raised};
 use crate::ask::Entry;
-use crate::ask::written::Text;
 use crate::rules::limit::{Level, Limit};
 use crate::rules::{Lookup, Rules};
 use crate::time::Rate;
@@ -35,11 +36,11 @@ impl<'r> Reach<'r> {
     /// Limits that are named at most.
     pub const MOST: usize = 100;
 
-    /// Looks `one` up in rules. Of an override with wildcards these are all limits that one of its descriptors may find.
+    /// Looks `one` up in rules. Of an override with wildcards or digests these are all limits that one of its descriptors may find.
     #[must_use]
     pub fn new(rules: &'r Rules, one: &Override) -> Self {
         let mut reach = Self { unknown_domain: rules.commit(one.domain.as_bytes()).is_none(), ..Self::default() };
-        if one.has_wildcards() {
+        if one.entries.iter().any(|entry| entry.exact().is_none()) {
             for limit in rules.limits().filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels)) {
                 reach.add(limit, one.kind);
             }
@@ -79,10 +80,14 @@ fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<&'r Limit> {
 fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
     entries.len() == levels.len()
         && entries.iter().zip(levels).all(|(entry, level)| {
-            let of_entry = |text: Option<&Text>| text.map_or_else(|| vec![None], Text::symbols);
-            let of_level = |text: Option<&str>| symbols(text.unwrap_or("*"));
-            intersect(&of_entry(Some(&entry.key)), &of_level(Some(&level.key)))
-                && intersect(&of_entry(entry.value.as_ref()), &of_level(level.value.as_deref()))
+            let value = level.value.as_deref().unwrap_or("*");
+            let is_common = match &entry.value {
+                Value::Any => true,
+                Value::Text(text) => intersect(&text.symbols(), &symbols(value)),
+                // A digest does not say which patterns its value matches.
+                Value::Digest(digest) => value.contains('*') || <[u8; 32]>::from(Sha256::digest(value)) == *digest,
+            };
+            is_common && intersect(&entry.key.symbols(), &symbols(&level.key))
         })
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Kind, Override, Pattern};
+use super::{Kind, Override, Pattern, Value};
 use crate::ask::written::Text;
 use crate::time::{Micros, Rate, Unit};
 
@@ -68,6 +68,9 @@ pub struct EntryRecord {
     /// The value, written like the key. Null: any.
     #[serde(default)]
     pub value: Option<String>,
+    /// The SHA-256 of the value in hexadecimal digits, in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_sha256: Option<String>,
 }
 
 /// An amount as JSON, with the names of limit files.
@@ -103,7 +106,7 @@ impl Record {
     /// The first thing that is wrong.
     pub fn read(&self) -> Result<Override, Invalid> {
         let kind = self.kind()?;
-        let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect();
+        let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect::<Result<_, _>>()?;
         let wildcards: usize = entries.iter().map(Pattern::wildcards).sum();
         let text_bytes = entries.iter().fold(self.domain.len() + wildcards, |sum, entry| sum.saturating_add(entry.literal_bytes()));
         if self.domain.is_empty() {
@@ -169,19 +172,53 @@ impl From<&Override> for Record {
 
 impl EntryRecord {
     fn new(pattern: &Pattern) -> Self {
-        Self { key: pattern.key.to_string(), value: pattern.value.as_ref().map(Text::to_string) }
+        let (value, value_sha256) = match &pattern.value {
+            Value::Any => (None, None),
+            Value::Text(text) => (Some(text.to_string()), None),
+            Value::Digest(digest) => (None, Some(digits(digest))),
+        };
+        Self { key: pattern.key.to_string(), value, value_sha256 }
     }
 
     /// The entry that matches this key and this value and nothing else, whatever they contain.
     #[must_use]
     pub fn exact(key: &str, value: &str) -> Self {
-        Self::new(&Pattern { key: Text::literal(key), value: Some(Text::literal(value)) })
+        Self::new(&Pattern { key: Text::literal(key), value: Value::Text(Text::literal(value)) })
+    }
+
+    /// The same for a value of any bytes.
+    #[must_use]
+    pub fn exact_bytes(key: &str, value: &[u8]) -> Self {
+        let digest = || Self::new(&Pattern { key: Text::literal(key), value: Value::Digest(Sha256::digest(value).into()) });
+        str::from_utf8(value).map_or_else(|_| digest(), |value| Self::exact(key, value))
+    }
+
+    /// The entry that matches the value with this SHA-256, in hexadecimal digits.
+    #[must_use]
+    pub fn of_digest(key: &str, digits: &str) -> Self {
+        Self { key: Text::literal(key).to_string(), value: None, value_sha256: Some(digits.to_owned()) }
+    }
+
+    /// The entry that matches what a pattern of a file matches, where each `*` is a wildcard.
+    #[must_use]
+    pub fn of_file(key: &str, pattern: &str) -> Self {
+        let written = |text: &str| text.replace('\\', r"\\");
+        Self { key: written(key), value: Some(written(pattern)), value_sha256: None }
     }
 
     /// What it says.
-    #[must_use]
-    pub fn pattern(&self) -> Pattern {
-        Pattern { key: Text::read(&self.key), value: self.value.as_deref().map(Text::read) }
+    ///
+    /// # Errors
+    /// The digest is none, or stands beside a value or a wildcard.
+    pub fn pattern(&self) -> Result<Pattern, Invalid> {
+        let key = Text::read(&self.key);
+        let value = match (&self.value, &self.value_sha256) {
+            (None, None) => Value::Any,
+            (Some(value), None) => Value::Text(Text::read(value)),
+            (None, Some(digits)) if key.as_literal().is_some() => Value::Digest(read_digits(digits)?),
+            (_, Some(_)) => return invalid("entries: value_sha256 stands in the place of a value, behind a key without wildcards"),
+        };
+        Ok(Pattern { key, value })
     }
 }
 
@@ -210,6 +247,23 @@ impl RateRecord {
     }
 }
 
+/// A digest in hexadecimal digits.
+pub(super) fn digits(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_digits(digits: &str) -> Result<[u8; 32], Invalid> {
+    let wrong = || Invalid("entries: value_sha256 is no SHA-256; write its 64 hexadecimal digits".to_owned());
+    let mut digest = [0; 32];
+    if digits.len() != 2 * digest.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    for (byte, pair) in digest.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        *byte = str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()).ok_or_else(wrong)?;
+    }
+    Ok(digest)
+}
+
 fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
     if text.chars().nth(most).is_some() {
         return invalid(format!("{field} has more than {most} characters; shorten it"));
@@ -223,15 +277,21 @@ fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
 /// The same override has the same id, in any replica: a second block of one descriptor replaces the first.
 fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
     let mut digest = Sha256::new();
-    let mut add = |text: Option<&str>| {
-        digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
-        digest.update(text.unwrap_or_default());
+    let mut add = |(length, text): (u64, Vec<u8>)| {
+        digest.update(length.to_be_bytes());
+        digest.update(text);
     };
-    add(Some(kind.name()));
-    add(Some(domain));
+    let of = |text: &str| (text.len() as u64, text.as_bytes().to_vec());
+    add(of(kind.name()));
+    add(of(domain));
     for Pattern { key, value } in entries {
-        add(Some(&key.to_string()));
-        add(value.as_ref().map(Text::to_string).as_deref());
+        add(of(&key.to_string()));
+        // Lengths that no text has.
+        match value {
+            Value::Any => add((u64::MAX, Vec::new())),
+            Value::Text(text) => add(of(&text.to_string())),
+            Value::Digest(value) => add((u64::MAX - 1, value.to_vec())),
+        }
     }
     digest.finalize()[..ID_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
 }

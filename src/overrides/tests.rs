@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::algorithm::{Algorithm, AlgorithmKind, Options};
@@ -6,7 +7,10 @@ use crate::rules::limit::Scale;
 use crate::time::Unit;
 
 fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
-    let entries = path.iter().map(|(key, value)| EntryRecord { key: (*key).to_owned(), value: value.map(str::to_owned) }).collect();
+    let entries = path
+        .iter()
+        .map(|(key, value)| EntryRecord { key: (*key).to_owned(), value: value.map(str::to_owned), value_sha256: None })
+        .collect();
     let to = (kind == "raise").then(|| RateRecord { requests_per_unit: 500, unit: "minute".to_owned(), unit_multiplier: 1 });
     Record { kind: kind.to_owned(), domain: "d".to_owned(), entries, to, ..Record::default() }
 }
@@ -205,7 +209,7 @@ fn a_record_is_read_back_as_it_was() {
     assert!(serde_json::from_str::<Record>(&text.replace("reason", "raeson")).is_err(), "a misspelled field is not ignored");
     // The longest one that is accepted is read, whatever has to be escaped.
     let widest = Record {
-        entries: vec![EntryRecord { key: "k".to_owned(), value: Some("\u{1}".repeat(2_046)) }],
+        entries: vec![EntryRecord { key: "k".to_owned(), value: Some("\u{1}".repeat(2_046)), value_sha256: None }],
         reason: "\"".repeat(300),
         by: "\"".repeat(64),
         ..back
@@ -226,6 +230,31 @@ fn a_star_may_be_literal() {
     // Stars that are literal are no wildcards, of which there are few.
     let many = Record::from(&made("block", &[("a", Some(&r"\*".repeat(100)))]));
     assert_eq!(many.read().expect("one").entries[0].to_string(), format!("a={}", r"\*".repeat(100)));
+}
+
+#[test]
+fn a_value_may_be_known_by_its_digest() {
+    let digest = |value: &[u8]| Sha256::digest(value).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let of_digest = |kind: &str, value: &[u8]| {
+        Record { entries: vec![EntryRecord::of_digest("user", &digest(value))], ..record(kind, &[]) }.read().expect("an override")
+    };
+    let overrides = Overrides::new(vec![of_digest("block", b"42"), of_digest("block", b"\xff"), made("exempt", &[("user", None)])]);
+    assert_eq!(["42", "43", &digest(b"42")].map(|value| find(&overrides, 0, &[("user", value)])), ["block", "exempt", "exempt"].map(Some));
+    assert_eq!(find(&overrides, 0, &[("other", "42")]), None);
+    let found = |value: &[u8]| overrides.at(Micros(0)).find(b"d", &[Entry { key: b"user", value }], None);
+    assert_eq!((found(b"\xff"), found(b"\xfe")), (Some(Applied::Block { ends_in: None }), Some(Applied::Exempt)));
+    assert_eq!(of_digest("block", b"42").entries[0].to_string(), format!("user#{}", digest(b"42")));
+    let one = of_digest("block", b"42");
+    assert_eq!(Record::from(&one).read().as_ref(), Ok(&one));
+    for (key, value, digest) in
+        [("user", Some("42"), &*digest(b"42")), ("us*", None, &*digest(b"42")), ("user", None, "42"), ("user", None, &"é".repeat(32))]
+    {
+        let entry = EntryRecord { key: key.to_owned(), value: value.map(str::to_owned), value_sha256: Some(digest.to_owned()) };
+        assert!(Record { entries: vec![entry], ..record("block", &[]) }.read().is_err_and(|error| error.0.contains("value_sha256")));
+    }
+    assert_eq!(EntryRecord::exact_bytes("user", b"\xff").value_sha256, Some(digest(b"\xff")));
+    assert_eq!(EntryRecord::exact_bytes("user", b"4*"), EntryRecord::exact("user", "4*"));
+    assert_eq!(EntryRecord::of_file("user", r"a\*").pattern().expect("an entry").to_string(), r"user=a\\*");
 }
 
 #[test]
@@ -317,7 +346,11 @@ proptest! {
                 && one.entries.len() == path.len()
                 && one.entries.iter().zip(&path).all(|(pattern, (key, value))| {
                     matches(pattern.key.to_string().as_bytes(), key.as_bytes())
-                        && pattern.value.as_ref().is_none_or(|pattern| matches(pattern.to_string().as_bytes(), value.as_bytes()))
+                        && match &pattern.value {
+                            Value::Any => true,
+                            Value::Text(pattern) => matches(pattern.to_string().as_bytes(), value.as_bytes()),
+                            Value::Digest(digest) => <[u8; 32]>::from(Sha256::digest(value)) == *digest,
+                        }
                 })
         };
         let expected = compiled.list().iter().find(is_matched).map(|one| one.kind.name());
@@ -331,7 +364,7 @@ proptest! {
         let line = crate::ask::written::entry(b"user", value.as_bytes());
         let (key, written) = line.split_once('=').expect("an entry");
         let others = [other, value.replace('*', &star), value.replace('\\', &star), format!("{value}{star}")];
-        for entry in [EntryRecord::exact("user", &value), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()) }] {
+        for entry in [EntryRecord::exact("user", &value), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()), value_sha256: None }] {
             let overrides = overrides(entry);
             prop_assert!(!overrides.list()[0].has_wildcards() && find(&overrides, 0, &[("user", &value)]) == Some("block"));
             for other in others.iter().filter(|other| **other != value) {

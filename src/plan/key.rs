@@ -9,8 +9,10 @@
 //! so that the text behind them does not change the hash slot. The store appends the window number.
 
 mod read;
+mod subject;
 
 pub(crate) use read::{Parts, read};
+pub(crate) use subject::{Part, Subject, SubjectEntry, name, name_of};
 
 use sha2::{Digest, Sha256};
 
@@ -148,6 +150,14 @@ pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
         }
     }
     out.push(b'}');
+    write_tag(out, algorithm);
+}
+
+/// Appends the key of the counter of a subject, which is named by what is inside its hash tag.
+pub(crate) fn write_counter(out: &mut Vec<u8>, prefix: &str, subject: &[u8], algorithm: &Algorithm) {
+    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}"] {
+        out.extend_from_slice(part);
+    }
     write_tag(out, algorithm);
 }
 

@@ -37,7 +37,7 @@ fn order(kind: &str, key: &str) -> Override {
     let record = Record {
         kind: kind.to_owned(),
         domain: "d".to_owned(),
-        entries: vec![EntryRecord { key: key.to_owned(), value: None }],
+        entries: vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }],
         to: (kind == "raise").then(|| RateRecord { requests_per_unit: 5, unit: "minute".to_owned(), unit_multiplier: 1 }),
         ..Record::default()
     };

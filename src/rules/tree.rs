@@ -11,6 +11,7 @@ pub mod trace;
 
 use hashbrown::{Equivalent, HashMap};
 use memchr::memmem;
+use sha2::{Digest, Sha256};
 
 use super::limit::LimitId;
 use crate::ask::Entry;
@@ -30,6 +31,8 @@ pub(crate) struct Tree {
     prefix_lengths: Vec<usize>,
     /// The other patterns, in order. Each of them has to be tried.
     by_trying: Vec<PatternIndex>,
+    /// Keys with the SHA-256 of a value. Only overrides have them.
+    by_digest: HashMap<Box<[u8]>, HashMap<[u8; 32], BranchIndex>>,
     /// Keys without a value.
     any_value: HashMap<Box<[u8]>, BranchIndex>,
 }
@@ -106,6 +109,22 @@ impl Tree {
         self.branches.push(branch);
     }
 
+    /// Adds a branch for the value with this SHA-256.
+    pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        self.by_digest.entry(key.as_bytes().into()).or_default().entry(value).or_insert(index);
+        self.branches.push(branch);
+    }
+
+    /// The branch of a value by its digest. Only values of keys with such branches are hashed.
+    fn digested(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        if self.by_digest.is_empty() {
+            return None;
+        }
+        let digests = self.by_digest.get(entry.key)?;
+        digests.get(&<[u8; 32]>::from(Sha256::digest(entry.value))).copied()
+    }
+
     fn add_pattern(&mut self, pattern: Pattern, branch: BranchIndex) {
         let index = PatternIndex(self.patterns.len());
         match &pattern {
@@ -136,7 +155,7 @@ impl Tree {
         let by_prefix = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
         let tried = by_prefix.chain([&self.by_trying]).flatten();
         let patterns = tried.filter(|index| self.patterns[index.0].0.matches(entry)).map(|index| self.patterns[index.0].1);
-        let matched = exact.into_iter().chain(patterns).chain(self.any_value.get(entry.key).copied());
+        let matched = exact.into_iter().chain(self.digested(entry)).chain(patterns).chain(self.any_value.get(entry.key).copied());
         for branch in matched.filter_map(|index| self.branches.get(index.0)) {
             match (branch.limit, below) {
                 (Some(found), []) => visit(found),
@@ -189,6 +208,11 @@ impl Pattern {
     fn matches(&self, entry: &Entry<'_>) -> bool {
         self.key.matches(entry.key) && self.value.as_ref().is_none_or(|value| value.matches(entry.value))
     }
+}
+
+/// Whether a text of a file matches a key or a value; each `*` stands for any bytes.
+pub(crate) fn matches(written: &str, text: &[u8]) -> bool {
+    Glob::new(written).matches(text)
 }
 
 /// A text in which each `*` matches any bytes, also none.

@@ -41,6 +41,8 @@ pub struct Subject {
     pub domain: String,
     /// Keys and values of the descriptor that the counter belongs to. Where values share a counter, the pattern; where a value is long, its digest.
     pub entries: Vec<(String, String)>,
+    /// The exact name; `None` if the key was cut.
+    pub name: Option<String>,
 }
 
 /// Writes a subject behind `texts`: the path and the key. Returns the length of each.
@@ -117,10 +119,11 @@ pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
     let is_cut = *mark == CUT;
     let (key, digest) = if is_cut { key.split_at(key.len().saturating_sub(2 * DIGEST_BYTES)) } else { (key, &[][..]) };
     let key::Parts { domain, mut entries } = key::read(key);
+    let name = (!is_cut).then(|| key::name(key));
     if is_cut && let Some((_, value)) = entries.last_mut() {
         value.push_str(MARK);
         value.push_str("sha256:");
         value.push_str(&String::from_utf8_lossy(digest));
     }
-    Subject { limit: String::from_utf8_lossy(path).into_owned(), domain, entries }
+    Subject { limit: String::from_utf8_lossy(path).into_owned(), domain, entries, name }
 }

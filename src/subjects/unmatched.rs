@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 
 use super::fingerprint::Fingerprints;
 use crate::ask::{Ask, Entry};
-use crate::plan::{Plan, Slot};
+use crate::plan::{Plan, Slot, key};
 use crate::rules::Lookup;
 
 /// Domains that are kept at most, of those that the rules know and of those that they do not know.
@@ -91,6 +91,8 @@ struct Sample {
     /// The fingerprint of the keys.
     kind: u64,
     seen: u64,
+    /// Nothing was cut.
+    is_whole: bool,
     /// Keys and values in turn, each behind its length.
     texts: Vec<u8>,
 }
@@ -111,6 +113,8 @@ pub struct UnmatchedDomain {
 pub struct UnmatchedDescriptor {
     /// Keys and values. Long ones are cut, and `…` stands for what was left out.
     pub entries: Vec<(String, String)>,
+    /// The name of its subject; `None` if something was cut.
+    pub name: Option<String>,
     /// When it was seen last, to about a second.
     pub seen_at: SystemTime,
 }
@@ -146,7 +150,7 @@ impl Unmatched {
             Err(TryLockError::WouldBlock) => return,
         };
         let Kept { domains, texts } = &mut *kept;
-        write(texts, entries);
+        let is_whole = write(texts, entries) && domain.len() <= LONGEST_TEXT;
         let seen = self.time.load(Ordering::Relaxed);
         let domain = cut(domain, LONGEST_TEXT);
         if domains.get(domain).is_none_or(|samples| samples.is_known != is_known) {
@@ -155,7 +159,7 @@ impl Unmatched {
         }
         if let Some(samples) = domains.get_mut(domain) {
             samples.seen = seen;
-            samples.add(kind, texts);
+            samples.add(kind, texts, is_whole);
         }
     }
 
@@ -183,13 +187,13 @@ fn make_room(domains: &mut HashMap<Box<[u8]>, Samples>, is_known: bool) {
 
 impl Samples {
     /// Adds a sample in place of an equal one or, if there are enough, of the oldest of the kind that has most.
-    fn add(&mut self, kind: u64, texts: &[u8]) {
+    fn add(&mut self, kind: u64, texts: &[u8], is_whole: bool) {
         let equal = self.descriptors.iter().position(|known| known.texts == texts);
         let dropped = equal.or_else(|| if self.descriptors.len() < MAX_DESCRIPTORS { None } else { self.oldest_of_most(kind) });
         let mut kept = dropped.and_then(|index| self.descriptors.remove(index)).map(|dropped| dropped.texts).unwrap_or_default();
         kept.clear();
         kept.extend_from_slice(texts);
-        self.descriptors.push_back(Sample { kind, seen: self.seen, texts: kept });
+        self.descriptors.push_back(Sample { kind, seen: self.seen, is_whole, texts: kept });
     }
 
     /// The oldest sample of the kind with most samples, where `next` is going to have one more.
@@ -201,7 +205,8 @@ impl Samples {
 
     fn shown(&self, domain: &[u8]) -> UnmatchedDomain {
         let descriptor = |sample: &Sample| UnmatchedDescriptor {
-            entries: entries(&sample.texts),
+            entries: entries(&sample.texts).map(|(key, value)| (text(key), text(value))).collect(),
+            name: sample.is_whole.then(|| key::name_of(domain, entries(&sample.texts))),
             seen_at: SystemTime::UNIX_EPOCH + Duration::from_secs(sample.seen),
         };
         let descriptors = self.descriptors.iter().rev().map(descriptor).collect();
@@ -222,13 +227,15 @@ fn cut(text: &[u8], longest: usize) -> &[u8] {
     &text[..end]
 }
 
-/// Writes what is kept of entries.
-fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) {
+/// Writes what is kept of entries. False: something was cut.
+fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) -> bool {
     texts.clear();
+    let mut is_whole = entries.len() <= MAX_ENTRIES;
     let mut left = MAX_DESCRIPTOR_BYTES;
     let mut add = |text: &[u8]| {
         let kept = cut(text, left.min(LONGEST_TEXT - MARK.len()));
         left -= kept.len();
+        is_whole &= kept.len() == text.len();
         let mark = if kept.len() < text.len() { MARK.as_bytes() } else { &[] };
         texts.push((kept.len() + mark.len()) as u8);
         texts.extend_from_slice(kept);
@@ -242,21 +249,23 @@ fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) {
         add(MARK.as_bytes());
         add(b"");
     }
+    is_whole
 }
 
-fn entries(texts: &[u8]) -> Vec<(String, String)> {
+/// The keys and values that [`write`] wrote.
+fn entries(texts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut rest = texts;
-    let mut next = || {
+    let mut next = move || {
         let (&length, after) = rest.split_first()?;
         let (text, after) = after.split_at_checked(length.into())?;
         rest = after;
-        Some(String::from_utf8_lossy(text).into_owned())
+        Some(text)
     };
-    let mut entries = Vec::new();
-    while let Some(key) = next() {
-        entries.push((key, next().unwrap_or_default()));
-    }
-    entries
+    std::iter::from_fn(move || Some((next()?, next().unwrap_or_default())))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -101,6 +101,10 @@ async fn answers_are_what_the_description_says() {
             { "entries": [{ "key": "x", "value": "" }] }, { "entries": [{ "key": "user", "value": "b" }], "limit": { "requests_per_unit": 3, "unit": "DAY" } },
         ] });
         let other = json!({ "domain": "other", "descriptors": [{ "entries": [{ "key": "user" }] }] });
+        let named = |name: &str| format!("/api/v1/explain?subject={name}");
+        for name in ["shop%7Cuser%3Da", "shop", "shop%7Cuser%23x"] {
+            answers.add("post", &named(name), &http_client::call(address, "POST", &named(name), &[], b""));
+        }
         for request in [request, other, json!({ "domian": "shop" })] {
             answers.add("post", "/api/v1/explain", &post(address, "/api/v1/explain", &request));
         }

@@ -98,7 +98,8 @@ export function plain(text) {
 
 /** Entries of a descriptor: `key=value` each; a value of null stands for any value. */
 export function entriesShown(entries) {
-  const one = ({ key, value }) => {
+  const one = ({ key, value: text, value_sha256: digest }) => {
+    const value = text ?? (digest ? `sha256:${digest}` : null);
     const end = value === null || value === undefined ? h("em", { class: "any" }, "any value") : shown(value);
     return h("span", { class: "entry" }, h("span", { class: "key" }, shown(key)), "=", end);
   };
@@ -107,7 +108,8 @@ export function entriesShown(entries) {
 
 /** Entries in one plain line. */
 export function entriesPlain(entries) {
-  return entries.map(({ key, value }) => `${plain(key)}=${value === null || value === undefined ? "any value" : plain(value)}`).join(" ");
+  const said = ({ value, value_sha256: digest }) => (typeof value === "string" ? plain(value) : digest ? `sha256:${digest}` : "any value");
+  return entries.map((entry) => `${plain(entry.key)}=${said(entry)}`).join(" ");
 }
 
 const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });

@@ -15,6 +15,17 @@ export function hasWildcard(text) {
   return text.replaceAll(/\\[\\*]/g, "").includes("*");
 }
 
+/** The exact name of a subject, as answers have it. */
+export function nameOf(domain, entries) {
+  const part = (text) => text.replaceAll(/[%{}|=~#]/g, (letter) => `%${letter.charCodeAt(0).toString(16)}`);
+  return [part(domain), ...entries.map(({ key, value }) => `${part(key)}=${part(value)}`)].join("|");
+}
+
+/** For each entry of a named subject whether its value is the pattern of values that share a counter. */
+function shared(name) {
+  return (name ?? "").split("|").slice(1).map((part) => part.includes("~"));
+}
+
 // Long values in lists are a beginning with a digest, or a digest alone.
 const CUT = /…|^sha256:/u;
 
@@ -24,9 +35,22 @@ const CUT = /…|^sha256:/u;
  */
 export function entriesEditor({ legend, any, changed }) {
   const rows = h("div", { class: "rows" });
-  const add = h("button", { type: "button", class: "small", onclick: () => (append("", ""), rows.lastChild.querySelector("input").focus()) }, "Add entry");
+  const add = h("button", { type: "button", class: "small", onclick: () => (append("", ""), touched(), rows.lastChild.querySelector("input").focus()) }, "Add entry");
   const element = h("fieldset", {}, h("legend", {}, legend), rows, add);
   let all = [];
+  let name = null;
+
+  /** What the operator has changed is no longer the subject that was written. */
+  function touched() {
+    name = null;
+    changed?.();
+  }
+
+  /** What a part of a long value means. */
+  function partial() {
+    if (name === null) return " Weir keeps a part of this long value only. Enter the whole value.";
+    return name.includes("#") ? " Weir knows this long value by its digest." : null;
+  }
 
   function kept(text, control) {
     control.value = text;
@@ -34,11 +58,11 @@ export function entriesEditor({ legend, any, changed }) {
     const below = h("p", { class: "hint" });
     const show = () => fill(below,
       exact && exact.typed !== exact.text ? ["Exactly: ", shown(exact.text)] : null,
-      exact && CUT.test(exact.text) ? " Weir keeps a part of this long value only. Enter the whole value." : null);
+      exact && CUT.test(exact.text) ? partial() : null);
     control.addEventListener("input", () => {
       if (control.value !== exact?.typed) exact = null;
+      touched();
       show();
-      changed?.();
     });
     show();
     return { below, read: () => (exact !== null && control.value === exact.typed ? exact.text : control.value) };
@@ -55,7 +79,7 @@ export function entriesEditor({ legend, any, changed }) {
     box.checked = any === true && value === null;
     box.addEventListener("change", () => {
       applied();
-      changed?.();
+      touched();
     });
     const row = { read: () => ({ key: keyText.read(), value: isAny() ? null : valueText.read() }) };
     const gone = () => {
@@ -63,7 +87,7 @@ export function entriesEditor({ legend, any, changed }) {
       row.element.remove();
       number();
       add.focus();
-      changed?.();
+      touched();
     };
     row.drop = h("button", { type: "button", class: "small drop", onclick: gone }, "Remove");
     const anyValue = any ? h("label", { class: "check" }, box, " any value") : null;
@@ -83,14 +107,16 @@ export function entriesEditor({ legend, any, changed }) {
     add.disabled = all.length >= MOST_ENTRIES;
   }
 
-  /** Writes the entries of a subject, which are no patterns, whatever clients chose. */
-  function write(entries) {
+  /** Writes the entries of a subject, which are no patterns, whatever clients chose; and its exact name, if that is known. */
+  function write(entries, subject) {
     all = [];
+    name = subject ?? null;
     fill(rows);
-    const text = (exact) => (any && typeof exact === "string" ? literal(exact) : exact);
-    (entries.length > 0 ? entries : [{ key: "", value: "" }]).slice(0, MOST_ENTRIES).forEach(({ key, value }) => append(text(key), text(value)));
+    const patterns = shared(name);
+    const text = (exact, index) => (any && typeof exact === "string" && !patterns[index] ? literal(exact) : exact);
+    (entries.length > 0 ? entries : [{ key: "", value: "" }]).slice(0, MOST_ENTRIES).forEach(({ key, value }, index) => append(text(key, index), text(value, index)));
   }
 
   write([]);
-  return { element, write, read: () => all.map((row) => row.read()) };
+  return { element, write, read: () => all.map((row) => row.read()), name: () => name };
 }

@@ -21,39 +21,43 @@ export function explain(app) {
   let all = [];
   let asked = null;
   let last = null;
+  let opened = null;
 
   const form = h("form", { onsubmit: submitted },
     h("div", { class: "line" }, field("Domain", domain)), editors,
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Explain"), add,
       h("span", { class: "check" }, follow, " ", h("label", { for: "explain-follow" }, "Follow the live state"))));
 
-  function append(entries) {
+  function append(entries, subject) {
     const editor = entriesEditor({ legend: `Descriptor ${all.length + 1}` });
-    editor.write(entries);
+    editor.write(entries, subject);
     all.push(editor);
     editors.append(editor.element);
     add.disabled = all.length >= MOST_DESCRIPTORS;
   }
 
-  function written(descriptors) {
+  function written(descriptors, subject) {
     all = [];
     fill(editors);
-    descriptors.forEach(append);
+    descriptors.forEach((entries) => append(entries, subject));
   }
 
   function submitted(event) {
     event.preventDefault();
-    asked = { domain: domain.value, descriptors: all.map((editor) => ({ entries: editor.read() })) };
+    const subject = all.length === 1 && domain.value === opened?.domain ? all[0].name() : null;
+    asked = { subject, request: { domain: domain.value, descriptors: all.map((editor) => ({ entries: editor.read() })) } };
     last = null;
     load();
   }
 
   async function load(signal) {
-    const request = asked;
+    const mine = asked;
+    const { subject, request } = mine;
     output.hidden = false;
-    await whole.load(() => post("explain", request, signal), (report) => {
+    const call = () => (subject === null ? post("explain", request, signal) : post(`explain?${new URLSearchParams({ subject })}`, undefined, signal));
+    await whole.load(call, (report) => {
       const text = JSON.stringify(report);
-      if (text === last || request !== asked) return;
+      if (text === last || mine !== asked) return;
       if (last === null) announce(`Explained: ${report.descriptors.map(({ reason }) => plain(reason)).join("; ")}`);
       last = text;
       draw(request, report);
@@ -76,7 +80,8 @@ export function explain(app) {
     },
     open(subject) {
       domain.value = subject.domain;
-      written([subject.entries.map(({ key, value }) => ({ key, value: value ?? "" }))]);
+      opened = subject;
+      written([subject.entries.map(({ key, value }) => ({ key, value: value ?? "" }))], subject.subject);
       asked = null;
       last = null;
       output.hidden = true;
@@ -86,9 +91,9 @@ export function explain(app) {
   };
 }
 
-function described(app, request, { outcome, reason, levels, limit, counter, live }, index) {
+function described(app, request, { subject: name, outcome, reason, levels, limit, counter, live }, index) {
   const { entries } = request.descriptors[index];
-  const subject = { domain: request.domain, entries, limit: limit?.path };
+  const subject = { domain: request.domain, entries, limit: limit?.path, subject: name };
   const isLimited = outcome === "checked";
   const buttons = h("div", { class: "buttons" },
     isLimited ? h("button", { type: "button", class: "small", onclick: () => app.go("usage", subject) }, "Usage") : null,

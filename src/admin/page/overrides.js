@@ -3,7 +3,7 @@
 import { get, post, remove } from "./api.js";
 import { amount, confirmed, count, entriesPlain, entriesShown, field, fill, h, input, instant, newId, panel, plain, select, sentence, shown } from "./dom.js";
 import { entriesEditor, hasWildcard } from "./entries.js";
-import { part } from "./parts.js";
+import { limitOf, part } from "./parts.js";
 import { table } from "./table.js";
 
 const SHOWN = 200;
@@ -64,14 +64,18 @@ export function overrides(app) {
 
   const kind = () => form.querySelector("input[type=radio]:checked").value;
 
+  let latest = null;
+
   function read() {
     const entries = editor.read();
-    if (kind() === "reset") return { kind: "reset", domain: domain.value, entries };
+    // The exact name of the subject that was opened, until the operator changes something of it.
+    const subject = latest !== null && domain.value === latest.domain ? editor.name() : null;
+    if (kind() === "reset") return { kind: "reset", domain: domain.value, entries, subject };
     const to = kind() === "raise" ? { requests_per_unit: requests.valueAsNumber, unit: unit.value, unit_multiplier: multiplier.valueAsNumber } : null;
     let until = null;
     if (lasts.value === "at") until = end.value === "" ? null : `${end.value.length === 16 ? `${end.value}:00` : end.value}Z`;
     else if (lasts.value !== "none") until = new Date(Math.ceil((Date.now() + Number(lasts.value) * 1000) / 1000) * 1000).toISOString().replace(".000Z", "Z");
-    return { kind: kind(), domain: domain.value, entries, to, until, reason: reason.value };
+    return { kind: kind(), domain: domain.value, entries, subject, to, until, reason: reason.value };
   }
 
   function changed() {
@@ -105,12 +109,13 @@ export function overrides(app) {
     submit.disabled = true;
     try {
       if (change.kind === "reset") {
-        const answer = await post("reset", { domain: change.domain, entries: change.entries });
+        const answer = await post("reset", change.subject === null ? { domain: change.domain, entries: change.entries } : { subject: change.subject, limit: limitOf(latest) });
         const counters = answer.reset ?? [];
         const existed = counters.filter((one) => one.existed).length;
         fill(message, h("p", {}, h("strong", {}, "Reset: "), entriesShown(change.entries), `. ${existed === 0 ? "It had no counter." : `${count(existed)} of ${count(counters.length)} counters began anew.`}`), limitList(counters.map(({ limit }) => limit), answer.warnings));
       } else {
-        done(await post("overrides", change));
+        const { domain: whole, entries, subject, ...order } = change;
+        done(await post("overrides", subject === null ? { ...order, domain: whole, entries } : { ...order, subject }));
       }
       reason.value = "";
     } catch (failure) {
@@ -161,8 +166,6 @@ export function overrides(app) {
     });
   }
 
-  let latest = null;
-
   /** The unit and the amount of the subject's limit. */
   async function known(subject) {
     fill(now);
@@ -190,7 +193,8 @@ export function overrides(app) {
     refresh,
     open(subject) {
       domain.value = subject.domain;
-      editor.write(subject.entries);
+      editor.write(subject.entries, subject.subject);
+      latest = subject;
       fill(wrong);
       fill(message);
       changed();

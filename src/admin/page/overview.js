@@ -109,7 +109,7 @@ function subjectTable(app, by, caption) {
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Refused", number: true, text: (item) => count(item.refusals) },
     ],
-    key: ({ limit, domain, entries }) => JSON.stringify([limit, domain, entries]),
+    key: ({ limit, domain, entries, subject }) => JSON.stringify([limit, domain, entries, subject]),
     empty: by === "hits" ? "No hits in the last minute." : "No refusals in the last minute.",
   });
   const whole = part(rows.element);

@@ -55,6 +55,11 @@ export function actions(app, subject, label, views = ["explain", "usage", "overr
     h("button", { type: "button", class: "small", "aria-label": `${titles[view]}: ${label}`, onclick: () => app.go(view, subject) }, titles[view])));
 }
 
+/** The full key of a subject's limit; null where a list has cut it. */
+export function limitOf({ limit }) {
+  return limit === undefined || limit === null || limit.endsWith("…") || limit.startsWith("(") ? null : limit;
+}
+
 /** A list of names and values. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");

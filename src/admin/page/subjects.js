@@ -30,7 +30,7 @@ export function subjects(app) {
       { title: "Refused", number: true, text: ({ refusals }) => count(refusals) },
       { title: "too high by at most", number: true, text: ({ error }) => count(error) },
     ],
-    key: (item) => JSON.stringify([item.limit, item.domain, item.entries]),
+    key: (item) => JSON.stringify([item.limit, item.domain, item.entries, item.subject]),
     empty: "No subjects in this window.",
   });
   const total = h("p", { class: "hint" });
@@ -46,7 +46,7 @@ export function subjects(app) {
       },
       { title: "Last seen", text: ({ seen_at: at }) => instant(at).textContent },
     ],
-    key: (item) => JSON.stringify([item.domain, item.entries]),
+    key: (item) => JSON.stringify([item.domain, item.entries, item.subject]),
     empty: "Every descriptor of the sample matched a limit.",
   });
   const unmatched = part(missed.element);

@@ -2,8 +2,8 @@
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
-import { entriesEditor } from "./entries.js";
-import { actions, facts, part } from "./parts.js";
+import { entriesEditor, nameOf } from "./entries.js";
+import { actions, facts, limitOf, part } from "./parts.js";
 import { plot } from "./plot.js";
 import { table } from "./table.js";
 
@@ -41,10 +41,13 @@ export function usage(app) {
   const one = part(content, { missing: hint(), unavailable: hint() });
   const output = h("section", { class: "panel", "aria-label": "Usage of the subject", hidden: true }, title, one.element);
   let asked = null;
+  let opened = null;
 
   function submitted(event) {
     event.preventDefault();
-    asked = { domain: domain.value, entries: editor.read() };
+    const entries = editor.read();
+    const isOpened = opened !== null && domain.value === opened.domain && editor.name() !== null;
+    asked = { domain: domain.value, entries, subject: isOpened ? editor.name() : nameOf(domain.value, entries), limit: isOpened ? limitOf(opened) : null };
     fill(title, entriesShown(asked.entries));
     output.hidden = false;
     load();
@@ -52,7 +55,7 @@ export function usage(app) {
 
   async function load(signal) {
     const request = asked;
-    const parameters = [["domain", request.domain], ...request.entries.map(({ key, value }) => ["entry", `${key}=${value}`]), ["since", since.value]];
+    const parameters = [["subject", request.subject], ["limit", request.limit], ["since", since.value]];
     await one.load(() => get("usage", parameters, signal), (answer) => {
       if (request === asked) draw(request, answer);
     }, signal !== undefined);
@@ -64,7 +67,7 @@ export function usage(app) {
     const text = JSON.stringify(answer);
     if (text === drawn) return;
     drawn = text;
-    const buttons = actions(app, { ...request, limit: answer.limit }, entriesPlain(request.entries), ["explain", "overrides"]);
+    const buttons = actions(app, { ...request, limit: answer.limit, subject: answer.subject }, entriesPlain(request.entries), ["explain", "overrides"]);
     if (!summary.contains(document.activeElement)) {
       fill(summary, facts([
         ["Limit", h("span", { class: "mono" }, shown(answer.limit))],
@@ -105,7 +108,7 @@ export function usage(app) {
       { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
       { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
     ],
-    key: ({ limit, entries }) => JSON.stringify([limit, entries]),
+    key: ({ limit, subject }) => JSON.stringify([limit, subject]),
     empty: "This limit has seen no subject yet.",
   });
   const listed = part(h("div", {}, choose, rows.element), { missing: hint(), unavailable: hint() });
@@ -157,7 +160,8 @@ export function usage(app) {
     refresh,
     open(subject) {
       domain.value = subject.domain;
-      editor.write(subject.entries);
+      editor.write(subject.entries, subject.subject);
+      opened = subject;
       form.requestSubmit();
     },
   };

@@ -17,7 +17,7 @@ pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageErr
         if key == "," {
             return Err(UsageError("one descriptor at a time; give each override a command of its own".to_owned()));
         }
-        Ok(EntryRecord { key: key.to_owned(), value })
+        Ok(EntryRecord { key: key.to_owned(), value, value_sha256: None })
     };
     arguments.iter().map(entry).collect()
 }
@@ -26,7 +26,7 @@ pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageErr
 pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
     let entries = entries(arguments)?;
     for (entry, text) in entries.iter().zip(arguments) {
-        if entry.pattern().exact().is_none() {
+        if entry.pattern().is_ok_and(|pattern| pattern.exact().is_none()) {
             return Err(UsageError(format!(
                 "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE with the whole value, and a star of it as \\*"
             )));

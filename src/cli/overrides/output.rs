@@ -87,7 +87,11 @@ fn rate(to: &RateRecord) -> String {
 
 /// As arguments of a command.
 fn entries(entries: &[EntryRecord]) -> String {
-    entries.iter().map(|entry| shell_word(&entry.pattern().to_string()).into_owned()).collect::<Vec<_>>().join(" ")
+    entries
+        .iter()
+        .map(|entry| shell_word(&entry.pattern().map_or_else(|_| entry.key.clone(), |pattern| pattern.to_string())).into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn add_warnings(text: &mut String, warnings: &[String]) {

@@ -6,6 +6,9 @@ use crate::admin::entry::Entry;
 use crate::admin::top::{Subject, Top};
 use crate::subjects::Ranking;
 
+/// Limit, domain, entries and exact name of a subject.
+type Name<'t> = (&'t str, &'t str, &'t [Entry], Option<&'t str>);
+
 /// The ranking of all replicas. Each was asked for `asked` subjects; the merged one has at most `count`.
 ///
 /// A subject that a replica does not name had something there all the same: at most the error of its ranking or, where the ranking was cut, as much as
@@ -16,24 +19,25 @@ pub(super) fn merge(tops: &[&Top], by: Ranking, asked: usize, count: usize) -> T
         last.map_or(0, |last| last.weight(by)).saturating_add(top.error_at_most)
     };
     let all_absent = tops.iter().fold(0_u64, |sum, top| sum.saturating_add(absent(top)));
-    let mut merged: HashMap<(&str, &str, &[Entry]), Subject> = HashMap::new();
+    let mut merged: HashMap<Name<'_>, Subject> = HashMap::new();
     for top in tops {
         let absent = absent(top);
         for subject in &top.subjects {
-            let known = merged.entry((&subject.limit, &subject.domain, &subject.entries)).or_insert_with(|| Subject {
-                hits: 0,
-                refusals: 0,
-                // So far it is absent everywhere.
-                error: all_absent,
-                ..subject.clone()
-            });
+            let known =
+                merged.entry((&subject.limit, &subject.domain, &subject.entries, subject.subject.as_deref())).or_insert_with(|| Subject {
+                    hits: 0,
+                    refusals: 0,
+                    // So far it is absent everywhere.
+                    error: all_absent,
+                    ..subject.clone()
+                });
             known.hits = known.hits.saturating_add(subject.hits);
             known.refusals = known.refusals.saturating_add(subject.refusals);
             known.error = known.error.saturating_sub(absent).saturating_add(subject.error);
         }
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
-    let name = |subject: &Subject| (subject.limit.clone(), subject.domain.clone(), subject.entries.clone());
+    let name = |subject: &Subject| (subject.limit.clone(), subject.domain.clone(), subject.entries.clone(), subject.subject.clone());
     subjects.sort_by(|one, other| other.weight(by).cmp(&one.weight(by)).then_with(|| name(one).cmp(&name(other))));
     subjects.truncate(count);
     let sum = |value: fn(&Top) -> u64| tops.iter().fold(0_u64, |sum, top| sum.saturating_add(value(top)));
@@ -55,7 +59,15 @@ mod tests {
 
     fn subject(user: &str, hits: u64, refusals: u64, error: u64) -> Subject {
         let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
-        Subject { limit: "d.user".to_owned(), domain: "d".to_owned(), entries, hits, refusals, error }
+        Subject {
+            limit: "d.user".to_owned(),
+            domain: "d".to_owned(),
+            subject: Some(format!("d|user={user}")),
+            entries,
+            hits,
+            refusals,
+            error,
+        }
     }
 
     fn top(error_at_most: u64, subjects: Vec<Subject>) -> Top {

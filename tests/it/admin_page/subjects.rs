@@ -178,6 +178,44 @@ async fn a_client_called_star_is_blocked_alone() {
     desk.check_clean();
 }
 
+/// Of a long value the page knows the digest, which is enough for everything but an explanation.
+#[tokio::test]
+async fn a_long_value_is_blocked_and_reset_by_its_digest() {
+    let desk = Desk::start(&[]);
+    let (ann, bob) = ("ann".repeat(100), "bob".repeat(100));
+    assert_eq!(desk.hit("shop", &[("user", &ann)], 4).await, [OK, OK, OK, OVER_LIMIT]);
+    assert_eq!(desk.hit("shop", &[("user", &bob)], 1).await, [OK]);
+    desk.open("subjects");
+    desk.enter_token(TOKEN);
+    let digest = desk.browser.wait_for("document.querySelector('main tbody .entries')?.textContent").as_str().expect("a text").to_owned();
+    assert!(digest.starts_with("user=sha256:"), "{digest}");
+    press_in_row(&desk, &digest, "Usage");
+    desk.browser.wait_for_text("Refused hits\n1");
+    desk.go("Subjects");
+    press_in_row(&desk, &digest, "Override");
+    desk.browser.wait_for_text("Weir knows this long value by its digest.");
+    choose(&desk, "Reset");
+    desk.browser.press_button("Reset");
+    desk.browser.click("//dialog//button[text()='Reset']");
+    desk.browser.wait_for_text("1 of 1 counters began anew.");
+    assert_eq!(desk.hit("shop", &[("user", &ann)], 1).await, [OK]);
+    choose(&desk, "Block");
+    desk.browser.press_button("Block");
+    desk.browser.wait_for_text(&format!("Blocked: {digest} until "));
+    assert_eq!([desk.hit("shop", &[("user", &ann)], 1).await, desk.hit("shop", &[("user", &bob)], 1).await], [[OVER_LIMIT], [OK]]);
+    // What is edited is what was typed, and no longer that subject.
+    desk.browser.type_into("//label[text()='Value']/following-sibling::input", "bob*");
+    desk.browser.press_button("Block");
+    desk.browser.click("//dialog//button[text()='Block']");
+    desk.browser.wait_for_text("Blocked: user=bob* until ");
+    assert_eq!(desk.hit("shop", &[("user", &bob)], 1).await, [OVER_LIMIT]);
+    desk.check_clean();
+    // Explain needs the value. The browser's console has the answer's status.
+    desk.go("Subjects");
+    press_in_row(&desk, &digest, "Explain");
+    desk.browser.wait_for_text("by its digest only; write the entries with the whole value");
+}
+
 #[tokio::test]
 async fn usage_is_shown_with_its_series_and_by_subject() {
     let desk = Desk::start(&[]);

@@ -154,6 +154,103 @@ async fn a_row_that_is_pasted_means_its_own_client() {
     assert_eq!(left, [""; 0], "no row is that of these");
 }
 
+/// Of a long value Weir knows the digest, and of values that share a counter the pattern: every command takes the name of such a subject.
+#[tokio::test]
+async fn a_subject_without_its_value_is_addressed_by_its_name() {
+    let desk = Desk::new();
+    let limits = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 2, track_usage: true }
+  - key: \"a=b\"
+    rate_limit: { unit: year, requests_per_unit: 2, track_usage: true }
+  - key: region
+    value: \"eu-*\"
+    share_threshold: true
+    rate_limit: { unit: year, requests_per_unit: 2, track_usage: true }
+  - { key: token, value: \"Bearer *\", rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: token, rate_limit: { unit: year, requests_per_unit: 2 } }
+";
+    let file = desk.path("overrides.json");
+    let weir = desk.start(limits, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
+    let client = &mut weir.client().await;
+    let long = |begin: &str| format!("{begin}{}", "x".repeat(300));
+    let (ann, bob, token) = (long("ann"), long("bob"), long("Bearer "));
+    let spoofed = format!("sha256:{}", "0".repeat(64));
+    let sent = [("user", &*ann), ("user", &*bob), ("user", &*spoofed), ("a=b", "c=d"), ("region", "eu-1"), ("token", &*token)];
+    for (key, value) in sent {
+        assert_eq!(code(client, key, value, 1).await, Code::Ok);
+    }
+    let top: serde_json::Value = serde_json::from_str(&desk.ok(&weir, &["top", "--format", "json"])).expect("JSON");
+    let names: Vec<String> =
+        top["subjects"].as_array().expect("a list").iter().map(|one| one["subject"].as_str().expect("a name").to_owned()).collect();
+    let text = desk.ok(&weir, &["top"]);
+    let digests = names.iter().filter(|name| name.starts_with("shop|user#")).collect::<Vec<_>>();
+    assert_eq!((names.len(), digests.len()), (6, 2), "{names:?}");
+    // Only what its entries do not say is printed by its name.
+    assert_eq!(text.matches("'--subject=shop|").count(), 4, "{text}");
+    assert!(
+        text.contains(&format!("  user={spoofed}\n"))
+            && text.contains("  'a\\u{3d}b=c=d'\n")
+            && text.contains("'--subject=shop|region~eu-*'"),
+        "{text}"
+    );
+
+    let named = |command: &[&str], name: &str| desk.ok(&weir, &[command, &["--subject", name]].concat());
+    let mut blocked_alone = Vec::new();
+    for name in digests {
+        let usage = named(&["usage"], name);
+        assert!(usage.starts_with(&format!("'--subject={name}' of shop.user\n  hits        1, refused 0")), "{usage}");
+        assert!(named(&["count", "--over", "10m"], name).contains("  hits     1, refused 0"));
+        let failure = desk.fails(&weir, &["explain", "--admin", &weir.listener("debug").to_string(), "--subject", name]);
+        assert!(failure.contains("by its digest only; write the entries with the whole value"), "{failure}");
+        let block = named(&["block"], name);
+        assert!(
+            block.contains("  limits  shop.user\n")
+                && std::fs::read_to_string(&file).expect("a file").contains(&format!("\"value_sha256\": \"{}\"", &name[10..])),
+            "{block}"
+        );
+        for (key, value) in sent {
+            if code(client, key, value, 0).await == Code::OverLimit {
+                blocked_alone.push(value);
+            }
+        }
+        assert!(desk.ok(&weir, &["overrides"]).contains(&format!("'user#{}'", &name[10..])));
+        desk.ok(&weir, &["overrides", "remove", &id_of(&block)]);
+        // One hit is counted, and one fits; after the reset two fit.
+        assert!(named(&["reset"], name).starts_with("shop.user counts from zero"));
+        let raise = named(&["raise", "--to", "9/year"], name);
+        assert!(raise.contains("  limits  shop.user\n"), "{raise}");
+    }
+    blocked_alone.sort_unstable();
+    assert_eq!(blocked_alone, [&*ann, &*bob], "each by its own name");
+    for (value, codes) in [(&*ann, [Code::Ok, Code::OverLimit]), (&*spoofed, [Code::OverLimit, Code::OverLimit])] {
+        assert_eq!(
+            [code(client, "user", value, 9).await, code(client, "user", value, 2).await],
+            codes,
+            "{value}: raised to 9, or as it was"
+        );
+    }
+
+    // The key with = by its name and by what is printed; the pattern by its name.
+    assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, refused 0"));
+    assert!(desk.ok(&weir, &["usage", "-d", "shop", "a\\u{3d}b=c=d"]).contains("  hits        1, refused 0"));
+    let explained = desk.ok(&weir, &["explain", "--admin", &weir.listener("debug").to_string(), "--subject", "shop|region~eu-*"]);
+    assert!(explained.contains("1 used, 1 left"), "{explained}");
+    let block = named(&["block"], "shop|region~eu-*");
+    assert!(block.starts_with("block 'region=eu-*' in shop"), "{block}");
+    assert_eq!([code(client, "region", "eu-2", 0).await, code(client, "region", "us", 0).await], [Code::OverLimit, Code::Ok]);
+    assert!(named(&["reset"], "shop|region~eu-*").contains("is reset for all of them"));
+
+    // Two limits may count a token of which the digest is known.
+    let token = names.iter().find(|name| name.starts_with("shop|token#")).expect("a name");
+    let failure = desk.fails(&weir, &["reset", "--subject", token]);
+    assert!(failure.contains("these limits may count it: shop.token_Bearer *, shop.token; write one of them as limit"), "{failure}");
+    assert!(named(&["reset", "--limit", "shop.token_Bearer *"], token).starts_with("shop.token_Bearer * counts from zero"));
+    assert!(desk.fails(&weir, &["block", "--subject", "shop"]).contains("subject: it has no entries"));
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_what_to_do() {
     let desk = Desk::new();

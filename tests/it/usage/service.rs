@@ -124,7 +124,24 @@ async fn answers(weir: &Weir) {
     let (_, never) = api(weir, "count?domain=shop&entry=tenant%3Dnever&over=48h");
     assert_eq!(never["hits"], json!(0));
 
+    // A subject by its exact name is the same.
+    assert_eq!(of_b["subject"], "shop|user=b");
+    for (call, by_entries) in [
+        ("usage?since=10s", "usage?domain=shop&entry=user%3Db&since=10s"),
+        ("count?over=100s", "count?domain=shop&entry=user%3Db&over=100s"),
+    ] {
+        let ((_, by_name), (_, by_entries)) = (api(weir, &format!("{call}&subject=shop%7Cuser%3Db")), api(weir, by_entries));
+        assert_eq!(
+            (&by_name["entries"], &by_name["hits"], &by_name["subject"]),
+            (&by_entries["entries"], &by_entries["hits"], &by_entries["subject"])
+        );
+        assert_eq!(by_name["hits"], 110);
+    }
     for (call, status, error) in [
+        ("usage?subject=shop%7Cuser%3Db&domain=shop", 400, "leave out domain and entry"),
+        ("usage?subject=shop", 400, "subject: it has no entries"),
+        ("usage?subject=none%7Cuser%3Db", 404, "no file defines the domain none"),
+        ("usage?subject=shop%7Cfree%3Db", 404, "unlimited"),
         ("usage?domain=shop&entry=plain%3Dx", 404, "add 'track_usage: true' to it, in limits.yaml:8"),
         ("usage?domain=shop&entry=free%3Dx", 404, "unlimited"),
         ("usage?domain=shop&entry=other%3Dx", 404, "weir explain says why"),

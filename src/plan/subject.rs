@@ -1,0 +1,151 @@
+//! The plan of a subject that an operator names. The request path does not use it.
+//!
+//! Of a subject whose texts are all known it is the plan of that descriptor. Of others (a long value that is known by its digest, a counter that values
+//! share) it is that of the limit which may count it: the digest does not say which pattern the value matches.
+
+use std::sync::Arc;
+
+use super::key::{self, Part, Subject, SubjectEntry};
+use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot};
+use crate::ask::{Ask, Descriptor, Entry};
+use crate::rules::Rules;
+use crate::rules::limit::{Amount, Level, Limit};
+use crate::rules::tree::matches;
+use crate::time::Unit;
+
+/// Why a subject has no plan.
+#[derive(Debug)]
+pub(crate) enum NoPlan {
+    /// No limit in force can count it.
+    NoLimit,
+    /// Its limit is `unlimited`, so that nothing is counted.
+    Unlimited,
+    /// Several limits may count it: their paths.
+    Several(Vec<String>),
+}
+
+impl Plan {
+    /// The plan of the only descriptor of a subject. `limit` is the path of its limit, where it is known.
+    ///
+    /// # Errors
+    /// There is none, or there may be several.
+    pub(crate) fn of_subject(rules: &Arc<Rules>, subject: &Subject, limit: Option<&str>, options: &Options) -> Result<Self, NoPlan> {
+        if let Ok((domain, entries)) = subject.exact() {
+            return Ok(Self::new(rules, &ask(domain, &entries), options));
+        }
+        let limits: Vec<&Limit> =
+            rules.limits().filter(|one| may_count(one, subject) && limit.is_none_or(|limit| one.path() == limit)).collect();
+        let counting: Vec<(&Limit, Amount)> = limits.iter().filter_map(|limit| Some((*limit, limit.amount?))).collect();
+        match counting[..] {
+            [(limit, amount)] => Ok(Self::of_counter(rules, subject, (limit, amount), options)),
+            [] if limits.is_empty() => Err(NoPlan::NoLimit),
+            [] => Err(NoPlan::Unlimited),
+            _ => Err(NoPlan::Several(counting.iter().map(|(limit, _)| limit.path()).collect())),
+        }
+    }
+
+    fn of_counter(rules: &Arc<Rules>, subject: &Subject, (limit, amount): (&Limit, Amount), options: &Options) -> Self {
+        let mut checks = Checks { commit: rules.commit(limit.domain.as_bytes()).unwrap_or_default(), ..Checks::default() };
+        key::write_counter(&mut checks.keys, &options.key_prefix, &subject.tag(), &amount.algorithm);
+        let check = CheckIndex(0);
+        checks.tracked.extend(limit.usage.as_ref().map(|usage| (check, Arc::clone(usage))));
+        checks.list.push(Check {
+            key: 0..checks.keys.len(),
+            algorithm: amount.algorithm,
+            hits: 0,
+            modes: Modes { shadow: limit.shadow_mode, quota: limit.quota_mode },
+            on_store_failure: limit.on_store_failure.unwrap_or(options.on_store_failure),
+            per_second: amount.rate.unit == Unit::Second,
+        });
+        let slot = Slot::Checked { check, limit: Some(limit.id), shown: amount.shown, scale: amount.scale, metric: None, is_raised: false };
+        Self { rules: Arc::clone(rules), slots: [slot].into_iter().collect(), unknown_domain: false, checks: Arc::new(checks) }
+    }
+}
+
+/// An ask with one descriptor.
+pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> Ask<'a> {
+    let mut ask = Ask::default();
+    ask.domain = domain;
+    for &(key, value) in entries {
+        ask.push(Entry { key, value });
+    }
+    ask.close(Descriptor::default());
+    ask
+}
+
+/// Whether a descriptor of the subject may find the limit.
+fn may_count(limit: &Limit, subject: &Subject) -> bool {
+    subject.domain.is(&limit.domain)
+        && limit.levels.len() == subject.entries.len()
+        && limit.levels.iter().zip(&subject.entries).all(|(level, entry)| may_match(level, entry))
+}
+
+fn may_match(level: &Level, SubjectEntry { key, value, is_shared }: &SubjectEntry) -> bool {
+    let written = level.value.as_deref();
+    if level.share_threshold || *is_shared {
+        return level.share_threshold && *is_shared && key.is(&level.key) && value.is(written.unwrap_or_default());
+    }
+    let fits = |part: &Part, pattern: &str| match part {
+        Part::Text(text) => matches(pattern, text),
+        Part::Digest(_) => pattern.contains('*') || part.is(pattern),
+    };
+    fits(key, &level.key) && written.is_none_or(|written| fits(value, written))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::compile::{self, SourceText, compile};
+
+    const FILE: &str = "
+domain: d
+descriptors:
+- { key: user, value: vip, rate_limit: { unit: day, requests_per_unit: 1 } }
+- { key: user, rate_limit: { unit: day, requests_per_unit: 2, track_usage: true } }
+- { key: token, value: 'Bearer *', rate_limit: { unit: day, requests_per_unit: 3 } }
+- { key: token, rate_limit: { unit: day, requests_per_unit: 4 } }
+- { key: path, value: '/a*', share_threshold: true, rate_limit: { unit: day, requests_per_unit: 5 } }
+- { key: path, rate_limit: { unit: day, requests_per_unit: 6 } }
+- { key: free, rate_limit: { unlimited: true } }
+";
+
+    /// The key that a request counts with, and the name of its subject.
+    fn counted(rules: &Arc<Rules>, key: &str, value: &[u8]) -> (Vec<u8>, String) {
+        let plan = Plan::new(rules, &ask(b"d", &[(key.as_bytes(), value)]), &Options::default());
+        let key = plan.checks.iter().map(|check| plan.checks.key(check).to_vec()).next().expect("a check");
+        let name = key::name(&key);
+        (key, name)
+    }
+
+    #[test]
+    fn a_name_leads_to_the_counter_that_it_came_from() {
+        let file = SourceText { name: "a.yaml".to_owned(), text: FILE.into() };
+        let rules = Arc::new(compile(&[file], &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}")).rules);
+        let long = |begin: &str| format!("{begin}{}", "x".repeat(200)).into_bytes();
+        let find =
+            |name: &str, limit: Option<&str>| Plan::of_subject(&rules, &Subject::read(name).expect("a name"), limit, &Options::default());
+        let key_of = |plan: &Plan| plan.checks.iter().map(|check| plan.checks.key(check).to_vec()).next();
+        for (key, value, limit) in [
+            ("user", b"vip".to_vec(), None),
+            ("user", b"a|b\xff".to_vec(), None),
+            ("user", long("vip"), None),
+            ("path", b"/ab".to_vec(), None),
+            ("path", long("/a"), None),
+            ("path", long("/b"), None),
+            ("token", long("Bearer "), Some("d.token_Bearer *")),
+            ("token", long("Basic "), Some("d.token")),
+        ] {
+            let (counter, name) = counted(&rules, key, &value);
+            let plan = find(&name, limit).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(key_of(&plan).as_deref(), Some(&*counter), "{name}");
+            assert_eq!(plan.checks.is_tracked(), key == "user" && value != b"vip", "{name}");
+        }
+        let (_, token) = counted(&rules, "token", &long("Bearer "));
+        assert!(matches!(find(&token, None), Err(NoPlan::Several(paths)) if paths == ["d.token_Bearer *", "d.token"]));
+        let digest = token.split_once('#').expect("a digest").1;
+        assert!(matches!(find(&format!("d|free#{digest}"), None), Err(NoPlan::Unlimited)));
+        for unknown in [format!("d|none#{digest}"), format!("e|user#{digest}"), "d|path~/b*".to_owned(), "d|user~vip".to_owned()] {
+            assert!(matches!(find(&unknown, None), Err(NoPlan::NoLimit)), "{unknown}");
+        }
+    }
+}
