@@ -9,7 +9,7 @@ pub(crate) mod key;
 mod subject;
 
 pub use all_or_none::AllOrNone;
-pub use checks::{Check, CheckIndex, CheckIndices, Checks, Modes};
+pub use checks::{BlockedKey, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::{Explanation, Outcome};
 pub(crate) use subject::{NoPlan, ask as ask_of};
 
@@ -57,6 +57,8 @@ pub enum Slot {
         shown: Option<Rate>,
         /// The time to the end of the block; `None`: it has none.
         ends_in: Option<Span>,
+        /// The key of the counter that it would have, in [`Plan::checks`].
+        key: BlockedKey,
     },
     /// The decision on a check.
     Checked {
@@ -102,7 +104,9 @@ impl Plan {
         let mut checks = Checks { commit: commit.unwrap_or_default(), ..Checks::default() };
         let slots = match (commit, &overrides) {
             (Some(_), overrides) => match_all(rules, overrides.as_ref(), ask, options, &mut checks),
-            (None, Some(overrides)) => ask.descriptors().map(|(_, entries)| unlimited_slot(overrides, ask, entries, &mut checks)).collect(),
+            (None, Some(overrides)) => {
+                ask.descriptors().map(|(_, entries)| unlimited_slot(overrides, (ask, options), entries, &mut checks)).collect()
+            }
             (None, None) => ask.descriptors().map(|_| Slot::Free).collect(),
         };
         if options.quota_mode {
@@ -116,11 +120,12 @@ impl Plan {
 }
 
 /// The slot of a descriptor in a domain that the rules do not know.
-fn unlimited_slot(overrides: &InForce<'_>, ask: &Ask<'_>, entries: &[Entry<'_>], checks: &mut Checks) -> Slot {
+fn unlimited_slot(overrides: &InForce<'_>, (ask, options): (&Ask<'_>, &Options), entries: &[Entry<'_>], checks: &mut Checks) -> Slot {
     match overrides.find(ask.domain, entries, None) {
         Some(Applied::Block { ends_in }) => {
             checks.is_blocked = true;
-            Slot::Blocked { limit: None, shown: None, ends_in }
+            let key = add_blocked_key(checks, (ask, options), entries, None, None);
+            Slot::Blocked { limit: None, shown: None, ends_in, key }
         }
         Some(Applied::Exempt) => Slot::Exempt { limit: None },
         Some(Applied::Raise(_)) | None => Slot::Free,
@@ -173,7 +178,8 @@ fn overridden(
     Some(match overrides.find(ask.domain, entries, amount.as_ref())? {
         Applied::Block { ends_in } => {
             checks.is_blocked = true;
-            Slot::Blocked { limit: id, shown: amount.map(|amount| amount.shown), ends_in }
+            let key = add_blocked_key(checks, (ask, options), entries, limit, amount.as_ref());
+            Slot::Blocked { limit: id, shown: amount.map(|amount| amount.shown), ends_in, key }
         }
         Applied::Exempt => {
             // It stays a quota, of which there is always some left: otherwise an exemption could make the request fail for its other quotas.
@@ -189,6 +195,21 @@ fn overridden(
             other => other,
         },
     })
+}
+
+/// Writes the key of a counter that is not asked for, so that a blocked subject is the one that it was before.
+#[cold]
+fn add_blocked_key(
+    checks: &mut Checks,
+    (ask, options): (&Ask<'_>, &Options),
+    entries: &[Entry<'_>],
+    limit: Option<&Limit>,
+    amount: Option<&Amount>,
+) -> BlockedKey {
+    let start = checks.keys.len();
+    let levels = limit.map_or(&[][..], |limit| &limit.levels);
+    key::write_any(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, amount.map(|amount| &amount.algorithm));
+    BlockedKey::new(start..checks.keys.len())
 }
 
 /// The amount of a limit that the request brings along, in units of the limit that it replaces. `None` cannot be: the decoder rejects rates without a

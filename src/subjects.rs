@@ -25,7 +25,8 @@ use crate::rules::limit::Limit;
 use crate::verdict::{Decision, Decisions};
 use fingerprint::Fingerprints;
 pub use ranking::{Heaviest, Query, Ranked};
-pub use text::{REQUEST_LIMIT, Subject};
+use text::Path;
+pub use text::{NO_LIMIT, REQUEST_LIMIT, Subject};
 use unmatched::{Quota, Unmatched};
 pub use unmatched::{UnmatchedDescriptor, UnmatchedDomain};
 use windows::{Pane, Windows};
@@ -119,6 +120,9 @@ impl Subjects {
                 Err(TryLockError::WouldBlock) => part.count_unknown(plan, decisions),
             }
         }
+        if plan.checks.is_blocked() {
+            self.count_blocked(part, ask, plan);
+        }
         if plan.slots.iter().any(|slot| matches!(slot, Slot::Free)) {
             self.unmatched.observe(&part.quota, &self.fingerprints, ask, plan);
         }
@@ -130,11 +134,40 @@ impl Subjects {
             let key = plan.checks.key(check);
             let fingerprint = self.fingerprints.of(key);
             let is_refused = is_refused(plan, index, decision);
-            let text = |texts: &mut Vec<u8>| text::write(texts, limit(plan, index), key);
+            let text = |texts: &mut Vec<u8>| text::write(texts, limit(plan, index).map_or(Path::Request, Path::Limit), key);
             pane.hits.add(fingerprint, hits, if is_refused { hits } else { 0 }, text);
             if is_refused {
                 pane.refusals.add(fingerprint, hits, 0, text);
             }
+        }
+    }
+
+    /// Counts the descriptors that overrides block: all of their hits are refused.
+    #[cold]
+    fn count_blocked(&self, part: &Part, ask: &Ask<'_>, plan: &Plan) {
+        let mut pane = match part.pane.try_lock() {
+            Ok(pane) => Some(pane),
+            Err(TryLockError::Poisoned(pane)) => Some(pane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        for ((descriptor, _), slot) in ask.descriptors().zip(&plan.slots) {
+            let Slot::Blocked { limit, key, .. } = slot else { continue };
+            let Ok(hits @ 1..) = u64::try_from(ask.hits(descriptor)) else { continue };
+            let Some(pane) = &mut pane else {
+                part.unknown.fetch_add(hits, Ordering::Relaxed);
+                part.unknown_refused.fetch_add(hits, Ordering::Relaxed);
+                continue;
+            };
+            let key = plan.checks.blocked_key(*key);
+            let fingerprint = self.fingerprints.of(key);
+            let path = match limit {
+                Some(id) => Path::Limit(plan.rules.limit(*id)),
+                None if descriptor.limit.is_some() => Path::Request,
+                None => Path::NoLimit,
+            };
+            let text = |texts: &mut Vec<u8>| text::write(texts, path, key);
+            pane.hits.add(fingerprint, hits, hits, text);
+            pane.refusals.add(fingerprint, hits, 0, text);
         }
     }
 

@@ -34,6 +34,20 @@ pub struct Checks {
     pub(super) is_blocked: bool,
 }
 
+/// The key of a descriptor that an override blocks: no store is asked about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockedKey {
+    // Half as large as a range, so that slots are as large as they were. Keys have less than 4 GiB, because a request has.
+    start: u32,
+    end: u32,
+}
+
+impl BlockedKey {
+    pub(super) const fn new(Range { start, end }: Range<usize>) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+}
+
 /// One thing to decide.
 #[derive(Clone, Debug)]
 pub struct Check {
@@ -130,6 +144,18 @@ impl Checks {
     #[must_use]
     pub fn indices(&self) -> CheckIndices {
         (0..self.len()).map(CheckIndex).collect()
+    }
+
+    /// Whether an override blocks a descriptor of the request.
+    #[must_use]
+    pub const fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// The key of a descriptor that an override blocks. It has no algorithm at its end where no limit applies.
+    #[must_use]
+    pub fn blocked_key(&self, BlockedKey { start, end }: BlockedKey) -> &[u8] {
+        self.keys.get(start as usize..end as usize).unwrap_or_default()
     }
 
     /// The key of a check, without the window number that a store may append.

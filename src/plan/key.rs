@@ -131,6 +131,28 @@ const REST_BYTES: usize = 28;
 
 /// Appends a key to `out`. `levels` are the levels of the configured limit, which say where patterns are shared; empty for a limit of the request's own.
 pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level], algorithm: &Algorithm) {
+    write_tagged(out, prefix, domain, entries, levels);
+    write_tag(out, algorithm);
+}
+
+/// The same where there may be no limit: then nothing follows the hash tag.
+pub(super) fn write_any(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    domain: &[u8],
+    entries: &[Entry<'_>],
+    levels: &[Level],
+    algorithm: Option<&Algorithm>,
+) {
+    write_tagged(out, prefix, domain, entries, levels);
+    if let Some(algorithm) = algorithm {
+        write_tag(out, algorithm);
+    }
+}
+
+/// Appends a key up to the end of its hash tag.
+#[inline]
+fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level]) {
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');
@@ -150,7 +172,6 @@ pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[E
         }
     }
     out.push(b'}');
-    write_tag(out, algorithm);
 }
 
 /// Appends the key of the counter of a subject, which is named by what is inside its hash tag.

@@ -120,7 +120,7 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
     let process = Process::new(FILE, &[other]);
     let plan = process.plan(&ask("e", &["a"], 1));
     assert!(plan.unknown_domain && plan.checks.is_over_limit(std::iter::empty()));
-    assert!(matches!(plan.slots[0], Slot::Blocked { limit: None, shown: None, ends_in: Some(left) } if left == Span::from_secs(2)));
+    assert!(matches!(plan.slots[0], Slot::Blocked { limit: None, shown: None, ends_in: Some(left), .. } if left == Span::from_secs(2)));
     assert!(matches!(process.plan(&ask("e", &["b"], 1)).slots[0], Slot::Free));
 }
 

@@ -187,7 +187,7 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str)
     match slot {
         Slot::Free => ok,
         Slot::Unlimited(_) | Slot::Exempt { .. } => Status { remaining: u32::MAX.into(), ..ok },
-        Slot::Blocked { limit, shown, ends_in } => Status {
+        Slot::Blocked { limit, shown, ends_in, .. } => Status {
             refused: true,
             // Beside a limit without a reset time, Envoy would tell the client to come back at once.
             limit: shown.filter(|_| ends_in.is_some()).map(|shown| (shown, name_of(*limit, plan).unwrap_or(path))),

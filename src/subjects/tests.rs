@@ -76,6 +76,47 @@ fn lines(heaviest: &Heaviest) -> Vec<String> {
 }
 
 #[test]
+fn what_an_override_blocks_is_refused() {
+    use crate::overrides::{EntryRecord, Overrides, Record};
+    use crate::time::Micros;
+    let process = Process::new();
+    process.decide("user", b"ann", 2, Decision::Store(verdict(true)));
+    process.decide("path", b"/ab", 1, Decision::Store(verdict(true)));
+    let block = |domain: &str, key: &str| {
+        let entries = vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }];
+        Record { kind: "block".to_owned(), domain: domain.to_owned(), entries, ..Record::default() }.read().expect("an override")
+    };
+    let overrides = Overrides::new(
+        [("shop", "user"), ("shop", "path"), ("shop", "none"), ("other", "user")].map(|(domain, key)| block(domain, key)).to_vec(),
+    );
+    let ask = |domain: &'static str, key: &'static str, value: &'static [u8], hits: u64| {
+        let mut ask = Ask::default();
+        ask.domain = domain.as_bytes();
+        ask.push(Entry { key: key.as_bytes(), value });
+        let mut descriptor = Descriptor::default();
+        descriptor.hits_addend = Some(hits);
+        ask.close(descriptor);
+        let plan = Plan::with_overrides(&process.rules, Some(overrides.at(Micros(1))), &ask, &Options::default());
+        process.subjects.observe(Core(0), &ask, &plan, &smallvec![]);
+    };
+    ask("shop", "user", b"ann", 3);
+    ask("shop", "path", b"/ac", 4);
+    ask("shop", "none", b"x", 5);
+    ask("other", "user", b"ann", 1);
+    // A look counts nothing.
+    ask("shop", "user", b"bob", 0);
+    let by_hits = process.top(Ranking::Hits);
+    assert_eq!(
+        lines(&by_hits),
+        ["(none) none=x 5 5 0", "shop.path_/a* path=/a* 5 4 0", "shop.user user=ann 5 3 0", "(none) user=ann 1 1 0"],
+        "a blocked subject is the one that it was before"
+    );
+    assert_eq!(by_hits.total, 16);
+    assert_eq!(process.top(Ranking::Refusals).total, 13);
+    assert_eq!(by_hits.subjects[3].subject.name.as_deref(), Some("other|user=ann"));
+}
+
+#[test]
 fn hits_and_refusals_are_counted_by_subject() {
     let process = Process::new();
     let (allowed, refused) = (Decision::Store(verdict(true)), Decision::Store(verdict(false)));
@@ -146,7 +187,7 @@ fn a_request_of_a_locked_pane_is_an_error_of_all_and_waits_for_nothing() {
 fn limits_of_requests_and_long_texts_are_shown_too() {
     let mut texts = Vec::new();
     let key = format!("prefix:w1{{shop|user={}|path=/}}fw60", "%7b".repeat(100));
-    let (head, tail) = text::write(&mut texts, None, key.as_bytes());
+    let (head, tail) = text::write(&mut texts, Path::Request, key.as_bytes());
     assert!(texts.len() <= text::MAX_BYTES && head + tail == texts.len());
     let subject = text::read(&texts[..head], &texts[head..]);
     assert_eq!((&*subject.limit, &*subject.domain), (REQUEST_LIMIT, "shop"));
@@ -159,7 +200,7 @@ fn limits_of_requests_and_long_texts_are_shown_too() {
     for length in 180..420 {
         let key = format!("w1{{shop|user={}}}", "%41x".repeat(length)).into_bytes()[..length].to_vec();
         let mut texts = Vec::new();
-        let (head, tail) = text::write(&mut texts, None, &key);
+        let (head, tail) = text::write(&mut texts, Path::Request, &key);
         assert!(texts.len() <= text::MAX_BYTES && head + tail == texts.len(), "{length}");
         assert!(seen.insert(text::read(&texts[..head], &texts[head..]).entries), "{length}");
     }
@@ -172,7 +213,7 @@ fn a_long_path_is_cut_between_characters() {
         rules(&format!("domain: d\ndescriptors:\n- key: k\n  value: {long}\n  rate_limit: {{ unit: day, requests_per_unit: 1 }}\n"));
     let limit = rules.limits().next().expect("a limit");
     let mut texts = Vec::new();
-    let (head, _) = text::write(&mut texts, Some(limit), b"w1{d|k=v}");
+    let (head, _) = text::write(&mut texts, Path::Limit(limit), b"w1{d|k=v}");
     let path = str::from_utf8(&texts[..head]).expect("whole characters");
     assert!(path.starts_with("d.k_üü") && path.ends_with("ü…") && path.len() <= 128, "{path}");
     assert_eq!(text::path(&limit.path()), path.as_bytes(), "a filter is cut alike");

@@ -11,6 +11,9 @@ use crate::rules::limit::Limit;
 /// The path of limits that requests bring along.
 pub const REQUEST_LIMIT: &str = "(request)";
 
+/// The path of blocked subjects that have no limit.
+pub const NO_LIMIT: &str = "(none)";
+
 /// The longest path of a limit in bytes; a longer one is cut.
 const MAX_PATH_BYTES: usize = 128;
 
@@ -45,12 +48,24 @@ pub struct Subject {
     pub name: Option<String>,
 }
 
+/// By what a subject is limited.
+#[derive(Clone, Copy)]
+pub(super) enum Path<'r> {
+    /// A configured limit.
+    Limit(&'r Limit),
+    /// A limit of the request's own.
+    Request,
+    /// An override only.
+    NoLimit,
+}
+
 /// Writes a subject behind `texts`: the path and the key. Returns the length of each.
-pub(super) fn write(texts: &mut Vec<u8>, limit: Option<&Limit>, key: &[u8]) -> (usize, usize) {
+pub(super) fn write(texts: &mut Vec<u8>, path: Path<'_>, key: &[u8]) -> (usize, usize) {
     let start = texts.len();
-    match limit {
-        Some(limit) => write_path(texts, limit),
-        None => texts.extend_from_slice(REQUEST_LIMIT.as_bytes()),
+    match path {
+        Path::Limit(limit) => write_path(texts, limit),
+        Path::Request => texts.extend_from_slice(REQUEST_LIMIT.as_bytes()),
+        Path::NoLimit => texts.extend_from_slice(NO_LIMIT.as_bytes()),
     }
     let path = texts.len() - start;
     if key.len() <= MAX_KEY_BYTES {

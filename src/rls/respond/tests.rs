@@ -25,7 +25,7 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
         match slot {
             Slot::Free => ok,
             Slot::Unlimited(_) | Slot::Exempt { .. } => DescriptorStatus { limit_remaining: u32::MAX, ..ok },
-            Slot::Blocked { limit, shown, ends_in } => DescriptorStatus {
+            Slot::Blocked { limit, shown, ends_in, .. } => DescriptorStatus {
                 code: Code::OverLimit.into(),
                 current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
                     name: limit.and_then(|id| plan.rules.limit(id).name.as_deref()).unwrap_or(path).to_owned(),
