@@ -3,7 +3,7 @@
 -- pass, behind all others. The twin is src/plan/all_or_none.rs.
 --
 -- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with `quotas` quotas that pass without a
--- check. check(index, hits, line, count_denied) steps or fails one check (see decide.lua).
+-- check. check(index, hits, line, is_free) steps or fails one check (see decide.lua).
 local all_or_none
 -- The indices of checks that were allowed in a refused request.
 local looks
@@ -16,11 +16,11 @@ if steps[65] then -- 'A'
       local slot = firsts and firsts[index] or index
       local count = #undo
       undo[count + 1], undo[count + 2], undo[count + 3] = slot, states[slot] or false, lives[slot] or false
-      local result, role, count_denied = check(index, nil, nil, 0)
+      local result, role, count_denied = check(index, nil, nil, true)
       results[index] = result
       if result == nil then
         err = err or errors[#errors]
-      elseif not result and count_denied == 1 then
+      elseif not result and count_denied % 2 == 1 then
         charges[#charges + 1] = index
       end
       local is_quota, refuses = role % 2 == 1, not result and role < 2

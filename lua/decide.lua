@@ -38,16 +38,16 @@ else
       run_at[#run_at + 1] = at
     end
   end
-  -- Steps one check, with `other` hits and `count_denied` instead of its own if given; fails it with the error `line` if given. Returns also its
-  -- role, and its own count_denied.
-  local function check(index, other, line, count_denied)
+  -- Steps one check, with `other` hits instead of its own if given, and refused hits that do not count if `is_free`; fails it with the error `line` if given.
+  -- Returns also its role, and its count_denied.
+  local function check(index, other, line, is_free)
     local limit, _, hits, parameter = unpack(RUN, ARGV[4], run_at[index])
     local role = limit % 4
     local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], (limit - role) / 4 * LIMIT_SIZE + 1)
     if line then
       return fail(index, code, line)
     end
-    return steps[code](index, index, other or hits, parameter, floor(now / tick), tick / 1000, count_denied or a, b, c, d, e, f), role, a
+    return steps[code](index, index, other or hits, parameter, floor(now / tick), tick / 1000, is_free and a - a % 2 or a, b, c, d, e, f), role, a
   end
   local requests = { unpack('<' .. string.rep('BHHd', (#ARGV[5] - 8) / 13), ARGV[5], 9) }
   local first = 1

@@ -17,7 +17,7 @@ if steps[70] then -- 'F'
         local count = math.min(tonumber(state or 0), 9007199254740992)
         local after = math.max(0, math.min(count + hits, 9007199254740992))
         allowed = hits < 0 or after <= limit
-        if not allowed and count_denied == 0 then
+        if not allowed and count_denied % 2 == 0 then
           after = count
         end
         if after ~= count then

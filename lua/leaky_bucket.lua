@@ -6,7 +6,7 @@
 if steps[81] then -- 'Q'
   steps[81] = function(from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, longest, exponent) -- 'Q'
     local room, added, mark = longest * rate, hits * window, exponent / 16
-    local most = room + window + rate * window
+    local most = room + window + floor(count_denied / 2) * rate * window
     -- The longest backlog at which the hits are allowed: a give-back is always allowed, and a look is refused in debt.
     local threshold = hits < 0 and most or room + window
     if rate == 0 then
@@ -43,7 +43,7 @@ if steps[81] then -- 'Q'
             if backlog < 0 then
               backlog = 0
             end
-          elseif last - t <= window then
+          elseif last - t <= window and stored > 0 then
             -- The clock went back: continue at the stored tick, with all waits longer by the difference.
             t, backlog, earliest = last, stored, soonest + (last - t) * tick_ms
           end
@@ -55,7 +55,7 @@ if steps[81] then -- 'Q'
             end
           else
             allowed = false
-            after = count_denied == 1 and math.min(after, most) or backlog
+            after = count_denied % 2 == 1 and math.min(after, most) or backlog
           end
           if after ~= backlog then
             local needed = earliest + after * unit_ms

@@ -151,7 +151,7 @@ if steps[76] or steps[66] then -- 'L', 'B'
       local added = hits
       if count + hits > limit then
         allowed = false
-        added = count_denied == 1 and max(0, min(hits, 2 * limit - count)) or 0
+        added = count_denied % 2 == 1 and max(0, min(hits, (1 + floor(count_denied / 2)) * limit - count)) or 0
       end
       if added > 0 then
         after = log_push(log, tick, added)

@@ -4,7 +4,7 @@
 -- count_denied, limit, window.
 if steps[67] then -- 'C'
   steps[67] = function(from, to, hits, _, present, tick_ms, count_denied, limit, window) -- 'C'
-    local most, present_number, present_passed = 2 * limit, floor(present / window), present % window
+    local most, present_number, present_passed = (1 + floor(count_denied / 2)) * limit, floor(present / window), present % window
     local states, firsts, kept, soonest, unpack, pack = states, firsts, kept, soonest, struct.unpack, struct.pack
     local allowed
     for index = from, to do
@@ -29,7 +29,7 @@ if steps[67] then -- 'C'
             current, previous = latest, before
           elseif stored + 1 == number then
             previous = latest
-          elseif stored == number + 1 then
+          elseif stored == number + 1 and latest + before > 0 then
             -- The clock went back: continue at the start of the stored window, with all waits longer by the difference.
             number, passed, current, previous, behind = stored, 0, latest, before, stored * window - present
           end
@@ -44,7 +44,7 @@ if steps[67] then -- 'C'
             current_after = current + hits
           else
             allowed = false
-            if count_denied == 1 then
+            if count_denied % 2 == 1 then
               current_after = current + math.max(0, math.min(hits, most - count))
             end
           end

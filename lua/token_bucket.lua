@@ -7,7 +7,8 @@ if steps[84] then -- 'T'
   steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst, exponent) -- 'T'
     local full, cost, mark = burst * window, hits * window, exponent / 16
     -- Hits are allowed if at least this level is left: a look is refused in debt, and a give-back is always allowed.
-    local empty, least = -full, hits < 0 and -full or 0
+    local empty = -full * (count_denied - count_denied % 2) / 2
+    local least = hits < 0 and empty or 0
     -- A life may be one tick too long, which avoids rounding.
     local unit_ms, soonest = tick_ms / rate, soonest + tick_ms
     local states, firsts, kept, unpack, pack = states, firsts, kept, struct.unpack, struct.pack
@@ -34,7 +35,7 @@ if steps[84] then -- 'T'
           if last <= t then
             -- After a long gap the product is not exact, but then it is far above the burst, and clamped.
             level = stored + (t - last) * rate
-          elseif last - t <= window then
+          elseif last - t <= window and stored < full then
             -- The clock went back: continue at the stored tick, with all waits longer by the difference.
             t, level, earliest = last, stored, soonest + (last - t) * tick_ms
           end
@@ -49,7 +50,7 @@ if steps[84] then -- 'T'
             end
           else
             allowed = false
-            after = count_denied == 1 and math.max(after, empty) or level
+            after = count_denied % 2 == 1 and math.max(after, empty) or level
           end
           if after ~= level then
             local needed = earliest + (full - after) * unit_ms

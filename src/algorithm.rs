@@ -4,6 +4,7 @@
 //! arithmetic; stores own atomicity. Each algorithm is defined in a file of its own (see [`Definition`]), with a twin of the same name in
 //! `lua/` that runs inside Redis. An algorithm is added by these two files, and by its lines in this one.
 
+mod debt;
 mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
@@ -15,6 +16,7 @@ pub mod sliding_window_log;
 mod ticks;
 pub mod token_bucket;
 
+pub use debt::Debt;
 pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::{FixedWindow, LARGEST_COUNT};
 pub use leaky_bucket::LeakyBucket;
@@ -57,7 +59,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'F',
         reply_numbers: 3,
         script: include_str!("../lua/fixed_window.lua"),
-        options: &["scale", "count_denied"],
+        options: &["scale", "default_cost", "count_denied"],
         counts_denied: true,
     },
     Spec {
@@ -67,7 +69,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'L',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_log.lua"),
-        options: &["scale", "count_denied"],
+        options: &["scale", "default_cost", "count_denied", "max_debt"],
         counts_denied: false,
     },
     Spec {
@@ -77,7 +79,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'C',
         reply_numbers: 4,
         script: include_str!("../lua/sliding_window_counter.lua"),
-        options: &["scale", "count_denied"],
+        options: &["scale", "default_cost", "count_denied", "max_debt"],
         counts_denied: false,
     },
     Spec {
@@ -87,7 +89,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'B',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_buckets.lua"),
-        options: &["bucket_interval", "bucket_span", "subject_expiry", "scale", "count_denied"],
+        options: &["bucket_interval", "bucket_span", "subject_expiry", "scale", "default_cost", "count_denied", "max_debt"],
         counts_denied: false,
     },
     Spec {
@@ -97,7 +99,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'T',
         reply_numbers: 3,
         script: include_str!("../lua/token_bucket.lua"),
-        options: &["burst", "scale", "count_denied"],
+        options: &["burst", "scale", "default_cost", "count_denied", "max_debt"],
         counts_denied: false,
     },
     Spec {
@@ -107,7 +109,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'Q',
         reply_numbers: 3,
         script: include_str!("../lua/leaky_bucket.lua"),
-        options: &["max_delay", "scale", "count_denied"],
+        options: &["max_delay", "scale", "default_cost", "count_denied", "max_debt"],
         counts_denied: false,
     },
 ];
@@ -186,14 +188,14 @@ impl Algorithm {
         }
     }
 
-    fn define(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn define(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
         Ok(match options.kind {
-            AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(limit, window, options, count_denied)?),
-            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(limit, window, options, count_denied)?),
-            AlgorithmKind::SlidingWindowCounter => Self::SlidingWindowCounter(Definition::try_new(limit, window, options, count_denied)?),
-            AlgorithmKind::SlidingWindowBuckets => Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, count_denied)?),
-            AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(limit, window, options, count_denied)?),
-            AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(limit, window, options, count_denied)?),
+            AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::SlidingWindowCounter => Self::SlidingWindowCounter(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::SlidingWindowBuckets => Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(limit, window, options, debt)?),
         })
     }
 }
@@ -250,6 +252,8 @@ pub struct Options {
     pub burst: Option<u64>,
     /// `scale`: the rate's hits and the burst are in units of so many hits, and so is what responses say of them; default: 1.
     pub scale: Option<u32>,
+    /// `default_cost`: the hits of a request that names none; default: 1.
+    pub default_cost: Option<u64>,
     /// `bucket_interval` of `sliding_window_buckets`; default: a sixtieth of the window.
     pub bucket_interval: Option<Span>,
     /// `bucket_span` of `sliding_window_buckets`: the time that all buckets cover; default: the window and one interval.
@@ -260,19 +264,24 @@ pub struct Options {
     pub max_delay: Option<Span>,
     /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
     pub count_denied: Option<bool>,
+    /// `max_debt`: how many full limits below zero refused hits may take a key, if they count; default: 1. A `fixed_window` counts all of them.
+    pub max_debt: Option<u32>,
     /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option of a file.
     pub calendar_months: bool,
 }
 
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 7] = [
+pub const OPTIONS: [(&str, OptionField); 9] = [
     ("burst", OptionField::Amount(|options| &mut options.burst)),
     ("scale", OptionField::Number(|options| &mut options.scale)),
+    ("default_cost", OptionField::Amount(|options| &mut options.default_cost)),
     ("bucket_interval", OptionField::Duration(|options| &mut options.bucket_interval)),
     ("bucket_span", OptionField::Duration(|options| &mut options.bucket_span)),
     ("subject_expiry", OptionField::Duration(|options| &mut options.subject_expiry)),
     ("max_delay", OptionField::Duration(|options| &mut options.max_delay)),
     ("count_denied", OptionField::Bool(|options| &mut options.count_denied)),
+    // Behind count_denied, which it depends on.
+    ("max_debt", OptionField::Number(|options| &mut options.max_debt)),
 ];
 
 #[cfg(test)]

@@ -91,10 +91,23 @@ impl<'a> Ask<'a> {
         }
     }
 
+    /// Whether neither the descriptor nor the request names any hits.
+    #[must_use]
+    pub const fn names_no_hits(&self, descriptor: &Descriptor) -> bool {
+        descriptor.hits_addend.is_none() && self.hits_addend == 0
+    }
+
     /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of i64.
     #[must_use]
     pub fn hits(&self, descriptor: &Descriptor) -> i64 {
-        let asked = descriptor.hits_addend.unwrap_or(u64::from(self.hits_addend.max(1)));
+        self.hits_or(descriptor, 1)
+    }
+
+    /// The same, with `default_cost` where no hits are named.
+    #[must_use]
+    pub fn hits_or(&self, descriptor: &Descriptor, default_cost: u64) -> i64 {
+        let of_request = if self.hits_addend == 0 { default_cost } else { self.hits_addend.into() };
+        let asked = descriptor.hits_addend.unwrap_or(of_request);
         let hits = i64::try_from(asked).unwrap_or(i64::MAX);
         if descriptor.is_negative_hits { -hits } else { hits }
     }

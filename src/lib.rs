@@ -16,7 +16,7 @@
 //! | rules | the compiled configuration, immutable: all domains and all limits ([`rules`]) |
 //! | tick | the unit of time in which an algorithm counts: 1 µs, or a power of ten of it; each limit has its own ([`algorithm`]) |
 //! | override | what an operator orders for some descriptors in place of their limit: block, exempt or raise ([`overrides`]) |
-//! | debt | hits that a limit counted beyond its amount, at most one full amount; only limits with `count_denied` have it |
+//! | debt | hits that a limit counted beyond its amount, at most `max_debt` full amounts; only limits with `count_denied` have it |
 //! | shaper | a limit that delays requests to a constant rate instead of refusing them: `leaky_bucket` |
 //! | check | one thing to decide: a counter key, an algorithm with its numbers, and hits ([`plan`]) |
 //! | plan | the checks of one request, and which slot of the response each one fills ([`plan`]) |

@@ -318,7 +318,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
     }
     let scale = amount.scale;
     match amount.algorithm.with_limit(scale.hits(to.requests_per_unit)) {
-        Ok(algorithm) => Ok(Amount::new(*to, scale, algorithm)),
+        Ok(algorithm) => Ok(Amount { default_cost: amount.default_cost, ..Amount::new(*to, scale, algorithm) }),
         Err(largest) => Err(Unfit::AtMost(scale.units(largest))),
     }
 }

@@ -13,6 +13,7 @@ pub use checks::{BlockedKey, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::{Explanation, Outcome};
 pub(crate) use subject::{NoPlan, ask as ask_of};
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -72,6 +73,8 @@ pub enum Slot {
         scale: Scale,
         /// The names of the metric's levels, if they depend on the request.
         metric: Option<Box<[String]>>,
+        /// The hits are the limit's `default_cost`, because the request names none.
+        is_default_cost: bool,
         /// The amount is that of an override.
         is_raised: bool,
     },
@@ -188,12 +191,13 @@ fn overridden(
             checks.passing_quotas += usize::from(!is_unlimited && (is_quota || options.quota_mode));
             Slot::Exempt { limit: id }
         }
-        Applied::Raise(amount) => match add_check(checks, (rules, ask, options), (descriptor, entries), limit, &amount) {
-            Slot::Checked { check, limit, shown, scale, metric, .. } => {
-                Slot::Checked { check, limit, shown, scale, metric, is_raised: true }
+        Applied::Raise(amount) => {
+            let mut slot = add_check(checks, (rules, ask, options), (descriptor, entries), limit, &amount);
+            if let Slot::Checked { is_raised, .. } = &mut slot {
+                *is_raised = true;
             }
-            other => other,
-        },
+            slot
+        }
     })
 }
 
@@ -221,7 +225,7 @@ fn own_amount(rate: Rate, (rules, ask, options): (&Rules, &Ask<'_>, &Options), e
     };
     let of_hits = Rate { requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER), ..rate };
     let own_limit = algorithm::Options { calendar_months: options.calendar_months, ..Default::default() };
-    Algorithm::try_new(&of_hits, &own_limit).ok().map(|algorithm| Amount { rate, scale, shown: rate, algorithm })
+    Algorithm::try_new(&of_hits, &own_limit).ok().map(|algorithm| Amount { rate, scale, default_cost: None, shown: rate, algorithm })
 }
 
 fn add_check(
@@ -231,7 +235,8 @@ fn add_check(
     limit: Option<&Limit>,
     amount: &Amount,
 ) -> Slot {
-    let Amount { rate, scale, shown, algorithm } = amount;
+    let Amount { rate, scale, default_cost, shown, algorithm } = amount;
+    let is_default_cost = default_cost.is_some() && ask.names_no_hits(descriptor);
     let start = checks.keys.len();
     let levels = limit.map_or(&[][..], |limit| &limit.levels);
     key::write(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, algorithm);
@@ -244,7 +249,7 @@ fn add_check(
     checks.list.push(Check {
         key: start..checks.keys.len(),
         algorithm: *algorithm,
-        hits: ask.hits(descriptor),
+        hits: ask.hits_or(descriptor, default_cost.map_or(1, NonZeroU64::get)),
         modes: Modes { shadow, quota: quota || options.quota_mode },
         on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
         per_second: rate.unit == Unit::Second,
@@ -255,6 +260,7 @@ fn add_check(
         shown: *shown,
         scale: *scale,
         metric: metric_levels(limit, entries),
+        is_default_cost,
         is_raised: false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, AlgorithmKind, OptionError, Options, Spec, State, TABLE, dispatch, ticks};
+use super::{Algorithm, AlgorithmKind, Debt, OptionError, Options, Spec, State, TABLE, dispatch, ticks};
 use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::verdict::Verdict;
 
@@ -32,7 +32,7 @@ pub struct Step {
 /// One algorithm with its numbers.
 pub(super) trait Definition: Copy {
     /// The algorithm of `limit` hits per `window`. Its options are known to belong to it.
-    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError>;
+    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError>;
 
     /// See [`Algorithm::step`].
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
@@ -51,9 +51,15 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::capacity`].
     fn capacity(&self) -> u64;
 
+    /// What becomes of refused hits.
+    fn debt(&self) -> Debt;
+
+    /// Replaces what becomes of refused hits, on the same counters.
+    fn set_debt(&mut self, debt: Debt);
+
     /// The most hits of debt, if refused hits count.
     fn most_debt(&self) -> u64 {
-        self.capacity()
+        self.debt().limits() * self.capacity()
     }
 
     /// See [`Algorithm::window`].
@@ -142,16 +148,22 @@ impl Algorithm {
         dispatch!(self, it => it.may_delay())
     }
 
+    /// What becomes of refused hits.
+    #[must_use]
+    pub fn debt(&self) -> Debt {
+        dispatch!(self, it => it.debt())
+    }
+
     /// Whether refused hits count.
     #[must_use]
     pub fn counts_denied(&self) -> bool {
-        dispatch!(self, it => it.count_denied)
+        dispatch!(self, it => it.debt().counts())
     }
 
     /// The same limit with `count_denied: false`.
     #[must_use]
     pub fn without_debt(mut self) -> Self {
-        dispatch!(&mut self, it => it.count_denied = false);
+        dispatch!(&mut self, it => it.set_debt(it.debt().uncounted()));
         self
     }
 

@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
@@ -62,8 +62,8 @@ impl FixedWindow {
 }
 
 impl Definition for FixedWindow {
-    fn try_new(limit: u64, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
-        Ok(Self { limit, window: Period::Even(window), count_denied })
+    fn try_new(limit: u64, window: Span, _options: &Options, debt: Debt) -> Result<Self, OptionError> {
+        Ok(Self { limit, window: Period::Even(window), count_denied: debt.counts() })
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -104,6 +104,14 @@ impl Definition for FixedWindow {
         self.limit
     }
 
+    fn debt(&self) -> Debt {
+        if self.count_denied { Debt::ONE } else { Debt::NONE }
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.count_denied = debt.counts();
+    }
+
     /// As in envoyproxy/ratelimit, a window counts all of its hits.
     fn most_debt(&self) -> u64 {
         LARGEST_COUNT - self.limit
@@ -118,7 +126,7 @@ impl Definition for FixedWindow {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit.into(), 0, 0, 0, 0]
+        [self.debt().script_parameter(), self.limit, 0, 0, 0, 0]
     }
 
     /// The window's end and its count.

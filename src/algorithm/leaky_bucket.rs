@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::verdict::Verdict;
 
@@ -27,21 +27,21 @@ pub struct LeakyBucket {
     pub max_delay: u64,
     /// The resolution of its times.
     pub tick: Tick,
-    /// A refused hit takes a slot too, until the queue is one full limit longer than what is allowed.
-    pub count_denied: bool,
+    /// Whether a refused hit takes a slot too, and until the queue is how many full limits longer than what is allowed.
+    pub debt: Debt,
 }
 
 impl LeakyBucket {
     /// The queue of these numbers. At most 2^32 - 1 hits wait, or one full limit if that is more, however long `max_delay` is.
     #[must_use]
-    pub fn new(limit: u64, max_delay: Span, window: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, max_delay: Span, window: Span, debt: Debt) -> Self {
         let period = window;
         let at = |tick: Tick| {
             let window = tick.ceil(period);
             let most_waiting = limit.max(u32::MAX.into()) - 1;
             let longest = (u128::from(most_waiting) * u128::from(window)).checked_div(u128::from(limit)).unwrap_or(0);
             let max_delay = tick.floor(max_delay).min(u64::try_from(longest).unwrap_or(u64::MAX));
-            Self { limit, period, window, max_delay, tick, count_denied }
+            Self { limit, period, window, max_delay, tick, debt }
         };
         at(ticks::finest(period, limit, |tick| at(tick).most_hits()))
     }
@@ -58,7 +58,7 @@ impl LeakyBucket {
 
     /// The most that is multiplied by the window.
     fn most_hits(&self) -> u64 {
-        self.capacity().saturating_add(self.limit).saturating_add(2)
+        2 * self.capacity().saturating_add(self.debt.limits() * self.limit).saturating_add(2)
     }
 
     /// The current backlog in units.
@@ -70,7 +70,8 @@ impl LeakyBucket {
                 last = last.saturating_mul(factor).div_ceil(divisor);
                 backlog = backlog.saturating_mul(factor).div_ceil(divisor);
             }
-            let Some(clock) = Clock::resume(now, last, self.window) else { return (Clock::fresh(now), 0) };
+            // An empty queue means the same as no state, whatever the clock does.
+            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| backlog > 0) else { return (Clock::fresh(now), 0) };
             let backlog = backlog.min(self.longest());
             let drained = self.limit * (clock.now - last).min(self.drain(backlog));
             return (clock, backlog.saturating_sub(drained));
@@ -106,7 +107,7 @@ impl LeakyBucket {
 
     /// The longest backlog, debt included.
     fn longest(&self) -> u64 {
-        self.room() + self.window + self.limit * self.window
+        self.room() + self.window + self.debt.limits() * self.limit * self.window
     }
 
     /// The ticks in which so many units drain.
@@ -116,12 +117,12 @@ impl LeakyBucket {
 }
 
 impl Definition for LeakyBucket {
-    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
         let max_delay = options.max_delay.unwrap_or(Span::ZERO);
         if max_delay > LONGEST_WINDOW {
             return Err(OptionError::new("max_delay", "'max_delay' is longer than 100 years", "write a shorter duration"));
         }
-        Ok(Self::new(limit, max_delay, window, count_denied))
+        Ok(Self::new(limit, max_delay, window, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
@@ -136,7 +137,7 @@ impl Definition for LeakyBucket {
         let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
             let longer = backlog + taken.min(self.capacity() + self.most_debt()) * self.window;
-            match (allowed, self.count_denied) {
+            match (allowed, self.debt.counts()) {
                 (true, _) => longer,
                 (false, true) => longer.min(self.longest()),
                 (false, false) => backlog,
@@ -166,7 +167,7 @@ impl Definition for LeakyBucket {
     }
 
     fn with_limit(self, limit: u64) -> Self {
-        Self::new(limit, self.tick.span(self.max_delay), self.period, self.count_denied)
+        Self::new(limit, self.tick.span(self.max_delay), self.period, self.debt)
     }
 
     fn is_exact(&self) -> bool {
@@ -177,9 +178,9 @@ impl Definition for LeakyBucket {
         self.capacity()
     }
 
-    /// One full limit, and the part of a slot by which `max_delay` is longer than whole slots.
+    /// Full limits, and the part of a slot by which `max_delay` is longer than whole slots.
     fn most_debt(&self) -> u64 {
-        self.limit + 1
+        self.debt.limits() * self.limit + 1
     }
 
     fn window(&self) -> Period {
@@ -194,8 +195,16 @@ impl Definition for LeakyBucket {
         self.max_delay > 0
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit, self.window, self.max_delay, self.tick.exponent().into(), 0]
+        [self.debt.script_parameter(), self.limit, self.window, self.max_delay, self.tick.exponent().into(), 0]
     }
 
     /// How many ticks the caller can be held.

@@ -1,7 +1,7 @@
 //! Compiles the options of a limit to its algorithm, or reports why they make none.
 
 use super::ticks::largest;
-use super::{Algorithm, AlgorithmKind, OPTIONS, Options, TABLE};
+use super::{Algorithm, AlgorithmKind, Debt, OPTIONS, Options, TABLE};
 use crate::time::{MAX_SAFE_INTEGER, Rate, Span};
 
 /// The field of [`Options`] that an option is read into, by its type.
@@ -43,10 +43,27 @@ impl Options {
     #[must_use]
     pub fn apply_defaults(mut self, defaults: &Self) -> Self {
         let own = self.kind.spec();
-        for (_, field) in OPTIONS.iter().filter(|(name, _)| own.options.contains(name)) {
-            field.fill(&mut self, *defaults);
+        for (name, field) in OPTIONS.iter().filter(|(name, _)| own.options.contains(name)) {
+            if *name != "max_debt" || self.counts_denied() {
+                field.fill(&mut self, *defaults);
+            }
         }
         self
+    }
+
+    /// Whether refused hits count.
+    fn counts_denied(&self) -> bool {
+        self.count_denied.unwrap_or(self.kind.spec().counts_denied)
+    }
+
+    fn debt(&self) -> Result<Debt, OptionError> {
+        let Some(limits) = self.max_debt else { return Ok(if self.counts_denied() { Debt::ONE } else { Debt::NONE }) };
+        if !self.counts_denied() {
+            let what = "'max_debt' has no meaning where refused hits do not count";
+            return Err(OptionError::new("max_debt", what, "write 'count_denied: true', or remove 'max_debt'"));
+        }
+        let what = || format!("'max_debt' is {limits}, not 1 to {}", Debt::MOST);
+        Debt::of(limits).ok_or_else(|| OptionError::new("max_debt", what(), "write how many full limits a key may be in debt"))
     }
 
     /// Removes the options that have no meaning for the algorithm, and returns an error for each.
@@ -110,20 +127,23 @@ impl Algorithm {
         if let Some(error) = options.remove_foreign().into_iter().next() {
             return Err(error);
         }
-        let count_denied = options.count_denied.unwrap_or(options.kind.spec().counts_denied);
+        let debt = options.debt()?;
         let scale = options.scale.unwrap_or(1);
         if scale == 0 {
             return Err(OptionError::new("scale", "'scale' is 0, of which no limit can be made", "write 1 or more, or remove 'scale'"));
+        }
+        if options.default_cost == Some(0) {
+            let what = "'default_cost' is 0, with which a request that names no hits would count nothing";
+            return Err(OptionError::new("default_cost", what, "write 1 or more, or remove 'default_cost'"));
         }
         // More than any algorithm counts is not exact either.
         let hits = |units: u64| units.saturating_mul(scale.into()).min(MAX_SAFE_INTEGER + 1);
         let (limit, burst) = (hits(rate.requests_per_unit), options.burst);
         options.burst = burst.map(hits);
-        let mut algorithm = Self::define(limit, window, &options, count_denied)?;
+        let mut algorithm = Self::define(limit, window, &options, debt)?;
         if !algorithm.is_exact() {
-            let is_exact = |limit, burst| {
-                Self::define(limit, window, &Options { burst, ..options }, count_denied).is_ok_and(|algorithm| algorithm.is_exact())
-            };
+            let is_exact =
+                |limit, burst| Self::define(limit, window, &Options { burst, ..options }, debt).is_ok_and(|algorithm| algorithm.is_exact());
             return Err(match burst {
                 Some(units) if !is_exact(limit.min(1), options.burst) => {
                     let most = largest(|hits| hits == 0 || is_exact(1, Some(hits)));

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Micros, Period, Span, Tick};
 
 /// The most buckets of a ring.
@@ -32,8 +32,8 @@ pub struct SlidingWindowBuckets {
     pub expiry: u64,
     /// The resolution of its times: the finest, because nothing is multiplied by a window, and intervals are whole microseconds.
     pub tick: Tick,
-    /// A refused hit is taken as debt of at most one full limit.
-    pub count_denied: bool,
+    /// Whether a refused hit is taken as debt, and of at most how many full limits.
+    pub debt: Debt,
 }
 
 /// The state of a key: its buckets up to the last one.
@@ -88,10 +88,10 @@ impl Ring {
 impl SlidingWindowBuckets {
     /// The buckets of these numbers, which the caller has checked.
     #[must_use]
-    pub fn new(limit: u64, window: Span, interval: Span, buckets: u16, expiry: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, window: Span, interval: Span, buckets: u16, expiry: Span, debt: Debt) -> Self {
         let tick = Tick::FINEST;
         let [window, interval, expiry] = [window, interval, expiry].map(|span| tick.ceil(span));
-        Self { limit, window, interval, buckets, expiry, tick, count_denied }
+        Self { limit, window, interval, buckets, expiry, tick, debt }
     }
 
     /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes back.
@@ -147,7 +147,7 @@ impl SlidingWindowBuckets {
 }
 
 impl Definition for SlidingWindowBuckets {
-    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
         let interval = options.bucket_interval.unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
         if interval == Span::ZERO {
             return Err(OptionError::new(
@@ -176,7 +176,7 @@ impl Definition for SlidingWindowBuckets {
             let what = format!("a subject_expiry of {expiry} drops keys whose buckets count for {span}");
             return Err(OptionError::new("subject_expiry", what, format!("write {span} or more, or remove 'subject_expiry'")));
         }
-        Ok(Self::new(limit, window, interval, buckets, expiry, count_denied))
+        Ok(Self::new(limit, window, interval, buckets, expiry, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -186,7 +186,7 @@ impl Definition for SlidingWindowBuckets {
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (sum <= limit, 0, 0),
             Ok(asked) if sum.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.count_denied => (false, asked.min((2 * limit).saturating_sub(sum)), 0),
+            Ok(asked) if self.debt.counts() => (false, asked.min((limit + self.most_debt()).saturating_sub(sum)), 0),
             Ok(_) => (false, 0, 0),
             Err(_) => (true, 0, hits.unsigned_abs().min(sum)),
         };
@@ -221,10 +221,10 @@ impl Definition for SlidingWindowBuckets {
         Self { limit, ..self }
     }
 
-    /// Of each window in the ring, and the two at its ends, a key may hold two full limits.
+    /// Of each window in the ring, and the two at its ends, a key may hold a full limit and its debt.
     fn is_exact(&self) -> bool {
         let windows = (u64::from(self.buckets) * self.interval).div_ceil(self.window) + 1;
-        u128::from(self.limit) * 2 * u128::from(windows) <= LARGEST_TOTAL.into()
+        u128::from(self.limit) * u128::from(1 + self.debt.limits()) * u128::from(windows) <= LARGEST_TOTAL.into()
     }
 
     fn capacity(&self) -> u64 {
@@ -246,8 +246,16 @@ impl Definition for SlidingWindowBuckets {
         }
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit, self.window, self.interval, self.buckets.into(), self.expiry]
+        [self.debt.script_parameter(), self.limit, self.window, self.interval, self.buckets.into(), self.expiry]
     }
 }
 

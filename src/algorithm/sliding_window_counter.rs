@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Period, Span, Tick};
 
 /// A limit per sliding window.
@@ -23,8 +23,8 @@ pub struct SlidingWindowCounter {
     pub window: u64,
     /// The resolution of its times.
     pub tick: Tick,
-    /// A refused hit is taken as debt of at most one full limit.
-    pub count_denied: bool,
+    /// Whether a refused hit is taken as debt, and of at most how many full limits.
+    pub debt: Debt,
 }
 
 /// The two windows at one time.
@@ -40,15 +40,19 @@ struct Windows {
 impl SlidingWindowCounter {
     /// The counter of these numbers.
     #[must_use]
-    pub fn new(limit: u64, window: Span, count_denied: bool) -> Self {
-        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit));
-        Self { limit, period: window, window: tick.ceil(window), tick, count_denied }
+    pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
+        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit, debt));
+        Self { limit, period: window, window: tick.ceil(window), tick, debt }
     }
 
-    /// Half of the most that is multiplied by the window: when a limit is lowered, both windows may be in debt, which is four limits, and the hits of
-    /// the check.
-    fn most_hits(limit: u64) -> u64 {
-        3 * (limit + 1)
+    /// The most that is multiplied by the window: when a limit is lowered, both windows may be in debt, and so are the hits of the check.
+    fn most_hits(limit: u64, debt: Debt) -> u64 {
+        3 * (1 + debt.limits()) * (limit + 1)
+    }
+
+    /// The most hits that a window counts.
+    fn most(&self) -> u64 {
+        (1 + self.debt.limits()) * self.limit
     }
 
     /// The current windows.
@@ -58,9 +62,9 @@ impl SlidingWindowCounter {
             return (Clock::fresh(now), Windows { number, elapsed, current: 0, previous: 0 });
         };
         // The state of a larger limit may hold more.
-        let most = 2 * self.limit;
+        let most = self.most();
         let (current, previous) = (current.min(most), previous.min(most));
-        if window == number + 1 {
+        if window == number + 1 && current + previous > 0 {
             // The clock went back: continue at the start of the stored window.
             let start = window * self.window;
             return (Clock { now: start, behind: start - now }, Windows { number: window, elapsed: 0, current, previous });
@@ -92,8 +96,8 @@ impl SlidingWindowCounter {
 }
 
 impl Definition for SlidingWindowCounter {
-    fn try_new(limit: u64, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
-        Ok(Self::new(limit, window, count_denied))
+    fn try_new(limit: u64, window: Span, _options: &Options, debt: Debt) -> Result<Self, OptionError> {
+        Ok(Self::new(limit, window, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -104,12 +108,12 @@ impl Definition for SlidingWindowCounter {
             Ok(0) => weight <= limit * self.window,
             Ok(taken) => {
                 // More than the bound of the debt makes no difference.
-                let taken = taken.min(2 * limit + 1);
+                let taken = taken.min(self.most() + 1);
                 let allowed = weight + taken * self.window <= limit * self.window;
                 if allowed {
                     after.current += taken;
-                } else if self.count_denied {
-                    after.current += taken.min((2 * limit * self.window).saturating_sub(weight) / self.window);
+                } else if self.debt.counts() {
+                    after.current += taken.min((self.most() * self.window).saturating_sub(weight) / self.window);
                 }
                 allowed
             }
@@ -145,11 +149,11 @@ impl Definition for SlidingWindowCounter {
     }
 
     fn with_limit(self, limit: u64) -> Self {
-        Self::new(limit, self.period, self.count_denied)
+        Self::new(limit, self.period, self.debt)
     }
 
     fn is_exact(&self) -> bool {
-        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit))
+        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit, self.debt))
     }
 
     fn capacity(&self) -> u64 {
@@ -164,8 +168,16 @@ impl Definition for SlidingWindowCounter {
         self.tick
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit, self.window, 0, 0, 0]
+        [self.debt.script_parameter(), self.limit, self.window, 0, 0, 0]
     }
 
     fn state_of_row(&self, [_, window, current, previous]: [f64; 4]) -> Option<State> {

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Period, Span, Tick};
 
 /// The largest limit: a key may hold an entry for each hit.
@@ -23,8 +23,8 @@ pub struct SlidingWindowLog {
     pub window: u64,
     /// The resolution of its times: the finest, because nothing is multiplied.
     pub tick: Tick,
-    /// A refused hit is taken as debt of at most one full limit.
-    pub count_denied: bool,
+    /// Whether a refused hit is taken as debt, and of at most how many full limits.
+    pub debt: Debt,
 }
 
 /// The state of a key: its hits.
@@ -92,9 +92,9 @@ impl Log {
 impl SlidingWindowLog {
     /// The log of these numbers, which the caller has checked.
     #[must_use]
-    pub fn new(limit: u64, window: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
         let tick = Tick::FINEST;
-        Self { limit, window: tick.ceil(window), tick, count_denied }
+        Self { limit, window: tick.ceil(window), tick, debt }
     }
 
     fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Log>) {
@@ -134,12 +134,12 @@ impl SlidingWindowLog {
 }
 
 impl Definition for SlidingWindowLog {
-    fn try_new(limit: u64, window: Span, _options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, _options: &Options, debt: Debt) -> Result<Self, OptionError> {
         if limit > LARGEST_LIMIT {
             let what = format!("a sliding_window_log stores every hit and allows a limit of at most {LARGEST_LIMIT}, not {limit}");
             return Err(OptionError::new("algorithm", what, "write 'algorithm: sliding_window_buckets', which has no such bound"));
         }
-        Ok(Self::new(limit, window, count_denied))
+        Ok(Self::new(limit, window, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -150,7 +150,7 @@ impl Definition for SlidingWindowLog {
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (count <= limit, 0, 0),
             Ok(asked) if count.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.count_denied => (false, asked.min((2 * limit).saturating_sub(count)), 0),
+            Ok(asked) if self.debt.counts() => (false, asked.min((limit + self.most_debt()).saturating_sub(count)), 0),
             Ok(_) => (false, 0, 0),
             Err(_) => (true, 0, hits.unsigned_abs().min(count)),
         };
@@ -197,7 +197,15 @@ impl Definition for SlidingWindowLog {
         self.tick
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit, self.window, 0, 0, 0]
+        [self.debt.script_parameter(), self.limit, self.window, 0, 0, 0]
     }
 }

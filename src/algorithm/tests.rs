@@ -30,6 +30,7 @@ fn made(kind: AlgorithmKind, limit: u64, secs: u32, count_denied: bool, burst: u
         bucket_interval: (kind == AlgorithmKind::SlidingWindowBuckets && burst.is_multiple_of(2))
             .then(|| Span::from_micros(rate.window().expect("a window").micros() / (burst % 90 + 1))),
         count_denied: Some(count_denied),
+        max_debt: (count_denied && kind != AlgorithmKind::FixedWindow && burst.is_multiple_of(3)).then(|| (burst / 3 % 100) as u32 + 1),
         ..Options::default()
     };
     match Algorithm::try_new(&rate, &options) {
@@ -188,18 +189,18 @@ proptest! {
         let step = algorithm.step(state.clone(), at(now), 0);
         prop_assert_eq!(step.keep_for, None);
         prop_assert_eq!(&step.state, &state);
-        prop_assert_eq!(step.verdict.allowed, step.verdict.used <= u64::from(algorithm.capacity()));
+        prop_assert_eq!(step.verdict.allowed, step.verdict.used <= algorithm.capacity());
         if !step.verdict.allowed {
             check_retry(&algorithm, state.as_ref(), now, 0, step.verdict.retry_after)?;
         }
-        let capacity = u64::from(algorithm.capacity());
-        prop_assert_eq!(u64::from(step.verdict.remaining), capacity.saturating_sub(step.verdict.used));
+        let capacity = algorithm.capacity();
+        prop_assert_eq!(step.verdict.remaining, capacity.saturating_sub(step.verdict.used));
         let debt = match algorithm {
-            Algorithm::LeakyBucket(leaky) => u64::from(leaky.limit),
+            Algorithm::LeakyBucket(leaky) => algorithm.debt().limits() * leaky.limit,
             Algorithm::FixedWindow(_) => u64::MAX / 2,
-            _ => capacity,
+            _ => algorithm.debt().limits() * capacity,
         };
-        prop_assert!(step.verdict.used <= capacity + debt, "debt of at most one full limit");
+        prop_assert!(step.verdict.used <= capacity + debt, "debt of at most so many full limits");
     }
 
     #[test]
@@ -282,13 +283,13 @@ proptest! {
             if fits > 0 {
                 state = algorithm.step(state, at(now), fits.cast_signed()).state;
             }
-            (state, u64::from(fits))
+            (state, fits)
         };
         let (state, first) = fill(state, now);
         let (written, taken) = if first > 0 { (now, now) } else { (written, taken) };
         let then = now - (window(&algorithm).micros() / 16).saturating_mul(back).min(now);
         let (_, second) = fill(state.clone(), then);
-        let capacity = u64::from(algorithm.capacity());
+        let capacity = algorithm.capacity();
         prop_assert!(first + second <= 2 * capacity, "one extra limit at most");
         if capacity > 0 {
             let longest = |now| match algorithm.step(state.clone(), at(now), 1).verdict {
@@ -333,7 +334,7 @@ proptest! {
         let width = window(&algorithm).micros() / tick;
         for (index, &(first, _)) in admitted.iter().enumerate() {
             let within: u64 = admitted[index..].iter().filter(|(tick, _)| tick - first < width).map(|(_, hits)| hits).sum();
-            prop_assert!(within <= limit + u64::from(extra));
+            prop_assert!(within <= limit + extra);
         }
         prop_assert!(!is_leaky || admitted.is_sorted_by_key(|(tick, _)| *tick), "slots come in order");
     }

@@ -9,15 +9,15 @@ use crate::verdict::{Verdict, Wait};
 /// The fewest ticks of a window: its times are never coarser than a hundredth of it. Limits of up to 2^32 - 1 need no tick as coarse.
 const FEWEST_TICKS: u64 = 100;
 
-/// The finest tick at which `2 * most_hits(tick) * window + rate` stays exact, with the window in that tick. If there is none, one at which
+/// The finest tick at which `most_hits(tick) * window + rate` stays exact, with the window in that tick. If there is none, one at which
 /// [`is_exact`] says no.
 pub(super) fn finest(window: Span, rate: u64, most_hits: impl Fn(Tick) -> u64) -> Tick {
     Tick::all().find(|&tick| is_exact(tick.ceil(window), rate, most_hits(tick))).unwrap_or(Tick::COARSEST)
 }
 
-/// Whether `2 * most_hits * window + rate` is exact, and the window has ticks enough.
+/// Whether `most_hits * window + rate` is exact, and the window has ticks enough.
 pub(super) fn is_exact(window: u64, rate: u64, most_hits: u64) -> bool {
-    let most = 2 * u128::from(most_hits) * u128::from(window) + u128::from(rate);
+    let most = u128::from(most_hits) * u128::from(window) + u128::from(rate);
     most <= u128::from(MAX_SAFE_INTEGER) && window >= FEWEST_TICKS
 }
 

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Period, Span, Tick};
 
 /// A rate of refill and a capacity.
@@ -24,22 +24,22 @@ pub struct TokenBucket {
     pub window: u64,
     /// The resolution of its times.
     pub tick: Tick,
-    /// A refused hit is taken as debt, down to one full bucket below zero.
-    pub count_denied: bool,
+    /// Whether a refused hit is taken as debt, and down to how many full buckets below zero.
+    pub debt: Debt,
 }
 
 impl TokenBucket {
     /// The bucket of these numbers. A bucket that is never refilled holds nothing, so that a limit of 0 refuses everything.
     #[must_use]
-    pub fn new(limit: u64, burst: u64, window: Span, count_denied: bool) -> Self {
+    pub fn new(limit: u64, burst: u64, window: Span, debt: Debt) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
-        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit, burst));
-        Self { limit, burst, period: window, window: tick.ceil(window), tick, count_denied }
+        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit, burst, debt));
+        Self { limit, burst, period: window, window: tick.ceil(window), tick, debt }
     }
 
     /// The most that is multiplied by the window.
-    fn most_hits(limit: u64, burst: u64) -> u64 {
-        limit.max(burst) + 1
+    fn most_hits(limit: u64, burst: u64, debt: Debt) -> u64 {
+        (1 + debt.limits()) * (limit.max(burst) + 1)
     }
 
     /// The current level in units.
@@ -52,9 +52,10 @@ impl TokenBucket {
                 last = last.saturating_mul(factor).div_ceil(divisor);
                 level = level.saturating_mul(factor.cast_signed()).div_euclid(divisor.cast_signed());
             }
-            let Some(clock) = Clock::resume(now, last, self.window) else { return (Clock::fresh(now), full) };
+            // A full bucket means the same as no state, whatever the clock does.
+            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| level < full) else { return (Clock::fresh(now), full) };
             // The state of a larger bucket may hold more.
-            let level = level.clamp(-full, full);
+            let level = level.clamp(-self.deepest(), full);
             // The refill ends when the bucket is full, so that a long gap cannot overflow the product.
             let refill = self.limit * (clock.now - last).min(self.refill(full - level));
             return (clock, (level + refill.cast_signed()).min(full));
@@ -67,6 +68,11 @@ impl TokenBucket {
         (self.burst * self.window).cast_signed()
     }
 
+    /// The units of the deepest debt.
+    fn deepest(&self) -> i64 {
+        self.full() * self.debt.limits().cast_signed()
+    }
+
     /// The ticks in which so many units are refilled; 0 for none, and at a rate of 0.
     fn refill(&self, parts: i64) -> u64 {
         match (self.limit, u64::try_from(parts)) {
@@ -77,11 +83,11 @@ impl TokenBucket {
 }
 
 impl Definition for TokenBucket {
-    fn try_new(limit: u64, window: Span, options: &Options, count_denied: bool) -> Result<Self, OptionError> {
+    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
         if options.burst == Some(0) {
             return Err(OptionError::new("burst", "'burst' is 0, which refuses every hit", "write 1 or more, or remove 'burst'"));
         }
-        Ok(Self::new(limit, options.burst.unwrap_or(limit), window, count_denied))
+        Ok(Self::new(limit, options.burst.unwrap_or(limit), window, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -89,15 +95,15 @@ impl Definition for TokenBucket {
         let (full, parts) = (self.full(), self.window.cast_signed());
         let (allowed, after) = if hits > 0 {
             // More than from a full bucket to the bound of its debt makes no difference.
-            let cost = hits.min(2 * self.burst.cast_signed() + 1) * parts;
+            let cost = hits.min((self.burst + self.most_debt()).cast_signed() + 1) * parts;
             let taken = level - cost;
             let is_allowed = taken >= 0;
             (
                 is_allowed,
                 if is_allowed {
                     taken
-                } else if self.count_denied {
-                    taken.max(-full)
+                } else if self.debt.counts() {
+                    taken.max(-self.deepest())
                 } else {
                     level
                 },
@@ -128,11 +134,11 @@ impl Definition for TokenBucket {
 
     fn with_limit(self, limit: u64) -> Self {
         let burst = if self.burst == self.limit { limit } else { self.burst };
-        Self::new(limit, burst, self.period, self.count_denied)
+        Self::new(limit, burst, self.period, self.debt)
     }
 
     fn is_exact(&self) -> bool {
-        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit, self.burst))
+        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit, self.burst, self.debt))
     }
 
     fn capacity(&self) -> u64 {
@@ -147,8 +153,16 @@ impl Definition for TokenBucket {
         self.tick
     }
 
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.count_denied.into(), self.limit, self.window, self.burst, self.tick.exponent().into(), 0]
+        [self.debt.script_parameter(), self.limit, self.window, self.burst, self.tick.exponent().into(), 0]
     }
 
     fn state_of_row(&self, [expiry, last, level, _]: [f64; 4]) -> Option<State> {

@@ -170,7 +170,7 @@ impl DenialCache {
 
     fn find(&self, key: &[u8], check: &Check, now: Instant) -> Option<Verdict> {
         let hits = u64::try_from(check.hits).ok().filter(|&hits| hits > 0)?;
-        let is_never = hits > u64::from(check.algorithm.capacity());
+        let is_never = hits > check.algorithm.capacity();
         if bypasses(&check.algorithm) || (hits > 1 && !is_never && !waits_alike(&check.algorithm)) {
             return None;
         }

@@ -231,6 +231,8 @@ families! {
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
     NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
+    /// Descriptors that named no hits and were charged the default_cost of their limit.
+    DEFAULT_COSTS = Counter "weir_default_costs_total" [];
 
     // Overrides.
 

@@ -51,14 +51,14 @@ pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+    use crate::algorithm::{Debt, FixedWindow, LeakyBucket, TokenBucket};
     use crate::time::{Period, Span};
     use crate::verdict::Wait;
 
     fn verdict(limit: u64, used: u64) -> Verdict {
         Verdict {
             delay: Span::ZERO,
-            allowed: used <= u64::from(limit),
+            allowed: used <= limit,
             remaining: 0,
             used,
             reset_after: Span::from_secs(1),
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn only_the_verdict_decides_and_near_is_relative_to_the_capacity() {
         // 10 a minute, and 50 at once: near begins at 40.
-        let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, false));
+        let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, Debt::NONE));
         // 10 a minute, and 30 s of delay: the queue takes 6 at once, and near begins at 4.
-        let queue = Algorithm::LeakyBucket(LeakyBucket::new(10, Span::from_secs(30), MINUTE, false));
+        let queue = Algorithm::LeakyBucket(LeakyBucket::new(10, Span::from_secs(30), MINUTE, Debt::NONE));
         // A bucket smaller than its rate: near begins at 4 of 5.
-        let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, false));
+        let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, Debt::NONE));
         assert_eq!([bucket.capacity(), queue.capacity(), small.capacity()], [50, 6, 5]);
         // used after, hits: within, near.
         let allowed = [

@@ -56,8 +56,9 @@ pub(super) enum Count {
     Blocked,
     Exempt,
     Raised,
+    DefaultCost,
 }
-const COUNTS: usize = Count::Raised as usize + 1;
+const COUNTS: usize = Count::DefaultCost as usize + 1;
 
 /// The family of each [`Count`] and the value of its label, in the order of `Count`.
 static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
@@ -75,6 +76,7 @@ static COUNT_SERIES: [(&Family, Option<&str>); COUNTS] = [
     (&families::OVERRIDE_DECISIONS, Some("block")),
     (&families::OVERRIDE_DECISIONS, Some("exempt")),
     (&families::OVERRIDE_DECISIONS, Some("raise")),
+    (&families::DEFAULT_COSTS, None),
 ];
 
 /// Checks that failure policies answered, by policy.

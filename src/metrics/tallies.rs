@@ -216,7 +216,10 @@ impl Tallies {
                 Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
                 Slot::Exempt { limit } => self.overridden(core, *limit, Outcome::Exempt, process::Count::Exempt),
                 Slot::Blocked { limit, .. } => self.overridden(core, *limit, Outcome::Blocked, process::Count::Blocked),
-                Slot::Checked { check, limit, metric, is_raised, .. } => {
+                Slot::Checked { check, limit, metric, is_default_cost, is_raised, .. } => {
+                    if *is_default_cost {
+                        self.metrics.process.count(core, process::Count::DefaultCost);
+                    }
                     if *is_raised {
                         self.metrics.process.count(core, process::Count::Raised);
                     }

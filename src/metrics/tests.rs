@@ -69,6 +69,7 @@ fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
         shown: TEN,
         scale: Scale::ONE,
         metric,
+        is_default_cost: false,
         is_raised: false,
     }
 }

@@ -57,7 +57,15 @@ impl Plan {
             on_store_failure: limit.on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
         });
-        let slot = Slot::Checked { check, limit: Some(limit.id), shown: amount.shown, scale: amount.scale, metric: None, is_raised: false };
+        let slot = Slot::Checked {
+            check,
+            limit: Some(limit.id),
+            shown: amount.shown,
+            scale: amount.scale,
+            metric: None,
+            is_default_cost: false,
+            is_raised: false,
+        };
         Self { rules: Arc::clone(rules), slots: [slot].into_iter().collect(), unknown_domain: false, checks: Arc::new(checks) }
     }
 }

@@ -105,7 +105,7 @@ impl DecisionFilter {
                 Slot::Checked { check, limit, scale, .. } => (*check, *limit, *scale),
             };
             let limit = limit.map_or_else(|| "(request)".to_owned(), |limit| plan.rules.limit(limit).path());
-            let (decision, shadow) = (&decisions[check.0], plan.checks[check].modes.shadow);
+            let (decision, shadow, hits) = (&decisions[check.0], plan.checks[check].modes.shadow, plan.checks[check].hits);
             let code = match decision {
                 Decision::Fails(_) => "UNAVAILABLE",
                 decision if decision.allows() => "OK",

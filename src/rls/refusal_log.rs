@@ -84,7 +84,7 @@ impl RefusalLog {
     #[cold]
     fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, generation: u64) {
         let second = self.started.elapsed().as_secs();
-        for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
+        for ((_, entries), slot) in ask.descriptors().zip(&plan.slots) {
             let Slot::Checked { check, limit, .. } = slot else { continue };
             let decision = &decisions[check.0];
             // A limit in shadow mode refuses nothing.
@@ -92,7 +92,7 @@ impl RefusalLog {
                 continue;
             }
             if let Some(left_out) = self.take(*limit, generation, second) {
-                self.write(ask.domain, entries, ask.hits(descriptor), plan, *limit, decision, left_out);
+                self.write(ask.domain, entries, plan.checks[*check].hits, plan, *limit, decision, left_out);
             }
         }
     }

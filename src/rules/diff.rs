@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::compile::OneLine;
 use super::limit::{Amount, Level, Limit, OnStoreFailure, Scale};
 use super::{Commit, Rules};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Debt};
 use crate::time::Rate;
 use crate::usage;
 
@@ -196,12 +196,10 @@ fn algorithm(limit: &Limit) -> Option<String> {
 
 /// The options of an algorithm, with their defaults filled in.
 fn options(amount: &Amount) -> Vec<(&'static str, String)> {
-    let (mut own, count_denied) = match &amount.algorithm {
-        Algorithm::FixedWindow(window) => (Vec::new(), window.count_denied),
-        Algorithm::SlidingWindowLog(log) => (Vec::new(), log.count_denied),
-        Algorithm::SlidingWindowCounter(counter) => (Vec::new(), counter.count_denied),
-        Algorithm::TokenBucket(bucket) => (vec![("burst", amount.scale.units(bucket.burst).to_string())], bucket.count_denied),
-        Algorithm::LeakyBucket(bucket) => (vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())], bucket.count_denied),
+    let mut own = match &amount.algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => Vec::new(),
+        Algorithm::TokenBucket(bucket) => vec![("burst", amount.scale.units(bucket.burst).to_string())],
+        Algorithm::LeakyBucket(bucket) => vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())],
         Algorithm::SlidingWindowBuckets(ring) => {
             let span = |ticks: u64| ring.tick.span(ticks).to_string();
             let all = [
@@ -209,13 +207,20 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
                 ("bucket_span", span(ring.interval.saturating_mul(ring.buckets.into()))),
                 ("subject_expiry", span(ring.expiry)),
             ];
-            (all.to_vec(), ring.count_denied)
+            all.to_vec()
         }
     };
     if amount.scale != Scale::ONE {
         own.push(("scale", amount.scale.to_string()));
     }
-    own.push(("count_denied", count_denied.to_string()));
+    if let Some(cost) = amount.default_cost {
+        own.push(("default_cost", cost.to_string()));
+    }
+    let debt = amount.algorithm.debt();
+    own.push(("count_denied", debt.counts().to_string()));
+    if debt != Debt::ONE && debt != Debt::NONE {
+        own.push(("max_debt", debt.limits().to_string()));
+    }
     own
 }
 

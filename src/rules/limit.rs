@@ -1,7 +1,7 @@
 //! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
@@ -145,6 +145,8 @@ pub struct Amount {
     pub rate: Rate,
     /// The hits of a unit.
     pub scale: Scale,
+    /// `default_cost`: the hits of a request that names none.
+    pub default_cost: Option<NonZeroU64>,
     /// As the response shows it: where a key can take more hits at once than a window has (`burst`, `max_delay`), the rate for that many hits, so
     /// that the remaining hits are never more than the limit beside them.
     pub shown: Rate,
@@ -156,7 +158,7 @@ impl Amount {
     /// `algorithm` was made of `rate` and `scale`.
     #[must_use]
     pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
-        Self { rate, scale, shown: rate.widened(scale.units_rounded_up(algorithm.capacity())), algorithm }
+        Self { rate, scale, default_cost: None, shown: rate.widened(scale.units_rounded_up(algorithm.capacity())), algorithm }
     }
 }
 

@@ -113,6 +113,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     let mut max_hold = Span::from_secs(3_600);
     for word in words {
         match word.split_once('=').expect("an option") {
+            ("max_debt", debt) => options.max_debt = Some(debt.parse().expect("a number")),
             ("scale", scale) => options.scale = Some(scale.parse().expect("a number")),
             ("burst", burst) => options.burst = Some(burst.parse().expect("a number")),
             ("bucket_interval", text) => options.bucket_interval = Some(span(text)),

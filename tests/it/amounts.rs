@@ -1,12 +1,12 @@
-//! Amounts beyond 32 bits, and units of several hits (`scale`), through real sockets with both stores.
+//! Amounts beyond 32 bits, units of several hits (`scale`), and costs (`default_cost`, `max_debt`), through real sockets with both stores.
 
 use prost_types::Struct;
 use weir::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitResponse};
+use weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use weir::time::Unit;
 
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, json, request};
+use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, json, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &[(&str, &str)] = &[(
@@ -22,16 +22,22 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 5000000000, algorithm: token_bucket, burst: 20000000000 }
   - key: dollars
     rate_limit: { unit: year, requests_per_unit: 20000, scale: 1000000, name: budget }
+  - key: cost
+    rate_limit: { unit: year, requests_per_unit: 100, default_cost: 30 }
+  - key: debt
+    rate_limit: { unit: year, requests_per_unit: 100, algorithm: token_bucket, count_denied: true, max_debt: 3 }
 ",
 )];
 
-async fn each_store(test: impl AsyncFn(&mut Client)) {
+async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
     let settings = [("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("RESPONSE_DYNAMIC_METADATA", "true")];
-    test(&mut Weir::start(LIMITS, &settings).client().await).await;
+    let weir = Weir::start(LIMITS, &settings);
+    test(&mut weir.client().await, &weir).await;
     let redis = RedisServer::start();
     let url = redis.url();
     let settings = [&settings[..], &[("REDIS_URL", &*url), ("STORE_TIMEOUT", "5s")]].concat();
-    test(&mut Weir::start(LIMITS, &settings).client().await).await;
+    let weir = Weir::start(LIMITS, &settings);
+    test(&mut weir.client().await, &weir).await;
     redis.assert_every_key_expires();
 }
 
@@ -55,7 +61,7 @@ fn beyond(response: &RateLimitResponse) -> serde_json::Value {
 #[tokio::test]
 async fn amounts_beyond_32_bits_are_exact_and_whole_in_headers_and_metadata() {
     const MOST: u32 = u32::MAX;
-    each_store(async |client| {
+    each_store(async |client, _| {
         let of = |key: &str, hits: i64| descriptor_with_hits(&[(key, "a")], hits);
         let response = ask(client, of("large", 1)).await;
         assert_eq!(answer(&response), (Code::Ok, [MOST, MOST], ["10000000000", "9999999999"]));
@@ -87,7 +93,7 @@ async fn amounts_beyond_32_bits_are_exact_and_whole_in_headers_and_metadata() {
 
 #[tokio::test]
 async fn a_scaled_limit_is_counted_in_hits_and_shown_in_units() {
-    each_store(async |client| {
+    each_store(async |client, _| {
         let of = |hits: i64| descriptor_with_hits(&[("dollars", "a")], hits);
         let response = ask(client, of(1)).await;
         assert_eq!(answer(&response), (Code::Ok, [20_000, 19_999], ["20000", "19999"]), "what remains is rounded down");
@@ -105,6 +111,41 @@ async fn a_scaled_limit_is_counted_in_hits_and_shown_in_units() {
         assert_eq!(ask(client, own("dollars", 500_000)).await.overall_code(), Code::Ok);
         assert_eq!(ask(client, own("dollars", 1)).await.overall_code(), Code::OverLimit);
         assert_eq!(ask(client, own("other", 3)).await.overall_code(), Code::OverLimit);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_names_no_hits_is_charged_the_default_cost() {
+    each_store(async |client, weir| {
+        let cost = |hits_addend| RateLimitDescriptor { hits_addend, ..descriptor(&[("cost", "a")]) };
+        let left = async |client: &mut Client, request| {
+            client.should_rate_limit(request).await.expect("an answer").into_inner().statuses[0].limit_remaining
+        };
+        assert_eq!(left(client, request("d", vec![cost(None)])).await, 70);
+        assert_eq!(left(client, request("d", vec![cost(Some(5))])).await, 65, "it names its own");
+        assert_eq!(left(client, request("d", vec![cost(Some(0))])).await, 65, "a look");
+        let of_request = RateLimitRequest { hits_addend: 7, ..request("d", vec![cost(None)]) };
+        assert_eq!(left(client, of_request).await, 58, "the request names them");
+        let back = RateLimitDescriptor { is_negative_hits: true, ..cost(None) };
+        assert_eq!(left(client, request("d", vec![back])).await, 88, "what was charged is given back");
+        assert_eq!(left(client, request("d", vec![descriptor(&[("debt", "a")])])).await, 99, "no other limit has a default cost");
+        assert_eq!(weir.metric("weir_default_costs_total"), Some(2.0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cost_that_is_known_afterwards_takes_a_key_as_far_below_zero_as_its_limit_says() {
+    const YEAR: i64 = 365 * 86_400;
+    each_store(async |client, _| {
+        let of = |hits: i64| descriptor_with_hits(&[("debt", "b")], hits);
+        let reset = |response: &RateLimitResponse| response.statuses[0].duration_until_reset.as_ref().expect("a reset").seconds;
+        assert_eq!(ask(client, of(100)).await.overall_code(), Code::Ok);
+        assert_eq!(ask(client, of(10_000)).await.overall_code(), Code::OverLimit);
+        let look = ask(client, of(0)).await;
+        assert_eq!(look.overall_code(), Code::OverLimit, "in debt");
+        assert!((2 * YEAR..=3 * YEAR).contains(&reset(&look)), "three full limits: {}", reset(&look));
     })
     .await;
 }

@@ -53,7 +53,7 @@ fn show_algorithm(amount: &Amount) -> String {
     let window = amount.rate.window().expect("a compiled rate");
     let hits = amount.scale.hits(amount.rate.requests_per_unit);
     let ms = |tick: Tick, ticks: u64| format!("{} ms", ticks as f64 * tick.micros() as f64 / 1_000.0);
-    let (mut line, rate, (limit, of_window), count_denied) = match amount.algorithm {
+    let (mut line, rate, (limit, of_window), debt) = match amount.algorithm {
         Algorithm::FixedWindow(it) => {
             let denied = (!it.count_denied).then_some(", denied hits are not counted");
             let months = match it.window {
@@ -66,21 +66,24 @@ fn show_algorithm(amount: &Amount) -> String {
             assert_eq!(it.limit, hits);
             return denied.unwrap_or_default().to_owned() + &months;
         }
-        Algorithm::SlidingWindowLog(it) => (", sliding_window_log".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
-        Algorithm::SlidingWindowCounter(it) => (", sliding_window_counter".to_owned(), it.tick, (it.limit, it.window), it.count_denied),
+        Algorithm::SlidingWindowLog(it) => (", sliding_window_log".to_owned(), it.tick, (it.limit, it.window), it.debt),
+        Algorithm::SlidingWindowCounter(it) => (", sliding_window_counter".to_owned(), it.tick, (it.limit, it.window), it.debt),
         Algorithm::SlidingWindowBuckets(it) => {
             let (interval, expiry) = (ms(it.tick, it.interval), ms(it.tick, it.expiry));
             let line = format!(", sliding_window_buckets of {interval} x {}, expiry {expiry}", it.buckets);
-            (line, it.tick, (it.limit, it.window), it.count_denied)
+            (line, it.tick, (it.limit, it.window), it.debt)
         }
-        Algorithm::TokenBucket(it) => (format!(", token_bucket with burst {}", it.burst), it.tick, (it.limit, it.window), it.count_denied),
+        Algorithm::TokenBucket(it) => (format!(", token_bucket with burst {}", it.burst), it.tick, (it.limit, it.window), it.debt),
         Algorithm::LeakyBucket(it) => {
-            (format!(", leaky_bucket with max_delay {}", ms(it.tick, it.max_delay)), it.tick, (it.limit, it.window), it.count_denied)
+            (format!(", leaky_bucket with max_delay {}", ms(it.tick, it.max_delay)), it.tick, (it.limit, it.window), it.debt)
         }
     };
     assert_eq!(limit, hits);
     assert_eq!(of_window, window.micros().div_ceil(rate.micros()), "the window in ticks");
-    line += if count_denied { ", denied hits are counted" } else { "" };
+    line += if debt.counts() { ", denied hits are counted" } else { "" };
+    if debt.limits() != 1 {
+        write!(line, " up to {} full limits", debt.limits()).expect("a string");
+    }
     line
 }
 
@@ -99,6 +102,7 @@ fn show(limit: &Limit) -> String {
     }
     line.extend(limit.amount.filter(|amount| amount.scale != Scale::ONE).map(|amount| format!(", in units of {} hits", amount.scale)));
     line.extend(limit.amount.map(|amount| show_algorithm(&amount)));
+    line.extend(limit.amount.and_then(|amount| amount.default_cost).map(|cost| format!(", {cost} hits by default")));
     let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
     line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));
     line.extend(limit.usage.as_ref().map(|usage| {

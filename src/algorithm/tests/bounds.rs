@@ -36,14 +36,14 @@ fn state() -> impl Strategy<Value = Option<State>> {
 
 /// What was stored under a larger limit is cut to what this one could have stored. Others have nothing that is multiplied.
 fn most_used(algorithm: &Algorithm) -> u64 {
-    let (capacity, limit) = match algorithm {
-        Algorithm::TokenBucket(token) => (token.burst, token.burst),
-        Algorithm::LeakyBucket(leaky) => (leaky.capacity(), leaky.limit),
+    let debt = algorithm.debt().limits();
+    match algorithm {
+        Algorithm::TokenBucket(token) => (1 + debt) * token.burst,
+        Algorithm::LeakyBucket(leaky) => leaky.capacity() + debt * leaky.limit,
         // Both windows.
-        Algorithm::SlidingWindowCounter(counter) => (counter.limit, 3 * counter.limit),
-        _ => return u64::MAX,
-    };
-    capacity + limit
+        Algorithm::SlidingWindowCounter(counter) => 2 * (1 + debt) * counter.limit,
+        _ => u64::MAX,
+    }
 }
 
 proptest! {
@@ -76,32 +76,37 @@ fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), 
         prop_assert!(value <= u128::from(MAX_SAFE_INTEGER), "{} {}", what, value);
         Ok(())
     };
-    let grain = |tick: Tick, window: u64| {
+    let grain = |tick: Tick, window: u64, debt: Debt| {
+        let debt = debt.limits();
         // Whole seconds are exact below a second's tick; above it the window is off by little.
         prop_assert!(tick.micros() > 1_000_000 || tick.span(window) == window_span);
         let fewest = if limit.max(burst) > u32::MAX.into() { 100 } else { 30_000 };
+        let fewest = if debt > 1 { fewest.min(500) } else { fewest };
         prop_assert!(tick == Tick::FINEST || window >= fewest, "{:?} {}", tick, window);
         Ok(())
     };
     if let Algorithm::TokenBucket(token) = made(AlgorithmKind::TokenBucket, limit, secs, true, burst, Span::ZERO) {
         let (rate, window, burst) = (u128::from(token.limit), u128::from(token.window), u128::from(token.burst));
         // A level that is far below the bound of the debt may be rounded, because it is clamped to that.
-        below("cost", (2 * burst).max(burst + 1) * window)?;
-        below("refill", 2 * burst * window + rate)?;
-        grain(token.tick, token.window)?;
+        let debt = u128::from(token.debt.limits());
+        below("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
+        below("refill", (1 + debt) * burst * window + rate)?;
+        grain(token.tick, token.window, token.debt)?;
     }
     if let Algorithm::SlidingWindowCounter(counter) = made(AlgorithmKind::SlidingWindowCounter, limit, secs, true, burst, Span::ZERO) {
         let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
-        below("weight + hits", 4 * rate * window + (2 * rate + 1) * window)?;
-        grain(counter.tick, counter.window)?;
+        let most = u128::from(1 + counter.debt.limits()) * rate;
+        below("weight + hits", 2 * most * window + (most + 1) * window)?;
+        grain(counter.tick, counter.window, counter.debt)?;
     }
     if let Algorithm::LeakyBucket(leaky) = made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay) {
         let (rate, window, room) =
             (u128::from(leaky.limit), u128::from(leaky.window), u128::from(leaky.max_delay) * u128::from(leaky.limit));
-        let longest = room + window + rate * window;
-        below("backlog + hits", longest + (u128::from(leaky.capacity()) + rate + 1) * window)?;
+        let debt = u128::from(leaky.debt.limits()) * rate;
+        let longest = room + window + debt * window;
+        below("backlog + hits", longest + (u128::from(leaky.capacity()) + debt + 1) * window)?;
         below("drain", longest + rate)?;
-        grain(leaky.tick, leaky.window)?;
+        grain(leaky.tick, leaky.window, leaky.debt)?;
         prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
         let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
         prop_assert!(

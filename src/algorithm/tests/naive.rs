@@ -40,8 +40,8 @@ fn give_back(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
 /// A window's algorithm whose hits count one by one, as `counts(tick of the hit, now)` says.
 fn check_window(algorithm: &Algorithm, asks: &[Ask], counts: impl Fn(u64, u64) -> bool) -> Result<(), TestCaseError> {
     let (limit, count_denied) = match algorithm {
-        Algorithm::SlidingWindowLog(log) => (log.limit, log.count_denied),
-        Algorithm::SlidingWindowBuckets(buckets) => (buckets.limit, buckets.count_denied),
+        Algorithm::SlidingWindowLog(log) => (log.limit, log.debt.counts()),
+        Algorithm::SlidingWindowBuckets(buckets) => (buckets.limit, buckets.debt.counts()),
         _ => unreachable!("no window of single hits"),
     };
     let (mut taken, mut state, mut now) = (Taken::new(), None, START);
@@ -103,7 +103,7 @@ proptest! {
         prop_assume!(span.div_ceil(interval) <= 1_000);
         let buckets = u16::try_from(span.div_ceil(interval)).expect("few");
         let ([window, interval_span], span) = ([WINDOW, interval].map(Span::from_micros), Span::from_micros(span));
-        let ring = SlidingWindowBuckets::new(1_000, window, interval_span, buckets, span, false);
+        let ring = SlidingWindowBuckets::new(1_000, window, interval_span, buckets, span, Debt::NONE);
         let (mut taken, mut state, mut now) = (Taken::new(), None, START);
         for Ask { pause, hits } in asks {
             now += pause;

@@ -13,11 +13,13 @@ const BUCKETS: Options = Options {
     kind: AlgorithmKind::SlidingWindowBuckets,
     burst: None,
     scale: None,
+    default_cost: None,
     bucket_interval: None,
     bucket_span: None,
     subject_expiry: None,
     max_delay: None,
     count_denied: None,
+    max_debt: None,
     calendar_months: false,
 };
 
@@ -54,6 +56,11 @@ fn an_error_names_the_option_and_a_valid_value() {
             "max_delay",
             "100 years",
         ),
+        (error_of(5, Options { default_cost: Some(0), ..BUCKETS }), "default_cost", "is 0"),
+        (error_of(5, Options { max_debt: Some(2), ..BUCKETS }), "max_debt", "write 'count_denied: true'"),
+        (error_of(5, Options { max_debt: Some(0), count_denied: Some(true), ..BUCKETS }), "max_debt", "not 1 to 100"),
+        (error_of(5, Options { max_debt: Some(101), count_denied: Some(true), ..BUCKETS }), "max_debt", "not 1 to 100"),
+        (error_of(5, Options { max_debt: Some(2), ..Options::default() }), "max_debt", "no meaning for a fixed_window"),
         (error_of(5, Options { bucket_interval: secs(0), ..BUCKETS }), "bucket_interval", "is 0"),
         (error_of(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
         (error_of(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
@@ -114,7 +121,7 @@ fn defaults_are_as_documented() {
     let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
     let default = |kind| Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("good defaults");
     assert!(matches!(default(AlgorithmKind::FixedWindow), Algorithm::FixedWindow(FixedWindow { count_denied: true, .. })));
-    assert!(matches!(default(AlgorithmKind::TokenBucket), Algorithm::TokenBucket(TokenBucket { burst: 5, count_denied: false, .. })));
+    assert!(matches!(default(AlgorithmKind::TokenBucket), Algorithm::TokenBucket(TokenBucket { burst: 5, debt: Debt::NONE, .. })));
     assert!(matches!(default(AlgorithmKind::LeakyBucket), Algorithm::LeakyBucket(LeakyBucket { max_delay: 0, .. })));
     let Algorithm::SlidingWindowBuckets(buckets) = default(AlgorithmKind::SlidingWindowBuckets) else { panic!("buckets") };
     assert_eq!((buckets.interval, buckets.buckets, buckets.expiry), (1_000_000, 61, 61_000_000));

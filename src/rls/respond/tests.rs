@@ -112,7 +112,7 @@ fn any_decision() -> impl Strategy<Value = Decision> {
     let verdict =
         (any::<bool>(), number(), number(), number(), any::<bool>()).prop_map(|(allowed, remaining, reset, retry, never)| Verdict {
             allowed,
-            remaining: remaining as u64,
+            remaining,
             used: 0,
             reset_after: Span::from_micros(reset),
             retry_after: if never { Wait::Never } else { Wait::For(Span::from_micros(retry)) },

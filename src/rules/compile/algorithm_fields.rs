@@ -137,11 +137,13 @@ mod tests {
             kind: AlgorithmKind::default(),
             burst: Some(10),
             scale: Some(1),
+            default_cost: Some(7),
             bucket_interval: Some(SECOND),
             bucket_span: Some(SECOND),
             subject_expiry: Some(SECOND),
             max_delay: Some(SECOND),
             count_denied: Some(true),
+            max_debt: Some(2),
             calendar_months: false,
         };
         AlgorithmFields {
@@ -164,12 +166,23 @@ mod tests {
             (AlgorithmKind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
             (AlgorithmKind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
         ] {
-            let expected = Options { kind, scale: Some(1), count_denied: Some(true), ..options };
+            let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
+            let expected = Options { kind, scale: Some(1), default_cost: Some(7), count_denied: Some(true), max_debt, ..options };
             assert_eq!(AlgorithmFields { algorithm: Some(kind), ..AlgorithmFields::default() }.apply_defaults(&[full()]), expected);
         }
         assert_eq!(
             AlgorithmFields::default().apply_defaults(&[full()]),
-            Options { kind: AlgorithmKind::TokenBucket, burst: Some(10), scale: Some(1), count_denied: Some(true), ..Options::default() }
+            Options {
+                burst: Some(10),
+                max_debt: Some(2),
+                ..Options {
+                    kind: AlgorithmKind::TokenBucket,
+                    scale: Some(1),
+                    default_cost: Some(7),
+                    count_denied: Some(true),
+                    ..Options::default()
+                }
+            }
         );
         assert_eq!(AlgorithmFields::default().apply_defaults(&[]), Options::default());
     }
@@ -179,6 +192,7 @@ mod tests {
         let own = Options { burst: Some(3), count_denied: Some(false), ..Options::default() };
         let options = AlgorithmFields { options: own, ..AlgorithmFields::default() }.apply_defaults(&[full()]);
         assert_eq!((options.kind, options.burst, options.count_denied), (AlgorithmKind::TokenBucket, Some(3), Some(false)));
+        assert_eq!(options.max_debt, None, "a default that has no meaning beside the limit's own count_denied");
         // This includes an option of another algorithm, which is an error and must not disappear.
         let own = Options { burst: Some(3), ..Options::default() };
         let leaky = AlgorithmFields { algorithm: Some(AlgorithmKind::LeakyBucket), options: own, ..AlgorithmFields::default() };

@@ -3,6 +3,7 @@
 //! All files of a domain share its defaults, in whatever order they are read. So a limit is settled, its algorithm made and its defaults
 //! applied, once all files are read, and no unsettled limit gets into the rules.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::algorithm_fields::{self, AlgorithmFields};
@@ -147,7 +148,10 @@ fn settle_amount(
             None => usage_options.settings(),
         };
         let error = match (foreign.first(), &algorithm, &usage) {
-            (None, Ok(algorithm), Ok(usage)) => return Some((Amount::new(pending.rate, Scale::new(options.scale), *algorithm), *usage)),
+            (None, Ok(algorithm), Ok(usage)) => {
+                let default_cost = options.default_cost.and_then(NonZeroU64::new);
+                return Some((Amount { default_cost, ..Amount::new(pending.rate, Scale::new(options.scale), *algorithm) }, *usage));
+            }
             (Some(error), ..) | (None, Err(error), _) | (None, Ok(_), Err(error)) => error,
         };
         match pending.layers.get(left_out) {

@@ -48,6 +48,9 @@ struct Entry {
     record: Record,
 }
 
+/// A record of a list, in its order: its score, its subject and its key.
+type Listed = (u64, Box<[u8]>, Box<[u8]>);
+
 /// The size of all usage records, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsageSize {
@@ -131,8 +134,7 @@ impl UsageRecords {
         now: Micros,
     ) -> (Vec<(Vec<u8>, Record)>, usize) {
         let (wanted, mut total) = (offset.saturating_add(count).min(tracking.settings.subjects as usize), 0);
-        // The score, the subject, and the key of the record.
-        let mut best: BinaryHeap<Reverse<(u64, Box<[u8]>, Box<[u8]>)>> = BinaryHeap::new();
+        let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
         for table in self.tables.get().into_iter().flatten() {
             let table = lock(table);
             let of_limit = |entry: &Entry| (&entry.tracking.domain, &entry.tracking.levels) == (&tracking.domain, &tracking.levels);
@@ -153,7 +155,7 @@ impl UsageRecords {
             }
         }
         let best = best.into_sorted_vec().into_iter().skip(offset);
-        let record = |Reverse((_, subject, key)): Reverse<(u64, Box<[u8]>, Box<[u8]>)>| Some((subject.into_vec(), self.get(&key, now)?));
+        let record = |Reverse((_, subject, key)): Reverse<Listed>| Some((subject.into_vec(), self.get(&key, now)?));
         (best.filter_map(record).collect(), total.min(tracking.settings.subjects as usize))
     }
 

@@ -137,6 +137,24 @@ async fn answers(weir: &Weir) {
         );
         assert_eq!(by_name["hits"], 110);
     }
+    errors(weir);
+
+    let mut described = Answers::default();
+    for call in [
+        "usage?domain=shop&entry=user%3Db",
+        "usage?domain=shop&entry=user%3Dx",
+        "usage/top?domain=shop",
+        "count?domain=shop&entry=user%3Db&over=9s",
+    ] {
+        described.add("get", &format!("/api/v1/{call}"), &http_client::get(weir.listener("debug"), &format!("/api/v1/{call}")));
+    }
+    described.validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
+
+    commands(weir);
+}
+
+/// What questions without an answer say.
+fn errors(weir: &Weir) {
     for (call, status, error) in [
         ("usage?subject=shop%7Cuser%3Db&domain=shop", 400, "leave out domain and entry"),
         ("usage?subject=shop", 400, "subject: it has no entries"),
@@ -162,19 +180,10 @@ async fn answers(weir: &Weir) {
         assert_eq!(found, status, "{call}: {answer}");
         assert!(answer["error"].as_str().is_some_and(|text| text.contains(error)), "{call}: {answer}");
     }
+}
 
-    let mut described = Answers::default();
-    for call in [
-        "usage?domain=shop&entry=user%3Db",
-        "usage?domain=shop&entry=user%3Dx",
-        "usage/top?domain=shop",
-        "count?domain=shop&entry=user%3Db&over=9s",
-    ] {
-        described.add("get", &format!("/api/v1/{call}"), &http_client::get(weir.listener("debug"), &format!("/api/v1/{call}")));
-    }
-    described.validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
-
-    // The commands read the same.
+/// The commands read what the API answers.
+fn commands(weir: &Weir) {
     let text = weir_command(weir, &["usage", "--domain", "shop", "user=b"]);
     assert!(text.starts_with("user=b of shop.user\n  hits        110, refused 20, given back 0\n") && text.contains('█'), "{text}");
     let text = weir_command(weir, &["usage", "--domain", "shop", "--top", "2", "--by", "total"]);

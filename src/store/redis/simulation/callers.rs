@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::super::Redis;
 use super::counters::{Execution, FakeCounters, WRONG_TYPE_PREFIX};
-use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use crate::algorithm::{Algorithm, Debt, FixedWindow, TokenBucket};
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
 use crate::rules::Commit;
 use crate::store::{Budget, Store};
@@ -129,7 +129,7 @@ impl RequestGenerator {
             0 if !is_group => (fixed(true), 0),
             1 => (fixed(true), -next),
             2 | 3 => (fixed(false), next),
-            4 if !is_group => (Algorithm::TokenBucket(TokenBucket::new(limit, limit, WINDOW, false)), next),
+            4 if !is_group => (Algorithm::TokenBucket(TokenBucket::new(limit, limit, WINDOW, Debt::NONE)), next),
             _ => (fixed(true), next),
         };
         let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) { "bucket" } else { "window" };

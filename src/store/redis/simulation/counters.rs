@@ -316,7 +316,7 @@ fn parse_requests(command: &Command) -> Vec<ReceivedRequest<'_>> {
             assert!(uses.contains(&limit[0]), "the call says that it uses {}", limit[0]);
             let (code, hits) = (limit[0], numbers(&check[4..])[0]);
             let [counts_denied, limit, _, burst, ..] = numbers(&limit[9..])[..] else { panic!("six numbers") };
-            received.push(ReceivedCheck { key, code, modes, hits, counts_denied: counts_denied == 1, limit, burst });
+            received.push(ReceivedCheck { key, code, modes, hits, counts_denied: counts_denied % 2 == 1, limit, burst });
         }
         parsed.push(ReceivedRequest { is_all_or_none: request[0] == 1, deadline: numbers(&request[5..])[0], checks: received });
         keys = others;

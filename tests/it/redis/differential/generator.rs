@@ -74,6 +74,9 @@ impl Generator {
                 _ => {}
             }
             options.count_denied = [None, Some(true), Some(false)][random.usize(..3)];
+            if options.count_denied == Some(true) && kind != AlgorithmKind::FixedWindow && random.bool() {
+                options.max_debt = Some(random.u32(1..=100));
+            }
             if let Ok(limit) = Algorithm::try_new(&rate, &options) {
                 return limit;
             }
