@@ -154,6 +154,8 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
         .join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
+        // A limit that refuses is shown, also where a failure policy refuses.
+        None if status.code() == Code::OverLimit => "blocked by an override, without an end (weir explain says by which)".to_owned(),
         None => "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned(),
         Some(limit) => {
             let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
@@ -225,5 +227,25 @@ fn code_name(code: Code) -> &'static str {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
         Code::Unknown => "UNKNOWN",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_without_a_limit_says_why() {
+        let of = |code: Code, limit_remaining| {
+            let status = DescriptorStatus { code: code.into(), limit_remaining, ..DescriptorStatus::default() };
+            line(&RateLimitDescriptor::default(), &status).1
+        };
+        for (code, remaining, text) in [
+            (Code::Ok, 0, ": no limit (unknown domain"),
+            (Code::Ok, u32::MAX, ": unlimited"),
+            (Code::OverLimit, 0, ": blocked by an override, without an end"),
+        ] {
+            assert!(of(code, remaining).starts_with(text), "{}", of(code, remaining));
+        }
     }
 }
