@@ -4,6 +4,7 @@
 //! arithmetic; stores own atomicity. Each algorithm is defined in a file of its own (see [`Definition`]), with a twin of the same name in
 //! `lua/` that runs inside Redis. An algorithm is added by these two files, and by its lines in this one.
 
+mod calendar;
 mod debt;
 mod definition;
 pub mod fixed_window;
@@ -26,7 +27,7 @@ pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
 pub use token_bucket::TokenBucket;
 
-use crate::time::{Span, Tick};
+use crate::time::{Anchor, PeriodKind, Span, Tick, Weekday, Zone};
 use definition::Definition;
 
 /// What one algorithm is, besides its arithmetic.
@@ -59,7 +60,7 @@ pub const TABLE: [Spec; 6] = [
         wire_code: b'F',
         reply_numbers: 3,
         script: include_str!("../lua/fixed_window.lua"),
-        options: &["scale", "default_cost", "count_denied"],
+        options: &["scale", "default_cost", "count_denied", "period", "timezone", "week_starts", "anchor"],
         counts_denied: true,
     },
     Spec {
@@ -266,12 +267,20 @@ pub struct Options {
     pub count_denied: Option<bool>,
     /// `max_debt`: how many full limits below zero refused hits may take a key, if they count; default: 1. A `fixed_window` counts all of them.
     pub max_debt: Option<u32>,
+    /// `period` of a `fixed_window`; default: by the setting below for months, `fixed` for all others.
+    pub period: Option<PeriodKind>,
+    /// `timezone` of a calendar; default: UTC.
+    pub timezone: Option<Zone>,
+    /// `week_starts` of a calendar of weeks; default: Monday.
+    pub week_starts: Option<Weekday>,
+    /// `anchor` of a calendar: the day, and the time of day, at which a window begins; default: the first day at midnight.
+    pub anchor: Option<Anchor>,
     /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option of a file.
     pub calendar_months: bool,
 }
 
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 9] = [
+pub const OPTIONS: [(&str, OptionField); 13] = [
     ("burst", OptionField::Amount(|options| &mut options.burst)),
     ("scale", OptionField::Number(|options| &mut options.scale)),
     ("default_cost", OptionField::Amount(|options| &mut options.default_cost)),
@@ -282,6 +291,10 @@ pub const OPTIONS: [(&str, OptionField); 9] = [
     ("count_denied", OptionField::Bool(|options| &mut options.count_denied)),
     // Behind count_denied, which it depends on.
     ("max_debt", OptionField::Number(|options| &mut options.max_debt)),
+    ("period", OptionField::Period(|options| &mut options.period)),
+    ("timezone", OptionField::Zone(|options| &mut options.timezone)),
+    ("week_starts", OptionField::Weekday(|options| &mut options.week_starts)),
+    ("anchor", OptionField::Anchor(|options| &mut options.anchor)),
 ];
 
 #[cfg(test)]

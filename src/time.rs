@@ -3,16 +3,23 @@
 //! Whole numbers below 2^53 are exact in Lua too, so that Rust and Lua decide the same. Nothing here reads a clock: the stores do, and pass
 //! the instant on.
 
+mod anchor;
+mod calendar;
 mod duration;
 mod period;
+mod zone;
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Add;
 use std::time::Duration;
 
+pub use anchor::{Anchor, ParseAnchorError};
+pub use calendar::Calendar;
 pub use duration::{ParseDurationError, parse_duration};
-pub use period::{Period, Window};
+pub use jiff::civil::Weekday;
+pub use period::Period;
+pub use zone::Zone;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -156,7 +163,7 @@ impl Tick {
 /// The unit of a limit, as in `envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit`.
 ///
 /// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a year 365. A fixed window
-/// of months can follow the calendar instead ([`Rate::calendar_months`]).
+/// can follow a [`Calendar`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 s.
@@ -233,6 +240,42 @@ impl Unit {
         }
     }
 }
+
+/// One window of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its number: from 0 at the epoch on, or of a [`Calendar`].
+    pub number: u64,
+    /// Its first instant.
+    pub begin: Micros,
+    /// The first instant behind it.
+    pub end: Micros,
+}
+
+/// `period` of a limit: how its windows are aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeriodKind {
+    /// Windows of one length; a month is 30 days.
+    Fixed,
+    /// Days, weeks, months and years as they are in a time zone.
+    Calendar,
+}
+
+impl PeriodKind {
+    /// All of them with their names in a file.
+    pub const NAMED: [(&'static str, Self); 2] = [("fixed", Self::Fixed), ("calendar", Self::Calendar)];
+}
+
+/// The days of the week with the names that configuration files use, from Monday on.
+pub const WEEKDAYS: [(&str, Weekday); 7] = [
+    ("monday", Weekday::Monday),
+    ("tuesday", Weekday::Tuesday),
+    ("wednesday", Weekday::Wednesday),
+    ("thursday", Weekday::Thursday),
+    ("friday", Weekday::Friday),
+    ("saturday", Weekday::Saturday),
+    ("sunday", Weekday::Sunday),
+];
 
 /// The longest window: 100 years. Beyond it sums of instants and windows would leave the 2^53 that Lua can count.
 pub const LONGEST_WINDOW: Span = Span::from_secs(100 * 365 * 86_400);

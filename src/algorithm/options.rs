@@ -2,7 +2,7 @@
 
 use super::ticks::largest;
 use super::{Algorithm, AlgorithmKind, Debt, OPTIONS, Options, TABLE};
-use crate::time::{MAX_SAFE_INTEGER, Rate, Span};
+use crate::time::{Anchor, MAX_SAFE_INTEGER, PeriodKind, Rate, Span, Weekday, Zone};
 
 /// The field of [`Options`] that an option is read into, by its type.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,14 @@ pub enum OptionField {
     Duration(fn(&mut Options) -> &mut Option<Span>),
     /// True or false.
     Bool(fn(&mut Options) -> &mut Option<bool>),
+    /// `fixed` or `calendar`.
+    Period(fn(&mut Options) -> &mut Option<PeriodKind>),
+    /// The name of a time zone.
+    Zone(fn(&mut Options) -> &mut Option<Zone>),
+    /// A day of the week.
+    Weekday(fn(&mut Options) -> &mut Option<Weekday>),
+    /// A date with or without a time of day.
+    Anchor(fn(&mut Options) -> &mut Option<Anchor>),
 }
 
 impl OptionField {
@@ -24,6 +32,10 @@ impl OptionField {
             Self::Amount(field) => field(options).take().is_some(),
             Self::Duration(field) => field(options).take().is_some(),
             Self::Bool(field) => field(options).take().is_some(),
+            Self::Period(field) => field(options).take().is_some(),
+            Self::Zone(field) => field(options).take().is_some(),
+            Self::Weekday(field) => field(options).take().is_some(),
+            Self::Anchor(field) => field(options).take().is_some(),
         }
     }
 
@@ -33,6 +45,10 @@ impl OptionField {
             Self::Amount(field) => *field(options) = field(options).or(*field(&mut defaults)),
             Self::Duration(field) => *field(options) = field(options).or(*field(&mut defaults)),
             Self::Bool(field) => *field(options) = field(options).or(*field(&mut defaults)),
+            Self::Period(field) => *field(options) = field(options).or(*field(&mut defaults)),
+            Self::Zone(field) => *field(options) = field(options).or(*field(&mut defaults)),
+            Self::Weekday(field) => *field(options) = field(options).or(*field(&mut defaults)),
+            Self::Anchor(field) => *field(options) = field(options).or(*field(&mut defaults)),
         }
     }
 }
@@ -124,7 +140,7 @@ impl Algorithm {
             OptionError::new("unit_multiplier", what, "write a unit_multiplier from 1 on that makes the window shorter")
         })?;
         let mut options = *options;
-        if let Some(error) = options.remove_foreign().into_iter().next() {
+        if let Some(error) = options.remove_foreign().into_iter().chain(options.remove_wrong_calendar(rate)).next() {
             return Err(error);
         }
         let debt = options.debt()?;
@@ -159,9 +175,9 @@ impl Algorithm {
             });
         }
         if let Self::FixedWindow(fixed) = &mut algorithm
-            && let Some(months) = rate.calendar_months().filter(|_| options.calendar_months)
+            && let Some(calendar) = options.calendar(rate)
         {
-            fixed.window = months;
+            fixed.window = calendar;
         }
         Ok(algorithm)
     }

@@ -9,7 +9,7 @@ use crate::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::ask::Entry;
 use crate::plan::key;
 use crate::rules::limit::Level;
-use crate::time::{Rate, Span, Unit};
+use crate::time::{PeriodKind, Rate, Span, Unit, Zone};
 
 const PREFIX: &str = "p";
 
@@ -17,8 +17,21 @@ const PREFIX: &str = "p";
 const MAX_TEXT_BYTES: usize = 128;
 const MAX_PART_BYTES: usize = 3 * MAX_TEXT_BYTES + 1;
 
-/// The most bytes of a key outside of its parts and of what separates them.
-const MAX_REST_BYTES: usize = 28;
+/// The most bytes of a key outside of its parts and of what separates them: the longest name of a zone is 32 bytes long.
+const MAX_REST_BYTES: usize = 56;
+
+/// Calendars whose windows differ.
+const CALENDARS: [(Unit, &str, &str); 9] = [
+    (Unit::Month, "UTC", "2026-01-01"),
+    (Unit::Month, "UTC", "2026-01-11"),
+    (Unit::Month, "Etc/GMT+1", "2026-01-01"),
+    (Unit::Month, "Etc/GMT+11", "2026-01-01"),
+    (Unit::Year, "UTC", "2026-01-01"),
+    (Unit::Year, "America/Argentina/ComodRivadavia", "2026-12-24T23:59:59"),
+    (Unit::Week, "Europe/Berlin", "2026-11-23"),
+    (Unit::Day, "Europe/Berlin", "2026-11-23"),
+    (Unit::Day, "Europe/Berlin", "2026-11-23T06:00"),
+];
 
 /// What a key must tell apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +40,8 @@ struct Counter {
     entries: Vec<(Vec<u8>, Value)>,
     kind: AlgorithmKind,
     window: Span,
+    /// An index of [`CALENDARS`], in place of the window.
+    calendar: Option<usize>,
     interval: Option<Span>,
 }
 
@@ -119,13 +134,21 @@ fn key_of(counter: &Counter) -> Vec<u8> {
     };
     let levels: Vec<_> = counter.entries.iter().map(level).collect();
     let mut key = Vec::new();
-    key::write(&mut key, PREFIX, &counter.domain, &entries, &levels, &algorithm(counter.kind, counter.window, counter.interval));
+    key::write(&mut key, PREFIX, &counter.domain, &entries, &levels, &algorithm(counter));
     key
 }
 
-fn algorithm(kind: AlgorithmKind, window: Span, bucket_interval: Option<Span>) -> Algorithm {
-    let rate = Rate { requests_per_unit: 1, unit: Unit::Second, unit_multiplier: window.secs_rounded_up() as u32 };
-    Algorithm::try_new(&rate, &Options { kind, bucket_interval, ..Options::default() }).expect("options that belong together")
+fn algorithm(counter: &Counter) -> Algorithm {
+    let Counter { kind, window, interval: bucket_interval, .. } = *counter;
+    let (unit, unit_multiplier) = (Unit::Second, window.secs_rounded_up() as u32);
+    let (mut rate, mut options) =
+        (Rate { requests_per_unit: 1, unit, unit_multiplier }, Options { kind, bucket_interval, ..Options::default() });
+    if let Some((unit, zone, anchor)) = counter.calendar.map(|index| CALENDARS[index]) {
+        rate = Rate { unit, unit_multiplier: 1, ..rate };
+        let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
+        options = Options { period: Some(PeriodKind::Calendar), timezone, anchor, ..options };
+    }
+    Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
 
 /// A key taken apart: the domain, the entries, and what stands behind the hash tag.
@@ -195,9 +218,11 @@ fn counter(input: &mut Input<'_>) -> Counter {
     let kind = AlgorithmKind::NAMED[usize::from(input.byte()) % AlgorithmKind::NAMED.len()].1;
     let window = Span::from_secs([1, 16, 60, 160, 86_400][usize::from(input.byte() % 5)]);
     let is_short = window <= Span::from_secs(16) && kind == AlgorithmKind::SlidingWindowBuckets;
-    let interval =
-        [None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))][usize::from(input.byte() % 3)].filter(|_| is_short);
-    Counter { domain, entries, kind, window, interval }
+    let last = usize::from(input.byte());
+    let interval = [None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))][last % 3].filter(|_| is_short);
+    let calendar = Some(last / 3 % (2 * CALENDARS.len())).filter(|&index| kind == AlgorithmKind::FixedWindow && index < CALENDARS.len());
+    let window = if calendar.is_some() { Span::ZERO } else { window };
+    Counter { domain, entries, kind, window, calendar, interval }
 }
 
 /// A text of up to 63 bytes, or one of one byte repeated, around the length from which digests are used.

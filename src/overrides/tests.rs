@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::rules::limit::Scale;
-use crate::time::Unit;
+use crate::time::{PeriodKind, Unit, Zone};
 
 fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
     let entries = path
@@ -150,6 +150,13 @@ fn a_raised_limit_goes_on_with_its_counter() {
             assert!(many.verdict.allowed && !amount.algorithm.step(many.state, at, 1).verdict.allowed, "{name}");
         }
     }
+    // A calendar stays.
+    let rate = Rate { requests_per_unit: 10, unit: Unit::Month, unit_multiplier: 1 };
+    let calendar = Options { period: Some(PeriodKind::Calendar), timezone: Zone::named("Asia/Tokyo"), ..Options::default() };
+    let amount = Amount::new(rate, Scale::ONE, Algorithm::try_new(&rate, &calendar).expect("a calendar"));
+    let to = Rate { requests_per_unit: 50, ..rate };
+    assert_eq!(raised(&amount, &to).map(|raised| raised.algorithm.window()), Ok(amount.algorithm.window()));
+    assert_eq!(raised(&amount, &Rate { unit: Unit::Day, ..to }), Err(Unfit::OtherUnit(rate)));
     // A burst of its own stays.
     let bucket = Options { kind: AlgorithmKind::TokenBucket, burst: Some(3), ..Options::default() };
     let rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };

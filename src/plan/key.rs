@@ -126,7 +126,7 @@ pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> us
         + REST_BYTES
 }
 
-/// The most bytes of the version, the braces and the tag of the algorithm.
+/// The most bytes of the version, the braces and the tag of the algorithm. That of a calendar may be longer, by the name of its zone.
 const REST_BYTES: usize = 28;
 
 /// Appends a key to `out`. `levels` are the levels of the configured limit, which say where patterns are shared; empty for a limit of the request's own.
@@ -188,7 +188,7 @@ pub fn of_overrides(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
 }
 
-/// Appends the algorithm, its window in seconds or calendar months, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
+/// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
 fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);
     match algorithm.window() {
@@ -199,6 +199,7 @@ fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
             out.push(b'm');
             out.extend_from_slice(itoa::Buffer::new().format(months.get()).as_bytes());
         }
+        Period::Calendar(calendar) => calendar.write_tag(out),
     }
     algorithm.write_key_suffix(out);
 }

@@ -12,7 +12,7 @@ use super::compile::OneLine;
 use super::limit::{Amount, Level, Limit, OnStoreFailure, Scale};
 use super::{Commit, Rules};
 use crate::algorithm::{Algorithm, Debt};
-use crate::time::Rate;
+use crate::time::{Period, Rate};
 use crate::usage;
 
 /// Characters of a path, or of the text of a field.
@@ -92,6 +92,10 @@ impl Difference {
 impl Named {
     fn new(limit: &Limit) -> Self {
         let mut amount = rate(limit);
+        if let Some(Amount { algorithm: Algorithm::FixedWindow(fixed), .. }) = &limit.amount {
+            let calendar = calendar(fixed.window).into_iter().map(|(field, value)| format!(", {field} {value}"));
+            amount.extend(calendar);
+        }
         if let Some(algorithm) = algorithm(limit).filter(|_| !matches!(limit.amount.map(|a| a.algorithm), Some(Algorithm::FixedWindow(_))))
         {
             amount += &format!(", {algorithm}");
@@ -197,7 +201,8 @@ fn algorithm(limit: &Limit) -> Option<String> {
 /// The options of an algorithm, with their defaults filled in.
 fn options(amount: &Amount) -> Vec<(&'static str, String)> {
     let mut own = match &amount.algorithm {
-        Algorithm::FixedWindow(_) | Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => Vec::new(),
+        Algorithm::FixedWindow(fixed) => calendar(fixed.window),
+        Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => Vec::new(),
         Algorithm::TokenBucket(bucket) => vec![("burst", amount.scale.units(bucket.burst).to_string())],
         Algorithm::LeakyBucket(bucket) => vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())],
         Algorithm::SlidingWindowBuckets(ring) => {
@@ -222,6 +227,19 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
         own.push(("max_debt", debt.limits().to_string()));
     }
     own
+}
+
+/// The fields of a limit that follows the calendar.
+fn calendar(period: Period) -> Vec<(&'static str, String)> {
+    let calendar = match period {
+        Period::Even(_) => return Vec::new(),
+        Period::Months(_) => return vec![("period", "calendar".to_owned()), ("timezone", "UTC".to_owned())],
+        Period::Calendar(calendar) => calendar,
+    };
+    let mut fields = vec![("period", "calendar".to_owned()), ("timezone", calendar.zone().to_string())];
+    fields.extend(calendar.week_starts().map(|day| ("week_starts", day.to_owned())));
+    fields.extend(calendar.anchor().map(|anchor| ("anchor", anchor)));
+    fields
 }
 
 /// A text of a file on one line and of bounded length.
@@ -307,6 +325,25 @@ descriptors:
             let difference = Difference::new(&with(limit), &with(&format!("{limit}{more}")));
             let fields: Vec<_> = difference.changed.iter().flat_map(|changed| &changed.fields).map(|changed| changed.field).collect();
             assert_eq!(fields, [field], "{more}");
+        }
+    }
+
+    #[test]
+    fn calendars_differ_by_zone_and_begin() {
+        let limit = |more: &str| {
+            rules(&format!("domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: month, requests_per_unit: 1, period: {more} }} }}]\n"))
+        };
+        let zone = "calendar, timezone: Europe/Berlin";
+        for (old, new, shown) in [
+            ("fixed", zone, "period none -> calendar, timezone none -> Europe/Berlin"),
+            ("calendar", zone, "timezone UTC -> Europe/Berlin"),
+            (zone, "calendar, timezone: europe/berlin, anchor: 2026-01-31", "anchor none -> day 31"),
+            ("calendar, anchor: 2026-01-31", "calendar, anchor: 2026-03-31T06:00", "anchor day 31 -> day 31 at 06:00"),
+            ("calendar, anchor: 2026-01-31", "calendar, anchor: 2026-03-31", ""),
+        ] {
+            let changed: Vec<_> = Difference::new(&limit(old), &limit(new)).changed.iter().map(ToString::to_string).collect();
+            let expected: Vec<_> = Some(format!("d.a: {shown}")).filter(|_| !shown.is_empty()).into_iter().collect();
+            assert_eq!(changed, expected);
         }
     }
 

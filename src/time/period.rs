@@ -1,11 +1,11 @@
 //! Periods: how time is divided into windows that are aligned to the clock.
 //!
 //! A period is a pure function from an instant to its window: a number, a begin and an end. Stores count in a window and know no calendar. Windows
-//! follow each other without a gap, and their numbers ascend by one.
+//! follow each other without a gap, and their numbers ascend by one. A window is empty only where a zone has skipped all of it.
 
 use std::num::NonZeroU32;
 
-use super::{Micros, Span};
+use super::{Calendar, Micros, Span, Window};
 
 const MICROS_PER_DAY: u64 = 86_400_000_000;
 
@@ -16,62 +16,94 @@ pub enum Period {
     Even(Span),
     /// Windows of so many months of the Gregorian calendar, in UTC; the first one begins in January 1970. Twelve months are a year.
     Months(NonZeroU32),
+    /// The calendar of a time zone.
+    Calendar(Calendar),
 }
 
-/// One window of a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Its number, from 0 at the epoch on.
-    pub number: u64,
-    /// Its first instant.
-    pub begin: Micros,
-    /// The first instant behind it.
-    pub end: Micros,
-}
+/// Periods are copied into each check.
+const _: () = assert!(size_of::<Period>() == 16);
 
 impl Period {
+    /// The windows of a calendar. Months and years in UTC are [`Period::Months`].
+    #[must_use]
+    pub fn of_calendar(calendar: Calendar) -> Self {
+        calendar.utc_months().and_then(NonZeroU32::new).map_or(Self::Calendar(calendar), Self::Months)
+    }
+
     /// The window that `now` lies in.
     #[must_use]
     pub fn window_at(self, now: Micros) -> Window {
-        self.window(self.number_at(now))
+        match self {
+            Self::Calendar(calendar) => calendar.window_at(now),
+            Self::Even(_) | Self::Months(_) => self.window(self.number_at(now)),
+        }
     }
 
     /// The window of that number. Beyond the last instant there are only empty ones.
     #[must_use]
     pub fn window(self, number: u64) -> Window {
-        Window { number, begin: self.begin(number), end: self.begin(number.saturating_add(1)) }
+        match self {
+            Self::Calendar(calendar) => calendar.window(number),
+            Self::Even(_) | Self::Months(_) => Window { number, begin: self.begin(number), end: self.end(number) },
+        }
     }
 
     /// The number of the window that `now` lies in.
     #[inline]
     #[must_use]
-    pub const fn number_at(self, now: Micros) -> u64 {
+    pub fn number_at(self, now: Micros) -> u64 {
         match self {
             Self::Even(length) => now.0 / length.0,
-            Self::Months(months) => month_of(now.0 / MICROS_PER_DAY) / months.get() as u64,
+            other => other.uneven_number_at(now),
         }
     }
 
     /// The end of the window of that number.
     #[inline]
     #[must_use]
-    pub const fn end(self, number: u64) -> Micros {
-        self.begin(number.saturating_add(1))
+    pub fn end(self, number: u64) -> Micros {
+        match self {
+            Self::Even(length) => Micros(number.saturating_add(1).saturating_mul(length.0)),
+            other => other.uneven_end(number),
+        }
     }
 
-    /// The length of its shortest window.
+    // Apart, so that windows of one length cost no more than a division and a multiplication.
+
+    #[cold]
+    #[inline(never)]
+    fn uneven_number_at(self, now: Micros) -> u64 {
+        match self {
+            Self::Even(length) => now.0 / length.0,
+            Self::Months(months) => month_of(now.0 / MICROS_PER_DAY) / u64::from(months.get()),
+            Self::Calendar(calendar) => calendar.window_at(now).number,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn uneven_end(self, number: u64) -> Micros {
+        match self {
+            Self::Calendar(calendar) => calendar.window(number).end,
+            Self::Even(_) | Self::Months(_) => self.begin(number.saturating_add(1)),
+        }
+    }
+
+    /// The length of its shortest window, or of a calendar [a little less](Calendar::shortest).
     #[must_use]
     pub const fn shortest(self) -> Span {
         match self {
             Self::Even(length) => length,
             Self::Months(months) => Span(28 * MICROS_PER_DAY * months.get() as u64),
+            Self::Calendar(calendar) => calendar.shortest(),
         }
     }
 
-    const fn begin(self, number: u64) -> Micros {
+    fn begin(self, number: u64) -> Micros {
         match self {
             Self::Even(length) => Micros(number.saturating_mul(length.0)),
-            Self::Months(months) => Micros(first_day(number.saturating_mul(months.get() as u64)).saturating_mul(MICROS_PER_DAY)),
+            Self::Months(months) => Micros(first_day(number.saturating_mul(months.get().into())).saturating_mul(MICROS_PER_DAY)),
+            Self::Calendar(calendar) => calendar.window(number).begin,
         }
     }
 }

@@ -5,7 +5,7 @@ use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::plan::{AllOrNone, Check, Checks, Modes};
 use weir::rules::Commit;
 use weir::store::{Memory, memory};
-use weir::time::{Micros, Rate, Span, Unit};
+use weir::time::{Micros, PeriodKind, Rate, Span, Unit, WEEKDAYS, Zone};
 use weir::verdict::{Verdict, Wait};
 
 /// The time at which every line starts, in microseconds. A minute, an hour and a day begin at it.
@@ -78,6 +78,7 @@ pub fn tables() -> Vec<Sequence> {
     };
     let sequences: Vec<Sequence> = [
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/algorithms/fixed_window.txt")),
+        table(AlgorithmKind::FixedWindow, include_str!("../vectors/algorithms/calendar.txt")),
         table(AlgorithmKind::SlidingWindowLog, include_str!("../vectors/algorithms/sliding_window_log.txt")),
         table(AlgorithmKind::SlidingWindowCounter, include_str!("../vectors/algorithms/sliding_window_counter.txt")),
         table(AlgorithmKind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
@@ -100,15 +101,22 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     let [name, limit, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
     let mut words = limit.split_whitespace();
     let (requests, window) = words.next().and_then(|rate| rate.split_once('/')).expect("a rate");
-    let multiplier: u64 = window.strip_suffix('s').expect("seconds").parse().expect("a window");
-    let (unit, unit_multiplier) =
-        if multiplier.is_multiple_of(31_536_000) { (Unit::Year, multiplier / 31_536_000) } else { (Unit::Second, multiplier) };
+    let calendar = Unit::named(window);
+    let multiplier: u64 = match calendar {
+        Some(_) => 1,
+        None => window.strip_suffix('s').expect("seconds").parse().expect("a window"),
+    };
+    let (unit, unit_multiplier) = match calendar {
+        Some(unit) => (unit, 1),
+        None if multiplier.is_multiple_of(31_536_000) => (Unit::Year, multiplier / 31_536_000),
+        None => (Unit::Second, multiplier),
+    };
     let mut rate = Rate {
         requests_per_unit: requests.parse().expect("a limit"),
         unit,
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
     };
-    let mut options = Options { kind, ..Options::default() };
+    let mut options = Options { kind, period: calendar.map(|_| PeriodKind::Calendar), ..Options::default() };
     let (mut modes, mut commit) = (Modes::default(), Commit::Each);
     let mut max_hold = Span::from_secs(3_600);
     for word in words {
@@ -120,6 +128,9 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             ("bucket_span", text) => options.bucket_span = Some(span(text)),
             ("max_delay", text) => options.max_delay = Some(span(text)),
             ("patience", text) => max_hold = span(text),
+            ("timezone", name) => options.timezone = Some(Zone::named(name).expect("a zone")),
+            ("week_starts", name) => options.week_starts = WEEKDAYS.iter().find(|(day, _)| *day == name).map(|(_, day)| *day),
+            ("anchor", text) => options.anchor = Some(text.parse().expect("an anchor")),
             ("count_denied", text) => options.count_denied = Some(text == "true"),
             ("algorithm", name) => {
                 let named = AlgorithmKind::NAMED.into_iter().find(|(known, _)| *known == name);
@@ -137,6 +148,10 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     let mut asks = Vec::new();
     for word in hits.split_whitespace() {
         match (word.strip_prefix('@'), word.strip_prefix("limit=")) {
+            (Some(time), _) if time.ends_with('Z') => {
+                let instant: jiff::Timestamp = time.parse().expect("an instant");
+                now = instant.as_microsecond().try_into().expect("since 1970");
+            }
             (Some(time), _) => now = START.checked_add_signed(micros(time)).expect("a time"),
             (_, Some(amount)) => {
                 rate.requests_per_unit = amount.parse().expect("a limit");

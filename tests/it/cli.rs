@@ -95,11 +95,11 @@ fn colours_are_for_terminals_without_no_color() {
         command.args(["-c", &line]).env("weir", env!("CARGO_BIN_EXE_weir")).env_remove("NO_COLOR");
         stdout(&command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("a shell"))
     };
-    if !on_a_terminal("").contains("19 limits") {
+    if !on_a_terminal("").contains("20 limits") {
         eprintln!("not tested: there is no `script` of util-linux");
         return;
     }
-    assert!(on_a_terminal("").contains("\u{1b}[1;32mok\u{1b}[0m: 19 limits"));
+    assert!(on_a_terminal("").contains("\u{1b}[1;32mok\u{1b}[0m: 20 limits"));
     for environment in ["NO_COLOR=1", "TERM=dumb"] {
         assert!(!on_a_terminal(environment).contains('\u{1b}'), "{environment}");
     }

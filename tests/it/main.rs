@@ -10,6 +10,7 @@ mod admin_page;
 mod algorithms;
 mod all_or_none;
 mod amounts;
+mod calendars;
 mod cli;
 mod concurrency;
 mod counting;

@@ -62,6 +62,13 @@ fn show_algorithm(amount: &Amount) -> String {
                     String::new()
                 }
                 Period::Months(months) => format!(", calendar months: {months}"),
+                Period::Calendar(calendar) => {
+                    let (week, anchor) = (calendar.week_starts(), calendar.anchor());
+                    let mut text = format!(", calendar of {}", calendar.zone());
+                    text.extend(week.map(|day| format!(", weeks from {day}")));
+                    text.extend(anchor.map(|anchor| format!(", anchor {anchor}")));
+                    text
+                }
             };
             assert_eq!(it.limit, hits);
             return denied.unwrap_or_default().to_owned() + &months;

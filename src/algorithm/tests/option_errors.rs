@@ -20,6 +20,10 @@ const BUCKETS: Options = Options {
     max_delay: None,
     count_denied: None,
     max_debt: None,
+    period: None,
+    timezone: None,
+    week_starts: None,
+    anchor: None,
     calendar_months: false,
 };
 

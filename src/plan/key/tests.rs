@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{AlgorithmKind, Options};
-use crate::time::{Rate, Span, Unit};
+use crate::time::{PeriodKind, Rate, Span, Unit, Zone};
 
 /// What a key must tell apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ struct Meaning {
     window_secs: u32,
     /// Calendar months of a fixed window, in place of seconds.
     months: Option<u32>,
+    /// A calendar of a fixed window, in place of both: its unit, zone and anchor.
+    calendar: Option<(Unit, &'static str, &'static str)>,
     kind: AlgorithmKind,
     /// Of buckets.
     interval: Option<Span>,
@@ -25,6 +27,13 @@ fn algorithm(meaning: &Meaning, limit: u64) -> Algorithm {
     let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
     let calendar_months = meaning.months.is_some();
     let options = Options { kind: meaning.kind, bucket_interval: meaning.interval, calendar_months, ..Options::default() };
+    let (rate, options) = match meaning.calendar {
+        None => (rate, options),
+        Some((unit, zone, anchor)) => {
+            let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
+            (Rate { unit, unit_multiplier: 1, ..rate }, Options { period: Some(PeriodKind::Calendar), timezone, anchor, ..options })
+        }
+    };
     Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
 
@@ -56,18 +65,34 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Calendars whose windows differ from each other, and from those of months that are counted by a setting.
+const CALENDARS: [(Unit, &str, &str); 9] = [
+    (Unit::Month, "UTC", "2026-01-31"),
+    (Unit::Month, "Europe/Berlin", "2026-01-31"),
+    (Unit::Month, "Europe/Berlin", "2026-01-01"),
+    (Unit::Month, "Europe/Berlin", "2026-01-01T06:00"),
+    (Unit::Year, "UTC", "2026-01-31"),
+    (Unit::Week, "UTC", "2026-11-23"),
+    (Unit::Day, "UTC", ""),
+    (Unit::Day, "Etc/GMT+1", ""),
+    (Unit::Day, "Etc/GMT+11", ""),
+];
+
 fn meaning() -> impl Strategy<Value = Meaning> {
     let entry = (hostile(), hostile(), prop::bool::weighted(0.2));
     let kind = prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec());
     let interval = prop::sample::select(vec![None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))]);
     let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
     let months = prop::sample::select(vec![None, None, Some(1_u32), Some(16)]);
-    (hostile(), prop::collection::vec(entry, 0..4), window, months, kind, interval).prop_map(
-        |(domain, entries, window_secs, months, kind, interval)| {
+    let calendar = prop::option::weighted(0.3, prop::sample::select(CALENDARS.to_vec()));
+    (hostile(), prop::collection::vec(entry, 0..4), window, months, kind, interval, calendar).prop_map(
+        |(domain, entries, window_secs, months, kind, interval, calendar)| {
             // 1,000 buckets at most.
             let interval = interval.filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
-            let months = months.filter(|_| kind == AlgorithmKind::FixedWindow);
-            Meaning { domain, entries, window_secs: if months.is_some() { 0 } else { window_secs }, months, kind, interval }
+            let calendar = calendar.filter(|_| kind == AlgorithmKind::FixedWindow);
+            let months = months.filter(|_| kind == AlgorithmKind::FixedWindow && calendar.is_none());
+            let window_secs = if months.is_some() || calendar.is_some() { 0 } else { window_secs };
+            Meaning { domain, entries, window_secs, months, calendar, kind, interval }
         },
     )
 }
@@ -131,6 +156,7 @@ fn keys_read_well_and_stay_short() {
         entries: vec![(b"user".to_vec(), b"42".to_vec(), false), (b"path".to_vec(), value.to_vec(), false)],
         window_secs: 60,
         months: None,
+        calendar: None,
         kind: AlgorithmKind::FixedWindow,
         interval: None,
     };
@@ -166,6 +192,18 @@ fn tags_tell_algorithms_and_windows() {
     };
     assert_eq!(of_calendar(AlgorithmKind::FixedWindow), "fwm3");
     assert_eq!(of_calendar(AlgorithmKind::TokenBucket), "tb7776000", "other algorithms have no windows that begin at a boundary");
+    let calendar = |unit, zone, anchor: &str| {
+        let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
+        let options = Options { period: Some(PeriodKind::Calendar), timezone, anchor, ..Options::default() };
+        let rate = Rate { requests_per_unit: 5, unit, unit_multiplier: 1 };
+        let mut out = Vec::new();
+        write_tag(&mut out, &Algorithm::try_new(&rate, &options).expect("good options"));
+        String::from_utf8(out).expect("ASCII")
+    };
+    assert_eq!(calendar(Unit::Month, "Europe/Berlin", "2026-03-31"), "fwmonth-31@Europe/Berlin");
+    assert_eq!([Unit::Day, Unit::Week].map(|unit| calendar(unit, "UTC", "")), ["fwday@UTC", "fwweek-mon@UTC"]);
+    // The windows of the setting.
+    assert_eq!([Unit::Month, Unit::Year].map(|unit| calendar(unit, "UTC", "")), ["fwm1", "fwm12"]);
     // A tick of ten seconds, of which the window is no whole number.
     assert_eq!(tag_of(AlgorithmKind::LeakyBucket, u32::MAX.into(), Unit::Second, 2_000_001, None), "lb2000001");
 }

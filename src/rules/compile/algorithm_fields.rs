@@ -8,7 +8,7 @@ use super::problem::{Problems, quoted};
 use crate::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options};
 use crate::rules::limit::OnStoreFailure;
 use crate::rules::source::{Node, ValueType};
-use crate::time::{LONGEST_WINDOW, ParseDurationError, Span};
+use crate::time::{Anchor, LONGEST_WINDOW, ParseDurationError, PeriodKind, Rate, Span, WEEKDAYS, Zone};
 use crate::usage;
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would not be exact in Lua.
@@ -29,6 +29,25 @@ impl AlgorithmFields {
     pub(super) fn apply_defaults(&self, defaults: &[Self]) -> Options {
         let kind = defaults.iter().fold(self.algorithm, |kind, defaults| kind.or(defaults.algorithm)).unwrap_or_default();
         defaults.iter().fold(Options { kind, ..self.options }, |options, defaults| options.apply_defaults(&defaults.options))
+    }
+
+    /// The options that are meant for this limit: its own, and those of these fields.
+    pub(super) fn written(&self, kind: AlgorithmKind, of_limit: impl Iterator<Item = Self>) -> Options {
+        of_limit.fold(Options { kind, ..self.options }, |options, fields| options.apply_defaults(&fields.options))
+    }
+
+    /// Whether they make windows of the calendar.
+    pub(super) fn has_calendar(&self) -> bool {
+        self.options.period == Some(PeriodKind::Calendar)
+    }
+
+    /// The warning that an anchor changes nothing.
+    pub(super) fn idle_anchor(&self, rate: &Rate) -> Option<OptionError> {
+        self.options.has_idle_anchor(rate).then(|| OptionError {
+            option: "anchor",
+            what: "'anchor' changes nothing: a day begins at midnight on every date".to_owned(),
+            remedy: "write a time of day, such as 2026-03-31T06:00, or remove it".to_owned(),
+        })
     }
 
     /// The errors of options that are not those of the algorithm beside them.
@@ -60,10 +79,14 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Algor
             OptionField::Amount(field) => set(field(&mut read.options), fields::amount(problems, node, name)),
             OptionField::Duration(field) => set(field(&mut read.options), duration(problems, node, name)),
             OptionField::Bool(field) => set(field(&mut read.options), fields::bool(problems, node, name)),
+            OptionField::Period(field) => set(field(&mut read.options), named(problems, node, name, &PeriodKind::NAMED)),
+            OptionField::Zone(field) => set(field(&mut read.options), zone(problems, node, name)),
+            OptionField::Weekday(field) => set(field(&mut read.options), named(problems, node, name, &WEEKDAYS)),
+            OptionField::Anchor(field) => set(field(&mut read.options), anchor(problems, node, name)),
         };
     }
     if let Some(node) = fields.get("on_store_failure") {
-        is_valid &= set(&mut read.on_store_failure, on_store_failure(problems, node));
+        is_valid &= set(&mut read.on_store_failure, named(problems, node, "on_store_failure", &OnStoreFailure::NAMED));
     }
     for name in USAGE {
         let Some(node) = fields.get(name) else { continue };
@@ -89,9 +112,30 @@ fn algorithm(problems: &mut Problems, node: &Node) -> Option<AlgorithmKind> {
     fields::one_of(problems, node, text, "algorithm", &AlgorithmKind::NAMED)
 }
 
-fn on_store_failure(problems: &mut Problems, node: &Node) -> Option<OnStoreFailure> {
-    let text = fields::text(problems, node, "on_store_failure")?;
-    fields::one_of(problems, node, text, "value of 'on_store_failure'", &OnStoreFailure::NAMED)
+fn named<T: Copy>(problems: &mut Problems, node: &Node, key: &str, all: &[(&'static str, T)]) -> Option<T> {
+    let text = fields::text(problems, node, key)?;
+    fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
+}
+
+/// A time zone; `None`, with an error, when there is none of that name.
+fn zone(problems: &mut Problems, node: &Node, key: &str) -> Option<Zone> {
+    let text = fields::text(problems, node, key)?;
+    let zone = Zone::named(text);
+    if zone.is_none() {
+        let remedy = fields::nearest(text, Zone::names())
+            .map_or_else(|| "write a name of the IANA database, such as Europe/Berlin".to_owned(), |near| format!("write '{near}'"));
+        problems.error_at(node, format!("unknown time zone: {}", quoted(text)), remedy);
+    }
+    zone
+}
+
+fn anchor(problems: &mut Problems, node: &Node, key: &str) -> Option<Anchor> {
+    let text = fields::text(problems, node, key)?;
+    let read = text.parse::<Anchor>().map_err(|error| {
+        let (what, remedy) = error.report();
+        problems.error_at(node, format!("'{key}' is {}, {what}", quoted(text)), remedy);
+    });
+    read.ok()
 }
 
 /// A duration; `None`, with an error, when it is something else.
@@ -129,6 +173,7 @@ fn how() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Weekday;
 
     const SECOND: Span = Span::from_secs(1);
 
@@ -144,6 +189,10 @@ mod tests {
             max_delay: Some(SECOND),
             count_denied: Some(true),
             max_debt: Some(2),
+            period: Some(PeriodKind::Calendar),
+            timezone: Zone::named("Europe/Berlin"),
+            week_starts: Some(Weekday::Sunday),
+            anchor: "2026-03-31".parse().ok(),
             calendar_months: false,
         };
         AlgorithmFields {
@@ -158,8 +207,10 @@ mod tests {
     fn only_defaults_of_the_limits_own_algorithm_apply() {
         let buckets =
             Options { bucket_interval: Some(SECOND), bucket_span: Some(SECOND), subject_expiry: Some(SECOND), ..Options::default() };
+        let Options { period, timezone, week_starts, anchor, .. } = full().options;
+        let calendar = Options { period, timezone, week_starts, anchor, ..Options::default() };
         for (kind, options) in [
-            (AlgorithmKind::FixedWindow, Options::default()),
+            (AlgorithmKind::FixedWindow, calendar),
             (AlgorithmKind::SlidingWindowLog, Options::default()),
             (AlgorithmKind::SlidingWindowCounter, Options::default()),
             (AlgorithmKind::SlidingWindowBuckets, buckets),

@@ -71,6 +71,8 @@ pub(super) struct Layer {
     pub(super) fields: AlgorithmFields,
     /// Where it is written, for messages.
     pub(super) source: Arc<str>,
+    /// Written for these limits, and not a default of many.
+    pub(super) of_limit: bool,
 }
 
 /// Reads the keys of a file that concern its whole domain.
@@ -139,7 +141,10 @@ fn settle_amount(
     for left_out in 0..=pending.layers.len() {
         let mut options = pending.fields.apply_defaults(&all[left_out..]);
         // Without the options of other algorithms, the next error shows too.
-        let foreign = options.remove_foreign();
+        let mut foreign = options.remove_foreign();
+        let of_limit = pending.layers[left_out..].iter().filter(|layer| layer.of_limit).map(|layer| layer.fields);
+        options.leave_out_calendar_of_defaults(&pending.fields.written(options.kind, of_limit), &pending.rate);
+        foreign.extend(options.remove_wrong_calendar(&pending.rate));
         options.calendar_months = process.calendar_months;
         let algorithm = Algorithm::try_new(&pending.rate, &options);
         let usage_options = all[left_out..].iter().fold(pending.fields.usage, |usage, defaults| usage.apply_defaults(&defaults.usage));
@@ -149,6 +154,10 @@ fn settle_amount(
         };
         let error = match (foreign.first(), &algorithm, &usage) {
             (None, Ok(algorithm), Ok(usage)) => {
+                if let Some(warning) = pending.fields.idle_anchor(&pending.rate) {
+                    let at = pending.keys.iter().find(|(key, _)| *key == warning.option).map_or(pending.at, |&(_, at)| at);
+                    problems.warning_in(at, warning.what, warning.remedy);
+                }
                 let default_cost = options.default_cost.and_then(NonZeroU64::new);
                 return Some((Amount { default_cost, ..Amount::new(pending.rate, Scale::new(options.scale), *algorithm) }, *usage));
             }

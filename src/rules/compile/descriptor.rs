@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
+use super::algorithm_fields::AlgorithmFields;
 use super::defaults::{PendingAmount, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::overlay::Added;
@@ -200,7 +201,8 @@ fn add_limit(
             warn_of_shadow(compiler, fields.on_store_failure, &keys);
         }
         let problems = &mut compiler.problems;
-        let rate = if keys.iter().any(|(key, _)| *key == "unit_multiplier") { rate } else { multiplied(problems, at, rate, &added) };
+        let rate =
+            if keys.iter().any(|(key, _)| *key == "unit_multiplier") { rate } else { multiplied(problems, at, (rate, &fields), &added) };
         let layers = added.layers.into_iter().cloned().collect();
         let keys = keys.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
         PendingAmount { rate, fields, at: problems.here(at), keys, layers }
@@ -235,8 +237,13 @@ fn tracking(settings: usage::Settings, domain: &str, levels: &[Level]) -> Arc<Tr
 }
 
 /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
-fn multiplied(problems: &mut Problems, at: Position, rate: Rate, added: &Added<'_>) -> Rate {
+fn multiplied(problems: &mut Problems, at: Position, (rate, fields): (Rate, &AlgorithmFields), added: &Added<'_>) -> Rate {
     let Some((unit_multiplier, layer)) = added.unit_multiplier else { return rate };
+    if fields.has_calendar() {
+        let what = format!("the limit has 'period: calendar': the 'unit_multiplier' of {} is not used for this limit", layer.source);
+        problems.warning(at, what, "remove it, or remove 'period'");
+        return rate;
+    }
     let multiplied = Rate { unit_multiplier, ..rate };
     if multiplied.window().is_some() {
         return multiplied;

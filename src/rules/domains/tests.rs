@@ -7,6 +7,7 @@ use crate::rules::compile::{Options, ProcessDefaults, SourceText};
 use crate::rules::limit::{Limit, OnStoreFailure};
 use crate::rules::resource::{Descriptor, Policy};
 use crate::rules::{Commit, Lookup};
+use crate::time::Unit;
 
 const MINUTE: i32 = 2;
 
@@ -464,6 +465,56 @@ domains:
 }
 
 #[test]
+fn calendars_come_from_metadata_overlays_and_defaults() {
+    let file = "
+domains:
+- domain: d
+  descriptors:
+  - key: week
+    rate_limit: { period: calendar, timezone: America/New_York, week_starts: sunday }
+  - key: minute
+    rate_limit: { period: calendar }
+  - key: many
+    rate_limit: { unit_multiplier: 2 }
+";
+    let per = |unit: Unit| Some(Policy { unit: unit.number(), ..per_minute(1).expect("a policy") });
+    let own = metadata(serde_json::json!({"weir": {"period": "calendar", "timezone": "Europe/Berlin", "anchor": "2026-03-31"}}));
+    let list = vec![
+        Descriptor { metadata: own.clone(), ..node("own", "", per(Unit::Month)) },
+        node("week", "", per(Unit::Week)),
+        node("minute", "", per(Unit::Minute)),
+        Descriptor { metadata: own, ..node("many", "", per(Unit::Month)) },
+        node("day", "", per(Unit::Day)),
+        node("hour", "", per(Unit::Hour)),
+    ];
+    let defaults = "period: calendar, timezone: Asia/Tokyo".parse().expect("they are right");
+    let applied = Domains::default().apply(vec![resource("r", "d", list)], &XdsOptions { defaults, ..with_overlay(file) });
+    assert!(applied.refused.is_empty(), "{applied:?}");
+    assert_eq!(
+        limits(&applied.rules.expect("rules")),
+        [
+            "d.own (1 per month, period calendar, timezone Europe/Berlin, anchor day 31)",
+            "d.week (1 per week, period calendar, timezone America/New_York, week_starts sunday)",
+            "d.minute (1 per minute)",
+            "d.many (1 per month, period calendar, timezone Europe/Berlin, anchor day 31)",
+            "d.day (1 per day, period calendar, timezone Asia/Tokyo)",
+            "d.hour (1 per hour)",
+        ]
+    );
+    let expected = "\
+resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute': overlay.yaml:8 is not used for this limit; write 'unit: day', week, month or year, or remove 'period'
+resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplier' of overlay.yaml:10 is not used for this limit; remove it, or remove 'period'
+";
+    assert_eq!(texts(&applied.warnings), expected);
+    let both = SourceText {
+        name: "o.yaml".into(),
+        text: "domains: [{domain: d, descriptors: [{key: a, rate_limit: {period: calendar, unit_multiplier: 2}}]}]".into(),
+    };
+    let problems = Overlay::read(both, &Options::default()).expect_err("it is wrong");
+    assert!(texts(&problems).contains("'unit_multiplier' has no meaning beside 'period: calendar'"), "{}", texts(&problems));
+}
+
+#[test]
 fn mistakes_of_an_overlay_are_found_like_those_of_files() {
     let wrong = "
 defaults: { algorithm: fast }
@@ -486,7 +537,7 @@ domains:
     let expected = "\
 o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket
 o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, count_denied, max_debt
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, count_denied, max_debt, period, timezone, week_starts, anchor
 o.yaml:8:65: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
 o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
 o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit

@@ -10,7 +10,7 @@ use weir::ask::Entry;
 use weir::plan::{self, Plan};
 use weir::rls::decode::decode;
 use weir::rules::Rules;
-use weir::time::{Micros, Rate, Span, Unit};
+use weir::time::{Micros, PeriodKind, Rate, Span, Unit, Zone};
 use weir::traces::TraceSpan;
 
 use crate::support::workload::{message, rules, service, typical_rules};
@@ -61,6 +61,7 @@ fn counted() {
     for (name, kind) in AlgorithmKind::NAMED {
         step(name, kind);
     }
+    calendar();
     for count in [10, 100, 1_000] {
         matching(count);
     }
@@ -95,6 +96,27 @@ fn step(name: &str, kind: AlgorithmKind) {
     count(&format!("step of {name}"), || {
         now = now + Span::from_micros(100_000);
         state = black_box(algorithm.step(state.take(), Arrival { now, max_hold: Span::ZERO }, 1)).state;
+    });
+}
+
+/// A day of a time zone: a window that the thread has found before, and one that it has to find.
+fn calendar() {
+    let rate = Rate { requests_per_unit: 4_000_000, unit: Unit::Day, unit_multiplier: 1 };
+    let made = |anchor: u64| {
+        let anchor = format!("2026-01-01T{:02}:{:02}", anchor / 60, anchor % 60).parse().ok();
+        let options =
+            Options { period: Some(PeriodKind::Calendar), timezone: Zone::named("America/New_York"), anchor, ..Options::default() };
+        Algorithm::try_new(&rate, &options).expect("options that belong together")
+    };
+    let (algorithm, mut state, mut now): (_, Option<State>, _) = (made(0), None, START);
+    count("step of fixed_window by the calendar", || {
+        now = now + Span::from_micros(100_000);
+        state = black_box(algorithm.step(state.take(), Arrival { now, max_hold: Span::ZERO }, 1)).state;
+    });
+    let mut days: VecDeque<Algorithm> = (0..1_000).map(made).collect();
+    count("window of the calendar, found anew", || {
+        days.rotate_left(1);
+        black_box(days[0].window().window_at(black_box(START)));
     });
 }
 

@@ -14,7 +14,7 @@ use weir::algorithm::{self, AlgorithmKind, Arrival, State};
 use weir::plan::{AllOrNone, CheckIndex};
 use weir::rules::Commit;
 use weir::store::redis::ScriptRef;
-use weir::time::{Rate, Unit};
+use weir::time::{Period, PeriodKind, Rate, Unit, Zone};
 use weir::verdict::Wait;
 
 use self::generator::Generator;

@@ -117,7 +117,14 @@ impl Reader {
             let at = fields.locations().find(|(key, _)| *key == error.option).map_or(node.at, |(_, at)| at);
             self.problems.error(at, error.what, error.remedy);
         }
-        Some(OverlaidLimit { layer: self.layer(read, node.at), unit_multiplier, name: name.map(Into::into) })
+        if read.has_calendar()
+            && let Some(node) = multiplier
+        {
+            let what = "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
+            self.problems.error_at(node, what, "remove it, or remove 'period'");
+        }
+        let layer = Layer { of_limit: true, ..self.layer(read, node.at) };
+        Some(OverlaidLimit { layer, unit_multiplier, name: name.map(Into::into) })
     }
 
     fn defaults(&mut self, fields: &Fields<'_>) -> Option<Layer> {
@@ -128,7 +135,7 @@ impl Reader {
     }
 
     fn layer(&self, fields: AlgorithmFields, at: Position) -> Layer {
-        Layer { fields, source: format!("{}:{}", self.name, at.line).into() }
+        Layer { fields, source: format!("{}:{}", self.name, at.line).into(), of_limit: false }
     }
 
     fn entry(&mut self, node: &Node, above: Option<EntryNumber>, what: &'static str) -> EntryNumber {
@@ -203,6 +210,7 @@ impl std::str::FromStr for XdsDefaults {
         if is_refused {
             return Err(problems.iter().map(|problem| format!("{}; {}", problem.what, problem.remedy)).collect::<Vec<_>>().join("; "));
         }
-        Ok(Self(read.map(|fields| Layer { fields, source: Arc::from("the default of all limits of the control plane") })))
+        let source = || Arc::from("the default of all limits of the control plane");
+        Ok(Self(read.map(|fields| Layer { fields, source: source(), of_limit: false })))
     }
 }

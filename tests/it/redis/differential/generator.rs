@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Zones of calendars: half hours, both hemispheres, midnights that do not exist.
+const ZONES: [&str; 6] = ["UTC", "Europe/Berlin", "America/Havana", "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia"];
+
 /// Makes random plans and times.
 pub struct Generator {
     pub random: fastrand::Rng,
@@ -57,8 +60,20 @@ impl Generator {
                 1 => (Unit::Day, random.u32(1..40)),
                 _ => (Unit::Second, random.u32(1..100)),
             };
+            let is_calendar = like.is_none() && kind == AlgorithmKind::FixedWindow && random.u8(..3) == 0;
+            let (unit, unit_multiplier) = if is_calendar {
+                ([Unit::Day, Unit::Week, Unit::Month, Unit::Year][random.usize(..4)], 1)
+            } else {
+                (unit, unit_multiplier)
+            };
             let rate = like.map_or(Rate { requests_per_unit: requests, unit, unit_multiplier }, |like| like);
             let mut options = algorithm::Options { kind, ..Default::default() };
+            if is_calendar {
+                options.period = Some(PeriodKind::Calendar);
+                options.timezone = Zone::named(ZONES[random.usize(..ZONES.len())]);
+                options.anchor =
+                    random.bool().then(|| format!("2024-12-{:02}T{:02}:30", random.u8(1..32), random.u8(..24)).parse().expect("an anchor"));
+            }
             let window = rate.window().map_or(1, Span::micros);
             let mut some = |most: u64| random.bool().then(|| Span::from_micros(random.u64(..=most)));
             match kind {
@@ -99,7 +114,10 @@ impl Generator {
             14..18 => now + random.u64(..=window / 8 + 1),
             18 => now + random.u64(..=3 * window),
             // The edges of windows and buckets, and the ends of waits.
-            19..22 => near((now / window + 1) * window, random),
+            19..22 => match limit.window() {
+                Period::Even(_) => near((now / window + 1) * window, random),
+                calendar => near(calendar.window_at(Micros(now)).end.0, random),
+            },
             22 => near(now + window, random),
             23..27 => near(now + self.last_wait.min(END), random),
             // Back by less than a window, by about one window, to any time, and a jump ahead.
@@ -159,6 +177,9 @@ impl Generator {
             1 => self.random.u64(..100_001),
             _ => self.random.u64(0..40),
         };
+        if let (Algorithm::FixedWindow(_), Period::Months(_) | Period::Calendar(_)) = (limit, limit.window()) {
+            return limit.with_limit(requests_per_unit).unwrap_or(limit);
+        }
         let rate = Rate { requests_per_unit, unit: Unit::Second, unit_multiplier };
         self.limit(Some(rate))
     }

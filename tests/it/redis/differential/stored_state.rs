@@ -2,7 +2,7 @@
 
 use weir::algorithm::{Algorithm, State};
 use weir::plan::{Check, Checks};
-use weir::time::Micros;
+use weir::time::{Micros, Period};
 
 /// A state in the form that both sides share.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,10 @@ pub fn tag(limit: &Algorithm) -> String {
         Algorithm::TokenBucket(_) => "tb".to_owned(),
         Algorithm::LeakyBucket(_) => "lb".to_owned(),
     };
-    format!("{name}.{}", limit.window().shortest().micros())
+    match limit.window() {
+        Period::Even(length) => format!("{name}.{}", length.micros()),
+        calendar => format!("{name}.{calendar:?}"),
+    }
 }
 
 /// The key's name in Redis.

@@ -1,0 +1,149 @@
+//! Anchors: the day, and the time of day, at which windows of a calendar begin.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::civil::{Date, DateTime, Weekday};
+
+/// A local date with or without a time of day: `2026-03-31`, `2026-03-31T06:00`. The year only makes it a date: windows reach back before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Anchor {
+    date: Date,
+    /// Seconds since midnight.
+    time_secs: Option<u32>,
+}
+
+/// Why a text is no anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseAnchorError {
+    /// It has an offset from UTC.
+    Offset,
+    /// The form is right, but the calendar has no such day, or the day no such time.
+    NoSuchTime,
+    /// It is anything else.
+    Other,
+}
+
+impl ParseAnchorError {
+    /// What is wrong, as the end of a sentence about the text, and how to correct it.
+    #[must_use]
+    pub fn report(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Offset => ("which has an offset", "remove the offset: the time of day is that of 'timezone'"),
+            Self::NoSuchTime => {
+                ("which does not exist", "write a day of the calendar such as 2026-03-31, and a time from 00:00 to 23:59:59")
+            }
+            Self::Other => ("which is not a date", "write a date such as 2026-03-31, or one with a time of day such as 2026-03-31T06:00"),
+        }
+    }
+}
+
+impl Anchor {
+    pub(super) fn date(self) -> Date {
+        self.date
+    }
+
+    pub(super) fn weekday(self) -> Weekday {
+        self.date.weekday()
+    }
+
+    /// The time of day in seconds since midnight; `None`: not written.
+    #[must_use]
+    pub fn time_secs(self) -> Option<u32> {
+        self.time_secs
+    }
+}
+
+/// The characters of a date with a time; `0` stands for a digit. The first 10 are a date, the first 16 have no seconds.
+const FORM: &[u8] = b"0000-00-00T00:00:00";
+
+impl FromStr for Anchor {
+    type Err = ParseAnchorError;
+
+    fn from_str(text: &str) -> Result<Self, ParseAnchorError> {
+        let is_formed = |text: &str| {
+            text.bytes().zip(FORM).all(|(byte, form)| match form {
+                b'0' => byte.is_ascii_digit(),
+                b'T' => matches!(byte, b'T' | b't' | b' '),
+                form => byte == *form,
+            })
+        };
+        if ![10, 16, 19].contains(&text.len()) || !is_formed(text) {
+            // What stands behind a date or a time can only be an offset.
+            let has_offset = [19, 16, 10].iter().any(|&length| match text.split_at_checked(length) {
+                Some((date, rest)) => is_formed(date) && rest.starts_with(['Z', 'z', '+', '-', '[']),
+                None => false,
+            });
+            return Err(if has_offset { ParseAnchorError::Offset } else { ParseAnchorError::Other });
+        }
+        let at: DateTime = text.parse().map_err(|_| ParseAnchorError::NoSuchTime)?;
+        let time = at.time();
+        let secs = |number: i8| u32::from(number.unsigned_abs());
+        let time_secs = (text.len() > 10).then(|| secs(time.hour()) * 3_600 + secs(time.minute()) * 60 + secs(time.second()));
+        Ok(Self { date: at.date(), time_secs })
+    }
+}
+
+impl fmt::Display for Anchor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.date)?;
+        self.time_secs.map_or(Ok(()), |secs| write!(out, "T{}", TimeOfDay(secs)))
+    }
+}
+
+/// Seconds since midnight, as `06:00` or `06:00:30`.
+pub(super) struct TimeOfDay(pub(super) u32);
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(secs) = *self;
+        write!(out, "{:02}:{:02}", secs / 3_600, secs / 60 % 60)?;
+        if secs % 60 == 0 { Ok(()) } else { write!(out, ":{:02}", secs % 60) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchor_is_a_date_with_or_without_a_time() {
+        for (text, shown) in [
+            ("2026-03-31", "2026-03-31"),
+            ("2024-02-29", "2024-02-29"),
+            ("2026-03-31T06:00", "2026-03-31T06:00"),
+            ("2026-03-31 06:00:30", "2026-03-31T06:00:30"),
+            ("2026-03-31t23:59:59", "2026-03-31T23:59:59"),
+            ("2026-03-31T00:00", "2026-03-31T00:00"),
+        ] {
+            assert_eq!(text.parse::<Anchor>().map(|anchor| anchor.to_string()), Ok(shown.to_owned()));
+        }
+        assert_eq!("2026-03-31T06:00:30".parse::<Anchor>().map(Anchor::time_secs), Ok(Some(21_630)));
+    }
+
+    #[test]
+    fn what_is_no_anchor_is_refused_with_its_reason() {
+        for (text, error) in [
+            ("", ParseAnchorError::Other),
+            ("31", ParseAnchorError::Other),
+            ("31.03.2026", ParseAnchorError::Other),
+            ("2026-3-31", ParseAnchorError::Other),
+            ("2026-03-31T", ParseAnchorError::Other),
+            ("2026-03-31T06", ParseAnchorError::Other),
+            ("2026-03-31T06:00:00.5", ParseAnchorError::Other),
+            ("2026-03-31T0600+02", ParseAnchorError::Other),
+            ("２０２６-03-31", ParseAnchorError::Other),
+            ("2026-02-30", ParseAnchorError::NoSuchTime),
+            ("2025-02-29", ParseAnchorError::NoSuchTime),
+            ("2026-13-01", ParseAnchorError::NoSuchTime),
+            ("2026-03-31T24:00", ParseAnchorError::NoSuchTime),
+            ("2026-03-31T06:60", ParseAnchorError::NoSuchTime),
+            ("2026-03-31T06:00Z", ParseAnchorError::Offset),
+            ("2026-03-31T06:00-04", ParseAnchorError::Offset),
+            ("2026-03-31T06:00:00+02:00", ParseAnchorError::Offset),
+            ("2026-03-31T06:00[Europe/Berlin]", ParseAnchorError::Offset),
+        ] {
+            assert_eq!(text.parse::<Anchor>(), Err(error), "{text}");
+        }
+    }
+}
