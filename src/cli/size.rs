@@ -22,7 +22,7 @@ use clap::{Args, value_parser};
 
 use super::{UsageError, print};
 use crate::algorithm::AlgorithmKind;
-use inputs::{Demand, Fleet, RedisInput, RedisKind};
+use inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use report::Report;
 
 /// Bytes of `w1{shop|remote_address=203.0.113.195}tb60`.
@@ -70,6 +70,18 @@ pub(super) struct Size {
     /// Limits have `on_store_failure: local`, so that replicas count in their own memory during an outage of Redis
     #[arg(long)]
     local: bool,
+    /// Limits have `track_usage`, so that the usage of each subject is recorded
+    #[arg(long)]
+    usage: bool,
+    /// Subjects whose usage record is kept at a time, such as users that were seen within an hour; 1 to 100G [default: --keys]
+    ///
+    /// A record is kept for at least an hour, and for as long as its subject was known, at most for `usage_expiry`.
+    #[arg(long, value_name = "AMOUNT", requires = "usage", value_parser = amount::keys, allow_hyphen_values = true)]
+    subjects: Option<f64>,
+    /// Buckets of a usage record (`usage_buckets`); 1 to 1000
+    #[arg(long, value_name = "COUNT", requires = "usage", default_value_t = 60)]
+    #[arg(value_parser = value_parser!(u32).range(1..=1_000), allow_hyphen_values = true)]
+    usage_buckets: u32,
     /// Kind of Redis deployment; none: counters are in the memory of one process
     #[arg(long, value_name = "none|single|sentinel|cluster", default_value = "single")]
     redis: RedisKind,
@@ -164,6 +176,7 @@ fn inputs(size: &Size) -> Result<(Demand, Fleet, RedisInput), UsageError> {
         limits: size.limits,
         cached: size.cached,
         has_local: size.local,
+        usage: size.usage.then(|| UsageDemand { subjects: size.subjects.unwrap_or(size.keys), buckets: size.usage_buckets }),
     };
     let fleet = Fleet {
         threads: size.workers,

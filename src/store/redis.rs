@@ -34,13 +34,14 @@ pub use self::connection::options::{
 pub use self::direct::Direct;
 pub use self::error::Failure;
 use self::lanes::Lanes;
+pub use self::lanes::{MAX_BATCH_CHECKS, TRACKED_WEIGHT};
 pub use self::monitor::supervisor::supervise;
 pub use self::topology::counters::Counts;
 pub use self::topology::deployment::{ConnectionCounts, Deployment, FailingServer, Server};
 use self::topology::node::Node;
 pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
-pub use self::usage::{UsageCounts, UsageReader, UsageWriter};
+pub use self::usage::{MOST_LISTED_AT_ONCE, UsageCounts, UsageReader, UsageWriter, WRITES_PER_SECOND};
 use self::wire::batch::{Work, WorkReply};
 pub use self::wire::call::{Call, CallRequest, RefusedHits, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir::algorithm::AlgorithmKind;
-use weir::cli::size::keys::{KeyShape, memory_bytes, redis_bytes};
+use weir::cli::size::keys::{KeyShape, lists_bytes, memory_bytes, record_bytes, redis_bytes};
 
 use crate::support::wait::eventually;
 use crate::support::{Client, RedisServer, Weir, descriptor, request};
@@ -92,6 +92,52 @@ async fn a_key_in_redis_takes_what_the_model_says() {
             let least = modelled * if is_the_modelled { 1.0 - TOLERANCE } else { 0.5 };
             assert!((least..=most).contains(&measured), "{name}, {hits} hits: {measured:.1} bytes of {key}, {modelled:.1} by the model");
         }
+    }
+}
+
+/// A limit whose usage is recorded in short buckets.
+const USAGE: &str = "
+domain: size
+descriptors:
+  - { key: fixed_window, rate_limit: { unit: day, requests_per_unit: 1000, track_usage: true, usage_interval: 1s } }
+";
+
+/// The record of a subject and its entries of the lists, beside its counter.
+#[tokio::test]
+async fn usage_in_redis_takes_what_the_model_says() {
+    const SUBJECTS: usize = 9_000;
+    let redis = RedisServer::start();
+    let environment = [("REDIS_URL", &*redis.url()), ("WORKERS", "1"), ("STORE_TIMEOUT", "10s"), ("EXPIRATION_JITTER_MAX_SECONDS", "0")];
+    let weir = Weir::start(&[("size.yaml", USAGE)], &environment);
+    let info: String = redis.run(&["INFO"]);
+    let is_the_modelled = info.contains("redis_version:7.0.") && info.contains("mem_allocator:jemalloc");
+    let mut client = weir.client().await;
+    hit(&mut client, "fixed_window", 1, 8).await;
+    redis.flush();
+    std::thread::sleep(Duration::from_millis(1_100));
+    redis.flush();
+    let before = used_memory(&redis);
+    for buckets in 1..=5 {
+        hit(&mut client, "fixed_window", SUBJECTS, 8).await;
+        let is_listed = || (redis.run::<usize>(&["ZCARD", "w1{size|fixed_window}ut"]) == SUBJECTS).then_some(());
+        assert!(eventually(is_listed).is_some(), "all are in the lists");
+        // The lists of another order are written right behind, and the next bucket begins.
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+        if ![1, 5].contains(&buckets) {
+            continue;
+        }
+        let measured = (used_memory(&redis) - before) / SUBJECTS as f64;
+        let key = "w1{size|fixed_window=00000001}fw86400";
+        let length = key.len() as u32;
+        let shape = KeyShape { algorithm: AlgorithmKind::FixedWindow, bytes: length, entries: 1, window: Duration::from_secs(86_400) };
+        let all = SUBJECTS as f64;
+        let modelled = redis_bytes(&shape, None) + record_bytes(length, buckets) + lists_bytes(length, all, 1) / all;
+        eprintln!("{buckets} buckets: {measured:.1} bytes, {modelled:.1} by the model at most");
+        let least = if is_the_modelled { 0.75 } else { 0.5 };
+        assert!(
+            (modelled * least..=modelled * 1.02).contains(&measured),
+            "{buckets} buckets: {measured:.1} bytes, {modelled:.1} by the model"
+        );
     }
 }
 

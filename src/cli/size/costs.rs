@@ -3,8 +3,9 @@
 
 use super::algorithm_costs::{AlgorithmCosts, BATCHES};
 use super::measured::{ALGORITHMS, CONNECTIONS, DESCRIPTORS, KEYS, LIMITS};
-use super::measured::{MEMORY_MICROS, REDIS_3_DESCRIPTORS_MICROS, TLS_CALL_MICROS};
+use super::measured::{INCR_MICROS, MEMORY_MICROS, REDIS_3_DESCRIPTORS_MICROS, TLS_CALL_MICROS, USAGE_LISTS_INCRS};
 use crate::algorithm::AlgorithmKind;
+use crate::store::redis::{MAX_BATCH_CHECKS, TRACKED_WEIGHT};
 
 /// The limits and the keys with which a request in memory was measured (benches/README.md, "Speed: method").
 const BENCH_LIMITS: f64 = 100.0;
@@ -43,6 +44,8 @@ pub(super) struct RequestShape {
     pub(super) limits: f64,
     pub(super) keys: f64,
     pub(super) is_tls: bool,
+    /// The limits have `track_usage`.
+    pub(super) has_usage: bool,
 }
 
 /// µs of CPU of a request whose decisions are made in memory, or by the denial cache, at 4 connections with many calls each.
@@ -51,15 +54,25 @@ pub(super) fn memory_request_micros(shape: &RequestShape) -> f64 {
     let by_keys = (over_powers(KEYS, shape.keys) / over_powers(KEYS, BENCH_KEYS)).max(1.0);
     let descriptors = f64::from(shape.descriptors);
     // The figure of a request is that of a fixed window.
-    let step = of(shape.algorithm).memory_micros - of(AlgorithmKind::FixedWindow).memory_micros;
-    MEMORY_MICROS * straight(DESCRIPTORS, descriptors) * by_limits * by_keys + (descriptors * step).max(0.0) + tls_micros(shape)
+    let row = of(shape.algorithm);
+    let step = row.memory_micros - of(AlgorithmKind::FixedWindow).memory_micros;
+    let usage = if shape.has_usage { row.memory_micros * (row.usage_memory_ratio - 1.0).max(0.0) } else { 0.0 };
+    MEMORY_MICROS * straight(DESCRIPTORS, descriptors) * by_limits * by_keys
+        + (descriptors * step).max(0.0)
+        + descriptors * usage
+        + tls_micros(shape)
 }
 
 /// µs of CPU of a request that Redis decides, of Weir alone, at 4 connections with many calls each.
 pub(super) fn redis_request_micros(shape: &RequestShape) -> f64 {
     let by_limits = over_powers(LIMITS, shape.limits) / over_powers(LIMITS, BENCH_LIMITS);
     let further = (REDIS_3_DESCRIPTORS_MICROS - of(AlgorithmKind::FixedWindow).redis_request_micros) / 2.0;
-    of(shape.algorithm).redis_request_micros * by_limits + further * f64::from(shape.descriptors - 1) + tls_micros(shape)
+    let row = of(shape.algorithm);
+    let usage = if shape.has_usage { row.usage_weir_micros * (1.0 - 1.0 / row.usage_weir_ratio).max(0.0) } else { 0.0 };
+    row.redis_request_micros * by_limits
+        + further * f64::from(shape.descriptors - 1)
+        + usage * f64::from(shape.descriptors)
+        + tls_micros(shape)
 }
 
 /// µs that a call costs more when a thread has so many connections, and reads and writes most calls alone.
@@ -84,18 +97,31 @@ pub(super) struct RedisShape {
     pub(super) algorithm: AlgorithmKind,
     pub(super) is_cluster: bool,
     pub(super) is_tls: bool,
+    /// The limits have `track_usage`: for each decision, how many subjects are written to the lists; `None` without.
+    pub(super) listed: Option<f64>,
 }
 
 /// µs of CPU of a Redis server for one batch of `checks`.
 pub(super) fn batch_micros(shape: &RedisShape, checks: f64) -> f64 {
     let row = of(shape.algorithm);
+    // With usage, fixed windows go by script as the others do.
+    let is_script = shape.listed.is_some() && shape.algorithm == AlgorithmKind::FixedWindow;
+    let ratios = if is_script { of(AlgorithmKind::TokenBucket) } else { row };
     let points: [(f64, f64); BATCHES.len()] = std::array::from_fn(|index| {
-        let by_cluster = if shape.is_cluster { row.cluster_ratio[index] } else { 1.0 };
-        let by_tls = if shape.is_tls { row.redis_tls_ratio[index] } else { 1.0 };
-        (BATCHES[index], BATCHES[index] * row.redis_micros[index] * by_cluster * by_tls)
+        let by_cluster = if shape.is_cluster { ratios.cluster_ratio[index] } else { 1.0 };
+        let by_tls = if shape.is_tls { ratios.redis_tls_ratio[index] } else { 1.0 };
+        let by_usage = if shape.listed.is_some() { row.usage_redis_ratio[index] } else { 1.0 };
+        (BATCHES[index], BATCHES[index] * row.redis_micros[index] * by_cluster * by_tls * by_usage)
     });
-    straight(&points, checks)
+    straight(&points, checks) + shape.listed.unwrap_or(0.0) * checks * LISTS_MICROS
 }
 
-/// The largest batch that was measured. Weir makes none of more than 96 checks.
-pub(super) const LARGEST_BATCH: f64 = BATCHES[BATCHES.len() - 1];
+/// µs of CPU of Redis to write a subject to all lists of its limit.
+pub(super) const LISTS_MICROS: f64 = USAGE_LISTS_INCRS * INCR_MICROS;
+
+/// The largest batch that was measured. Weir makes none of more than 96 checks, and of a third as many with usage.
+pub(super) const fn largest_batch(has_usage: bool) -> f64 {
+    let measured = BATCHES[BATCHES.len() - 1];
+    let most = (if has_usage { MAX_BATCH_CHECKS / TRACKED_WEIGHT } else { MAX_BATCH_CHECKS }) as f64;
+    if most < measured { most } else { measured }
+}

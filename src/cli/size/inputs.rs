@@ -25,6 +25,17 @@ pub(super) struct Demand {
     pub(super) cached: f64,
     /// Limits have `on_store_failure: local`.
     pub(super) has_local: bool,
+    /// Limits have `track_usage`.
+    pub(super) usage: Option<UsageDemand>,
+}
+
+/// What is recorded of limits with `track_usage`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UsageDemand {
+    /// Records that are kept at a time.
+    pub(super) subjects: f64,
+    /// Buckets of a record.
+    pub(super) buckets: u32,
 }
 
 /// How Weir runs.
@@ -105,6 +116,7 @@ impl Demand {
             limits: f64::from(self.limits),
             keys: if is_in_memory { self.keys } else { 0.0 },
             is_tls: fleet.is_tls,
+            has_usage: self.usage.is_some(),
         }
     }
 

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use super::costs;
+use super::measured::USAGE_BYTES;
 use crate::algorithm::AlgorithmKind;
+use crate::usage;
 
 /// A key, as far as its memory depends on it.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,21 @@ const RING_CELL: u64 = 13;
 const GRACE_SECS: f64 = 5.0;
 const JITTER_SECS: f64 = 300.0;
 
+/// A usage record: its header, and a cell for each closed bucket (`src/usage/stored.rs`).
+const RECORD_HEADER: u64 = 105;
+const RECORD_CELL: u64 = 18;
+
+/// A text that SETRANGE makes longer gets space for as much again, up to a megabyte.
+const SETRANGE_ROOM: u64 = 2;
+
+/// The lists of a limit: sorted sets, of which each has an entry of a table, the subject, and a node of a skiplist: 24 bytes and 16 for each of its
+/// levels, of which a quarter of the nodes has each next one.
+const LISTS: f64 = 4.0;
+const NODE_BYTES: f64 = 53.5;
+
+/// Subjects of a list (`usage_subjects`).
+const LISTED_SUBJECTS: f64 = 10_000.0;
+
 /// The order of magnitude of the time, which numbers windows: January 2027.
 const SECONDS_SINCE_1970: u64 = 1_800_000_000;
 
@@ -69,6 +86,31 @@ pub fn redis_bytes(shape: &KeyShape, keys: Option<f64>) -> f64 {
     // A table has a power of two of slots, at least one for each key.
     let slots = keys.map_or(MOST_SLOTS, |keys| keys.max(1.0).log2().ceil().exp2() / keys.max(1.0));
     (TABLES * allocated(TABLE_ENTRY) + name + value) as f64 + TABLES as f64 * TABLE_SLOT * slots
+}
+
+/// Bytes that Redis counts for the usage record of a subject with so many buckets, in a server with many of them, at most. `name` is the length of its
+/// counter's key, which is about as long.
+#[must_use]
+pub fn record_bytes(name: u32, buckets: u32) -> f64 {
+    let cells = u64::from(buckets.max(1)) - 1;
+    let length = RECORD_HEADER + cells * RECORD_CELL;
+    let room = if cells == 0 { length } else { SETRANGE_ROOM * length };
+    let value = allocated(OBJECT) + allocated(text_bytes(room));
+    (TABLES * allocated(TABLE_ENTRY) + allocated(text_bytes(name.into())) + value) as f64 + TABLES as f64 * TABLE_SLOT * MOST_SLOTS
+}
+
+/// Bytes of the lists of `limits` limits that have so many subjects together, at most: each list has 10,000 by default.
+#[must_use]
+pub fn lists_bytes(name: u32, subjects: f64, limits: u32) -> f64 {
+    let entry = allocated(TABLE_ENTRY) + allocated(text_bytes(name.into()));
+    subjects.min(LISTED_SUBJECTS * f64::from(limits.max(1))) * LISTS * (entry as f64 + NODE_BYTES + TABLE_SLOT * MOST_SLOTS)
+}
+
+/// Bytes of a usage record in the memory store.
+#[must_use]
+pub fn memory_record_bytes(buckets: u32) -> f64 {
+    let [one, all] = USAGE_BYTES;
+    costs::straight(&[(1.0, one), (f64::from(usage::Settings::default().buckets), all)], f64::from(buckets))
 }
 
 /// The colon and the number of the window in the key of a fixed window.

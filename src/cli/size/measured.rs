@@ -14,6 +14,10 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
         redis_micros: [22.1, 3.6, 2.5],
         memory_bytes: 43.0,
         cluster_ratio: [1.17, 1.35, 1.62],
+        usage_memory_ratio: 2.6,
+        usage_redis_ratio: [3.4, 6.28, 7.28],
+        usage_weir_micros: 2.38,
+        usage_weir_ratio: 1.91,
         redis_tls_ratio: [1.58, 1.46, 1.22],
     },
     AlgorithmCosts {
@@ -23,6 +27,10 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
         redis_micros: [52.7, 15.4, 13.7],
         memory_bytes: 193.0,
         cluster_ratio: [1.04, 2.27, 2.67],
+        usage_memory_ratio: 2.13,
+        usage_redis_ratio: [1.43, 1.81, 1.88],
+        usage_weir_micros: 3.01,
+        usage_weir_ratio: 1.94,
         redis_tls_ratio: [1.26, 1.1, 1.01],
     },
     AlgorithmCosts {
@@ -32,6 +40,10 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
         redis_micros: [38.8, 6.7, 6.2],
         memory_bytes: 44.0,
         cluster_ratio: [1.08, 2.48, 3.0],
+        usage_memory_ratio: 2.55,
+        usage_redis_ratio: [1.61, 2.5, 2.96],
+        usage_weir_micros: 2.52,
+        usage_weir_ratio: 2.21,
         redis_tls_ratio: [1.35, 1.14, 1.01],
     },
     AlgorithmCosts {
@@ -41,6 +53,10 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
         redis_micros: [58.1, 15.9, 12.1],
         memory_bytes: 593.0,
         cluster_ratio: [1.05, 2.27, 2.73],
+        usage_memory_ratio: 1.62,
+        usage_redis_ratio: [1.35, 1.83, 1.96],
+        usage_weir_micros: 2.67,
+        usage_weir_ratio: 1.98,
         redis_tls_ratio: [1.26, 1.1, 1.07],
     },
     AlgorithmCosts {
@@ -50,6 +66,10 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
         redis_micros: [40.3, 7.4, 4.6],
         memory_bytes: 43.0,
         cluster_ratio: [1.09, 2.51, 3.5],
+        usage_memory_ratio: 2.52,
+        usage_redis_ratio: [1.62, 2.58, 3.03],
+        usage_weir_micros: 2.3,
+        usage_weir_ratio: 2.07,
         redis_tls_ratio: [1.37, 1.11, 1.06],
     },
     AlgorithmCosts {
@@ -59,6 +79,10 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
         redis_micros: [38.4, 6.8, 4.0],
         memory_bytes: 43.0,
         cluster_ratio: [1.02, 2.28, 3.41],
+        usage_memory_ratio: 2.55,
+        usage_redis_ratio: [1.64, 2.93, 3.43],
+        usage_weir_micros: 2.29,
+        usage_weir_ratio: 2.15,
         redis_tls_ratio: [1.34, 0.91, 1.1],
     },
 ];
@@ -77,6 +101,15 @@ pub(super) const CONNECTION_BYTES: f64 = 30_220.0;
 
 /// Bytes of a limit (table sizing).
 pub(super) const LIMIT_BYTES: f64 = 2_580.0;
+
+/// CPU of Redis to write a subject to all lists of its limit, to a plain INCR (table usage).
+pub(super) const USAGE_LISTS_INCRS: f64 = 2.37;
+
+/// Bytes of a usage record in memory after one hit, and with the default number of buckets (table usage).
+pub(super) const USAGE_BYTES: [f64; 2] = [244.0, 1_800.0];
+
+/// µs of CPU of Redis for a plain INCR (table algorithms).
+pub(super) const INCR_MICROS: f64 = 1.8;
 
 /// µs of CPU of a call without TLS and with it, to be compared with each other only (table tls).
 pub(super) const TLS_CALL_MICROS: [f64; 2] = [12.78, 13.18];

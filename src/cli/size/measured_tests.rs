@@ -48,6 +48,11 @@ fn number(cell: &str) -> f64 {
     digits.parse().unwrap_or_else(|_| panic!("{cell:?} begins with no number"))
 }
 
+/// The number in brackets at the end of a cell.
+fn ratio(cell: &str) -> f64 {
+    number(cell.split_once('(').unwrap_or_else(|| panic!("{cell:?} has no ratio")).1)
+}
+
 /// How many there are, and the CPU of a request to that of the first: a block of rows of the table `scaling`.
 fn curve(name: &str) -> Vec<(f64, f64)> {
     let rows = rows("scaling");
@@ -69,16 +74,21 @@ fn list(values: &[f64]) -> String {
 }
 
 fn algorithm(name: &str, kind: AlgorithmKind) -> String {
-    let (of_table, of_sizing) = (row("algorithms", name), row("sizing", name));
+    let (of_table, of_sizing, of_usage) = (row("algorithms", name), row("sizing", name), row("usage", name));
     let numbers = |cells: &[String]| list(&cells.iter().map(|cell| number(cell)).collect::<Vec<_>>());
     format!(
         "    AlgorithmCosts {{\n        kind: AlgorithmKind::{kind:?},\n        memory_micros: {},\n        redis_request_micros: {},\n        \
-         redis_micros: {},\n        memory_bytes: {},\n        cluster_ratio: {},\n        redis_tls_ratio: {},\n    }},\n",
+         redis_micros: {},\n        memory_bytes: {},\n        cluster_ratio: {},\n        usage_memory_ratio: {},\n        \
+         usage_redis_ratio: {},\n        usage_weir_micros: {},\n        usage_weir_ratio: {},\n        redis_tls_ratio: {},\n    }},\n",
         literal(number(&of_table[1])),
         literal(number(&row("speed", &format!("Weir, Redis, {name}"))[1])),
         numbers(&of_table[2..5]),
         literal(number(&of_table[5])),
         numbers(&of_sizing[1..4]),
+        literal(ratio(&of_usage[1])),
+        list(&of_usage[2..5].iter().map(|cell| ratio(cell)).collect::<Vec<_>>()),
+        literal(number(&of_usage[5])),
+        literal(ratio(&of_usage[5])),
         numbers(&of_sizing[4..7]),
     )
 }
@@ -117,6 +127,26 @@ fn generated() -> String {
     ] {
         scalar(name, doc, "sizing", of);
     }
+    scalar(
+        "USAGE_LISTS_INCRS",
+        "CPU of Redis to write a subject to all lists of its limit, to a plain INCR (table usage).",
+        "usage",
+        "CPU of Redis to write it to all lists, to an INCR",
+    );
+    let of_memory = ["bytes in memory, after one hit", "bytes in memory, with 60 buckets"].map(|name| number(&row("usage", name)[1]));
+    constant(
+        "USAGE_BYTES",
+        "Bytes of a usage record in memory after one hit, and with the default number of buckets (table usage).",
+        "[f64; 2]",
+        &list(&of_memory),
+    );
+    let incr = page().split_once("sixteen to a round trip, which cost redis-server ").map(|(_, rest)| number(rest));
+    constant(
+        "INCR_MICROS",
+        "µs of CPU of Redis for a plain INCR (table algorithms).",
+        "f64",
+        &literal(incr.expect("the figure below the table")),
+    );
     let tls = ["plaintext", "TLS 1.3, P-256"].map(|name| number(&row("tls", name)[1]));
     constant(
         "TLS_CALL_MICROS",
@@ -167,6 +197,7 @@ fn the_figures_are_those_of_the_tables() {
 fn the_batches_are_those_of_the_columns() {
     let heads = &rows("algorithms")[0];
     assert_eq!(heads[2..5], ["Redis, 1 at a time", "in batches of 16", "of 64"]);
+    assert_eq!(rows("usage")[0][1..6], ["in memory", "Redis, 1 at a time", "in batches of 16", "of 64", "Weir beside Redis, of 64"]);
     let of_sizing = &rows("sizing")[0];
     for (offset, what) in [(1, "Redis Cluster / one server, 1 at a time"), (4, "TLS / plaintext, 1 at a time")] {
         assert_eq!(of_sizing[offset..offset + 3], [what, "in batches of 16", "of 64"]);

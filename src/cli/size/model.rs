@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use super::costs::{self, RedisShape};
-use super::inputs::{Demand, Fleet, RedisInput, RedisKind};
+use super::inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use super::keys::{self, KeyShape};
 use super::measured::{CONNECTION_BYTES, LIMIT_BYTES, PROCESS_BYTES};
 use crate::limiter::{denial_cache, failure_policies};
 use crate::store::memory;
+use crate::store::redis::{MOST_LISTED_AT_ONCE, WRITES_PER_SECOND};
 
 /// Weir's part.
 #[derive(Clone, Debug)]
@@ -34,6 +35,9 @@ pub(super) struct WeirPlan {
     pub(super) memory: f64,
     pub(super) counter_bytes: f64,
     pub(super) max_keys: Option<f64>,
+    /// Bytes of usage records in memory, and the space for them.
+    pub(super) usage_bytes: Option<f64>,
+    pub(super) max_usage_bytes: Option<f64>,
     /// Bytes of a replica when its clients misbehave, or send more than it can answer.
     pub(super) memory_limit: f64,
 }
@@ -62,9 +66,42 @@ pub(super) struct RedisPlan {
     pub(super) keys: f64,
     pub(super) key_bytes: f64,
     pub(super) used_bytes: f64,
+    pub(super) usage: Option<UsagePlan>,
     pub(super) maxmemory: f64,
     /// `maxmemory` to the memory that a server may have.
     pub(super) memory_share: f64,
+}
+
+/// The usage in one Redis deployment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UsagePlan {
+    /// Records that are stored at a time, bytes of each, and bytes of the lists of all limits.
+    pub(super) records: f64,
+    pub(super) record_bytes: f64,
+    pub(super) lists_bytes: f64,
+    /// Subjects that are written to the lists per second, at most, and cores for that.
+    pub(super) listed: f64,
+    pub(super) list_cores: f64,
+}
+
+impl UsagePlan {
+    fn new(usage: &UsageDemand, demand: &Demand, weir: &WeirPlan, (share, rate): (f64, f64), cpu_factor: f64) -> Self {
+        let records = usage.subjects * share;
+        // A subject is written once at a time, however many hits it has had.
+        let at_once = records.min(MOST_LISTED_AT_ONCE as f64);
+        let listed = rate.min(weir.replicas * at_once * f64::from(WRITES_PER_SECOND));
+        Self {
+            records,
+            record_bytes: keys::record_bytes(demand.key_bytes, usage.buckets),
+            lists_bytes: keys::lists_bytes(demand.key_bytes, records, demand.limits),
+            listed,
+            list_cores: listed * costs::LISTS_MICROS * cpu_factor / 1e6,
+        }
+    }
+
+    fn bytes(&self) -> f64 {
+        self.records * self.record_bytes + self.lists_bytes
+    }
 }
 
 /// What is used up when the load grows while nothing but the number of replicas does.
@@ -189,8 +226,12 @@ fn weir_plan(demand: &Demand, fleet: &Fleet, is_in_memory: bool, usual: f64) -> 
         (false, false) => None,
     };
     let counters = if max_keys.is_some() { demand.keys * keys::memory_bytes(&demand.key()) } else { 0.0 };
+    // Local counters of an outage record nothing.
+    let usage_bytes = demand.usage.filter(|_| is_in_memory).map(|usage| usage.subjects * keys::memory_record_bytes(usage.buckets));
+    let max_usage_bytes = usage_bytes.map(|bytes| (bytes * KEYS_AND_MORE).max(memory::Options::default().usage_bytes as f64));
     let cache = if is_in_memory { 0.0 } else { denial_cache::Options::default().bytes as f64 };
-    let memory = PROCESS_BYTES + counters + cache + f64::from(demand.limits) * LIMIT_BYTES + connections_of_a_replica * CONNECTION_BYTES;
+    let counted = counters + usage_bytes.unwrap_or(0.0);
+    let memory = PROCESS_BYTES + counted + cache + f64::from(demand.limits) * LIMIT_BYTES + connections_of_a_replica * CONNECTION_BYTES;
     let dearest = (usual + costs::most_alone_micros()) * fleet.cpu_factor;
     WeirPlan {
         requests,
@@ -205,6 +246,8 @@ fn weir_plan(demand: &Demand, fleet: &Fleet, is_in_memory: bool, usual: f64) -> 
         memory,
         counter_bytes: counters,
         max_keys,
+        usage_bytes,
+        max_usage_bytes,
         memory_limit: memory + UNFINISHED_BYTES,
     }
 }
@@ -212,21 +255,24 @@ fn weir_plan(demand: &Demand, fleet: &Fleet, is_in_memory: bool, usual: f64) -> 
 /// The plan of the only deployment, or of one of two with its share of the decisions and keys.
 fn redis_plan(demand: &Demand, fleet: &Fleet, input: &RedisInput, weir: &WeirPlan, part: Option<(f64, bool)>) -> RedisPlan {
     let (share, is_per_second) = part.unwrap_or((1.0, false));
-    let shape = RedisShape { algorithm: demand.algorithm, is_cluster: input.kind == RedisKind::Cluster, is_tls: input.is_tls };
     let key = KeyShape { window: if is_per_second { Duration::from_secs(1) } else { demand.window }, ..demand.key() };
     let rate = demand.rate * (1.0 - demand.cached) * share;
+    let usage = demand.usage.map(|usage| UsagePlan::new(&usage, demand, weir, (share, rate), fleet.cpu_factor));
+    let listed = usage.map(|usage| usage.listed / rate);
+    let shape = RedisShape { algorithm: demand.algorithm, is_cluster: input.kind == RedisKind::Cluster, is_tls: input.is_tls, listed };
     let lanes = weir.replicas * weir.threads * lanes_of_a_thread(input.round_trip);
     let micros = |checks: f64| costs::batch_micros(&shape, checks) * fleet.cpu_factor;
-    let batch = largest_batch(lanes, input.longest_round(), micros);
+    let batch = largest_batch(costs::largest_batch(usage.is_some()), lanes, input.longest_round(), micros);
     let capacity = batch / micros(batch) * 1e6;
     let keys = demand.keys * share * keys::redis_copies(&key);
     let key_bytes = keys::redis_bytes(&key, None);
     let by_cpu = (rate / (fleet.target * capacity)).ceil().max(1.0);
-    let by_memory = (keys * key_bytes / (MEMORY_IN_USE * input.server_bytes)).ceil().max(1.0);
+    let bytes = keys * key_bytes + usage.map_or(0.0, |usage| usage.bytes());
+    let by_memory = (bytes / (MEMORY_IN_USE * input.server_bytes)).ceil().max(1.0);
     let servers = if input.kind == RedisKind::Cluster { by_cpu.max(by_memory).max(LEAST_PRIMARIES) } else { 1.0 };
     let rate_of_a_server = rate / servers;
     let usual_batch = (rate_of_a_server * input.round_trip.as_secs_f64() / lanes).clamp(1.0, batch);
-    let used_bytes = keys * key_bytes / servers;
+    let used_bytes = bytes / servers;
     let connections = lanes;
     RedisPlan {
         is_per_second,
@@ -243,6 +289,7 @@ fn redis_plan(demand: &Demand, fleet: &Fleet, input: &RedisInput, weir: &WeirPla
         keys,
         key_bytes,
         used_bytes,
+        usage,
         maxmemory: used_bytes / MEMORY_IN_USE,
         memory_share: used_bytes / MEMORY_IN_USE / input.server_bytes,
     }
@@ -254,8 +301,8 @@ pub(super) fn lanes_of_a_thread(round_trip: Duration) -> f64 {
 }
 
 /// The checks of a batch in a Redis that is never idle: as many as were measured, and as let it answer all lanes in time.
-fn largest_batch(lanes: f64, round: Duration, micros: impl Fn(f64) -> f64) -> f64 {
-    let mut checks = costs::LARGEST_BATCH;
+fn largest_batch(most: f64, lanes: f64, round: Duration, micros: impl Fn(f64) -> f64) -> f64 {
+    let mut checks = most;
     while checks > 1.0 && lanes * micros(checks) > round.as_secs_f64() * 1e6 {
         checks -= 1.0;
     }

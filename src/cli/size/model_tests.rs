@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::costs::{self, RequestShape};
-use super::inputs::{Demand, Fleet, RedisInput, RedisKind};
+use super::inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use super::measured::{CONNECTIONS, MEMORY_MICROS};
 use super::model::{Plan, Resource, plan};
 use crate::algorithm::AlgorithmKind;
@@ -21,6 +21,7 @@ const DEMAND: Demand = Demand {
     limits: 100,
     cached: 0.0,
     has_local: false,
+    usage: None,
 };
 
 const FLEET: Fleet = Fleet { threads: 4, spare: 1, target: 0.6, envoy_threads: None, is_headless: false, is_tls: false, cpu_factor: 1.0 };
@@ -60,7 +61,7 @@ fn a_thread_carries_what_was_measured() {
 #[test]
 fn the_cost_of_a_request_grows_with_what_it_asks() {
     let of = |descriptors, limits, algorithm| {
-        let shape = RequestShape { descriptors, algorithm, limits, keys: 0.0, is_tls: false };
+        let shape = RequestShape { descriptors, algorithm, limits, keys: 0.0, is_tls: false, has_usage: false };
         (costs::memory_request_micros(&shape), costs::redis_request_micros(&shape))
     };
     let one = of(1, 100.0, AlgorithmKind::FixedWindow);
@@ -70,7 +71,8 @@ fn the_cost_of_a_request_grows_with_what_it_asks() {
     {
         assert!(more.0 > one.0 && more.1 > one.1, "{more:?}, {one:?}");
     }
-    let plain = RequestShape { descriptors: 1, algorithm: AlgorithmKind::FixedWindow, limits: 100.0, keys: 0.0, is_tls: false };
+    let plain =
+        RequestShape { descriptors: 1, algorithm: AlgorithmKind::FixedWindow, limits: 100.0, keys: 0.0, is_tls: false, has_usage: false };
     let tls = costs::memory_request_micros(&RequestShape { is_tls: true, ..plain });
     assert!(tls > one.0, "TLS costs something: {tls}");
     assert!(CONNECTIONS.iter().all(|&(connections, _)| costs::alone_micros(connections) <= costs::most_alone_micros()));
@@ -107,6 +109,46 @@ fn counters_in_memory_have_one_replica() {
     assert!(of_memory.weir.max_keys.is_some_and(|keys| keys > DEMAND.keys) && of_memory.weir.counter_bytes > 40.0 * DEMAND.keys);
     let one_process = of_memory.bounds.iter().find(|bound| bound.resource == Resource::OneProcess);
     assert!(one_process.is_some_and(|bound| bound.reached_at > 64.0 * 10_000.0), "{:?}", of_memory.bounds);
+}
+
+/// Usage costs CPU on both sides and memory where the records are, and a batch has a third of the checks.
+#[test]
+fn usage_needs_more() {
+    let usage = UsageDemand { subjects: 5e6, buckets: 60 };
+    let with = Demand { usage: Some(usage), ..DEMAND };
+    for (_, algorithm) in AlgorithmKind::NAMED {
+        for redis in [REDIS, RedisInput { kind: RedisKind::Cluster, ..REDIS }] {
+            let [without, with] = [DEMAND, with].map(|demand| plan(&Demand { algorithm, ..demand }, &FLEET, &redis));
+            let [of_redis, of_usage] = [&without.redis[0], &with.redis[0]];
+            assert!(with.weir.request_micros >= without.weir.request_micros && of_usage.batch <= 32.0, "{algorithm:?}: {of_usage:?}");
+            assert!(of_usage.capacity < of_redis.capacity, "{algorithm:?}: {of_usage:?}");
+            let more = of_usage.used_bytes * of_usage.servers - of_redis.used_bytes * of_redis.servers;
+            assert!(more > 5e6 * 105.0, "{algorithm:?}: {more} bytes");
+            assert_eq!((with.weir.usage_bytes, with.weir.max_usage_bytes), (None, None));
+        }
+    }
+    let in_memory = RedisInput { kind: RedisKind::None, ..REDIS };
+    let [without, with, once] = [DEMAND, with, Demand { usage: Some(UsageDemand { buckets: 1, ..usage }), ..DEMAND }]
+        .map(|demand| plan(&demand, &FLEET, &in_memory).weir);
+    let bytes = with.usage_bytes.expect("records are in memory");
+    assert!(with.memory - without.memory > 5e6 * 1_000.0 && with.max_usage_bytes > with.usage_bytes, "{with:?}");
+    assert!(once.usage_bytes.is_some_and(|once| once > 5e6 * 100.0 && once < bytes / 2.0), "{once:?}");
+    assert!(with.request_micros > without.request_micros);
+}
+
+/// A subject is written to the lists twice a second at most, whatever its hits, and a process writes a bounded number.
+#[test]
+fn the_lists_cost_what_is_written_to_them() {
+    let listed = |rate, subjects| {
+        let usage = Some(UsageDemand { subjects, buckets: 60 });
+        let plan = plan(&Demand { rate, usage, ..DEMAND }, &FLEET, &REDIS);
+        (plan.redis[0].usage.expect("usage").listed, plan.weir.replicas)
+    };
+    assert_eq!(listed(1_000.0, 1e6).0, 1_000.0, "every decision is of another subject");
+    let (few, replicas) = listed(100_000.0, 10.0);
+    assert!((few - replicas * 20.0).abs() < 1e-9, "{few}");
+    let (many, replicas) = listed(1e6, 1e9);
+    assert!((many - replicas * 20_000.0).abs() < 1e-9, "{many}");
 }
 
 #[test]
@@ -159,9 +201,11 @@ fn figures(plan: &Plan) -> Vec<f64> {
 prop_compose! {
     fn demands()(rate in 1_u64..1_000_000_000, descriptors in 1_u32..=256, keys in 1_u64..100_000_000_000, key_bytes in 1_u32..=65_535,
         (_, algorithm) in prop::sample::select(AlgorithmKind::NAMED.to_vec()), window in 1_u64..3_000_000_000, entries in 1_u32..=100_000,
-        limits in 0_u32..=10_000_000, cached in 0_u32..=99, has_local in any::<bool>()) -> Demand {
+        limits in 0_u32..=10_000_000, cached in 0_u32..=99, has_local in any::<bool>(),
+        usage in prop::option::of((1_u64..100_000_000_000, 1_u32..=1_000))) -> Demand {
         Demand { rate: (rate as f64).max(f64::from(descriptors)), descriptors, keys: keys as f64, key_bytes, algorithm,
-            window: Duration::from_secs(window), entries, limits, cached: f64::from(cached) / 100.0, has_local }
+            window: Duration::from_secs(window), entries, limits, cached: f64::from(cached) / 100.0, has_local,
+            usage: usage.map(|(subjects, buckets)| UsageDemand { subjects: subjects as f64, buckets }) }
     }
 }
 
@@ -208,7 +252,9 @@ proptest! {
         let (one, other) = (plan(&demand, &fleet, &redis), plan(&more, &fleet, &redis));
         prop_assert!(other.weir.replicas >= one.weir.replicas && other.weir.threads >= one.weir.threads.min(other.weir.threads));
         for (one, other) in one.redis.iter().zip(&other.redis) {
-            prop_assert!(other.servers >= one.servers && other.capacity <= one.capacity * 1.000_001);
+            prop_assert!(other.servers >= one.servers);
+            // Of more decisions, fewer write their subject to the lists.
+            prop_assert!(demand.usage.is_some() || other.capacity <= one.capacity * 1.000_001);
         }
     }
 }

@@ -63,6 +63,9 @@ fn redis_cpu_remedy(demand: &Demand, redis: &RedisInput) -> String {
     if demand.algorithm != AlgorithmKind::FixedWindow {
         remedies.push("fixed_window, which costs Redis least".to_owned());
     }
+    if demand.usage.is_some() {
+        remedies.push("track_usage for fewer limits".to_owned());
+    }
     if demand.cached == 0.0 {
         remedies.push("the denial cache, if many are refused (--cached)".to_owned());
     }
@@ -72,6 +75,7 @@ fn redis_cpu_remedy(demand: &Demand, redis: &RedisInput) -> String {
 fn memory_remedy(demand: &Demand, redis: &RedisInput) -> String {
     let more = if redis.kind == RedisKind::Cluster { "more primaries" } else { "larger servers (--redis-memory), or Redis Cluster" };
     match demand.algorithm {
+        _ if demand.usage.is_some() => format!("{more}; fewer usage_buckets; a shorter usage_expiry"),
         AlgorithmKind::FixedWindow => format!("{more}; shorter keys; a smaller EXPIRATION_JITTER_MAX_SECONDS"),
         AlgorithmKind::SlidingWindowLog => format!("{more}; sliding_window_counter, whose keys do not grow"),
         _ => format!("{more}; shorter keys"),

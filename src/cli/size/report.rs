@@ -116,7 +116,8 @@ fn title(demand: &Demand, redis: &RedisInput) -> String {
         RedisKind::Sentinel => "Redis behind Sentinels",
         RedisKind::Cluster => "Redis Cluster",
     };
-    format!("{} decisions/s by {}, {} keys per window, {redis}", grouped(demand.rate), demand.algorithm.name(), grouped(demand.keys))
+    let usage = if demand.usage.is_some() { " with usage" } else { "" };
+    format!("{} decisions/s by {}{usage}, {} keys per window, {redis}", grouped(demand.rate), demand.algorithm.name(), grouped(demand.keys))
 }
 
 fn percent(share: f64) -> String {
@@ -188,11 +189,12 @@ fn weir_section(demand: &Demand, fleet: &Fleet, redis: &RedisInput, weir: &WeirP
     let counters =
         if weir.counter_bytes > 0.0 { format!(", {} for {} keys", bytes(weir.counter_bytes), short(demand.keys)) } else { String::new() };
     let cache = if is_in_memory { "" } else { ", the denial cache" };
+    let usage = weir.usage_bytes.map_or_else(String::new, |size| format!(", {} of usage", bytes(size)));
     section.add(
         "memory_bytes",
         "memory of a replica",
         size(weir.memory),
-        format!("the process, {} limits, connections{cache}{counters}", grouped(f64::from(demand.limits))),
+        format!("the process, {} limits, connections{cache}{counters}{usage}", grouped(f64::from(demand.limits))),
     );
     let limit = format!("and {} that clients may leave unfinished (SECURITY.md)", bytes(model::UNFINISHED_BYTES));
     section.add("memory_limit_bytes", "memory limit of a replica", size(weir.memory_limit), limit);
@@ -203,6 +205,14 @@ fn weir_section(demand: &Demand, fleet: &Fleet, redis: &RedisInput, weir: &WeirP
             ("local_max_keys", "LOCAL_MAX_KEYS", "during an outage each replica may see every key (--local)")
         };
         section.add(key, name, count(max_keys.ceil()), why);
+    }
+    if let (Some(most), Some(usage)) = (weir.max_usage_bytes, &demand.usage) {
+        let why = format!(
+            "{} records with {} buckets (--subjects, --usage-buckets) and a quarter: when it is full, the record that was idle for longest is dropped",
+            grouped(usage.subjects),
+            usage.buckets
+        );
+        section.add("memory_usage_bytes", "MEMORY_USAGE_BYTES", count(most.ceil()), why);
     }
     if !is_in_memory {
         section.add(
@@ -259,6 +269,23 @@ fn redis_section(demand: &Demand, fleet: &Fleet, input: &RedisInput, plan: &Plan
         count(redis.key_bytes),
         format!("{structure}a name of {} bytes (--key-bytes); Redis 7.0", demand.key_bytes),
     );
+    if let (Some(usage), Some(of_demand)) = (redis.usage, &demand.usage) {
+        section.add(
+            "usage_records",
+            "usage records",
+            count(usage.records),
+            "of subjects (--subjects): each stays for an hour, and for as long as it was known, at most for usage_expiry",
+        );
+        let of_record = format!("with {} buckets, all with hits (--usage-buckets); about 300 after a single hit", of_demand.buckets);
+        section.add("bytes_per_usage_record", "bytes of a usage record", count(usage.record_bytes), of_record);
+        let lists = format!("four for each of {} limits, of 10,000 subjects at most (usage_subjects)", grouped(f64::from(demand.limits)));
+        section.add("usage_list_bytes", "lists of subjects", size(usage.lists_bytes), lists);
+        let listed = format!(
+            "of it for {} subjects/s, each with its latest numbers twice a second at most; the lists of one limit have one server",
+            grouped(usage.listed)
+        );
+        section.add("usage_list_cores", "CPU of the lists, cores", (usage.list_cores, cores(usage.list_cores)), listed);
+    }
     section.add(
         "used_memory_bytes",
         "used memory of a server",

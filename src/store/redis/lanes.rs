@@ -30,10 +30,10 @@ const MIN_CHECKS_FAR: usize = 16;
 
 /// The most checks of a batch, unless a single request has more. A script takes about 4 µs per check, and must not block Redis for more than half a
 /// millisecond. Here and below, a check with usage counts as several: see [`weight`].
-const MAX_BATCH_CHECKS: usize = 96;
+pub const MAX_BATCH_CHECKS: usize = 96;
 
 /// What a check with `track_usage` weighs: it takes Redis three times as long as another, because its record is read and written besides.
-const TRACKED_WEIGHT: usize = 3;
+pub const TRACKED_WEIGHT: usize = 3;
 
 /// This many checks under way keep any server busy all the time, unless it is very far.
 const SATURATING_CHECKS: usize = 2 * MAX_BATCH_CHECKS;

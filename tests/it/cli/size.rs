@@ -89,6 +89,25 @@ fn counters_in_memory_have_one_process() {
 }
 
 #[test]
+fn usage_has_its_memory_and_lowers_the_capacity() {
+    let load = ["--rate", "50k", "--keys", "2M", "--algorithm", "token_bucket"];
+    let [without, with, larger] = [&[][..], &["--usage"], &["--usage", "--subjects", "20M", "--usage-buckets", "1000"]]
+        .map(|usage| json(&[&load[..], usage].concat()));
+    assert_eq!(without.pointer("/figures/redis/usage_records"), None);
+    let of = |report: &Value, name: &str| value(report, &format!("/redis/{name}"));
+    assert!(of(&with, "capacity_per_server") < of(&without, "capacity_per_server"));
+    assert_eq!((of(&with, "usage_records"), of(&larger, "usage_records")), (2e6, 2e7));
+    assert!(of(&larger, "bytes_per_usage_record") > of(&with, "bytes_per_usage_record") && of(&with, "usage_list_cores") > 0.0);
+    let records = 2e6 * of(&with, "bytes_per_usage_record") + of(&with, "usage_list_bytes");
+    let more = of(&with, "used_memory_bytes") - of(&without, "used_memory_bytes");
+    assert!((more / records - 1.0).abs() < 0.01, "{more} bytes more, {records} of usage");
+    let in_memory = json(&[&load[..], &["--usage", "--redis", "none"]].concat());
+    assert!(value(&in_memory, "/weir/memory_usage_bytes") > 2e6 * 1_000.0, "{in_memory}");
+    let text = stdout(&weir(&[&["size"], &load[..], &["--usage"]].concat(), &[]));
+    assert!(text.starts_with("50,000 decisions/s by token_bucket with usage, "), "{text}");
+}
+
+#[test]
 fn mistakes_are_errors_with_a_remedy() {
     let good = ["--rate", "50k", "--keys", "2M"];
     for (arguments, parts) in [
@@ -120,6 +139,10 @@ fn mistakes_are_errors_with_a_remedy() {
         (&["--redis", "none", "--local"], &["--local"]),
         (&["--rate", "10", "--keys", "1", "--descriptors", "16"], &["--rate counts decisions"]),
         (&["--replicas", "3"], &["--replicas"]),
+        (&["--subjects", "5"], &["--usage"]),
+        (&["--usage-buckets", "5"], &["--usage"]),
+        (&["--usage", "--subjects", "0"], &["--subjects", "write 1 to 100G"]),
+        (&["--usage", "--usage-buckets", "1001"], &["--usage-buckets", "1..=1000"]),
     ] {
         let has_load = arguments.contains(&"--rate") || arguments.is_empty();
         let all = [&["size"][..], if has_load { &[][..] } else { &good }, arguments].concat();

@@ -10,7 +10,7 @@ use crate::time::MAX_SAFE_INTEGER;
 use crate::usage::{Summary, Tracking};
 
 /// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as much as an index has by default.
-const MAX_WAITING: usize = 10_000;
+pub const MOST_LISTED_AT_ONCE: usize = 10_000;
 
 /// What waits to be written.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl UsageQueue {
     pub(super) fn note_record(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
         self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = self.waiting();
-        if waiting.summaries.len() < MAX_WAITING || waiting.summaries.contains_key(&record) {
+        if waiting.summaries.len() < MOST_LISTED_AT_ONCE || waiting.summaries.contains_key(&record) {
             waiting.summaries.insert(record, (Arc::clone(tracking), summary));
         } else {
             drop(waiting);
@@ -69,7 +69,7 @@ impl UsageQueue {
         let mut waiting = self.waiting();
         if let Some((_, known)) = waiting.refused.get_mut(&record) {
             *known = known.saturating_add(hits).min(MAX_SAFE_INTEGER);
-        } else if waiting.refused.len() < MAX_WAITING {
+        } else if waiting.refused.len() < MOST_LISTED_AT_ONCE {
             waiting.refused.insert(record, (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER)));
         } else {
             drop(waiting);
@@ -120,7 +120,7 @@ mod tests {
         let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
         let queue = UsageQueue::default();
         let summary = |asked| Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
-        for number in 0..MAX_WAITING as u64 + 5 {
+        for number in 0..MOST_LISTED_AT_ONCE as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
             queue.note(counter.as_bytes(), &tracking, summary(number));
             queue.note_refused(counter.as_bytes(), &tracking, 3);
@@ -129,7 +129,7 @@ mod tests {
         queue.note_refused(b"w1{d|user=7}fw60:99", &tracking, u64::MAX);
         assert_eq!(queue.counts(), UsageCounts { dropped: 5, lost_hits: 15 });
         let (summaries, refused) = (queue.take_summaries(), queue.take_refused());
-        assert_eq!((summaries.len(), refused.len()), (MAX_WAITING, MAX_WAITING));
+        assert_eq!((summaries.len(), refused.len()), (MOST_LISTED_AT_ONCE, MOST_LISTED_AT_ONCE));
         let record = &b"w1{d|user=7}us"[..];
         assert_eq!((summaries[record].1.asked, refused[record].1), (99, MAX_SAFE_INTEGER), "of any algorithm, the latest and the sum");
         assert!(queue.take_summaries().is_empty() && queue.take_refused().is_empty());

@@ -19,8 +19,11 @@ use crate::time::Micros;
 use crate::usage::{Order, Summary, Tracking};
 use crate::verdict::StoreError;
 
-/// The time between two writes. With the time of a write it keeps the index at most a second behind.
-const EVERY: Duration = Duration::from_millis(500);
+/// Writes per second. With the time of a write the index is at most a second behind.
+pub const WRITES_PER_SECOND: u32 = 2;
+
+/// The time between two writes.
+const EVERY: Duration = Duration::from_millis(1_000 / WRITES_PER_SECOND as u64);
 
 /// The time for one write. What is not written then waits for the next one.
 const TIMEOUT: Duration = Duration::from_secs(2);
