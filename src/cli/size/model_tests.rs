@@ -148,7 +148,7 @@ fn the_lists_cost_what_is_written_to_them() {
     let (few, replicas) = listed(100_000.0, 10.0);
     assert!((few - replicas * 20.0).abs() < 1e-9, "{few}");
     let (many, replicas) = listed(1e6, 1e9);
-    assert!((many - replicas * 20_000.0).abs() < 1e-9, "{many}");
+    assert!((many - replicas * 5_000.0).abs() < 1e-9, "{many}");
 }
 
 #[test]

@@ -10,6 +10,6 @@ pub(crate) mod queue;
 mod reader;
 mod writer;
 
-pub use queue::{MOST_LISTED_AT_ONCE, UsageCounts};
+pub use queue::UsageCounts;
 pub use reader::UsageReader;
-pub use writer::{UsageWriter, WRITES_PER_SECOND};
+pub use writer::{MOST_LISTED_AT_ONCE, UsageWriter, WRITES_PER_SECOND};

@@ -4,13 +4,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
+use lru::LruCache;
 
 use crate::plan::key;
 use crate::time::MAX_SAFE_INTEGER;
 use crate::usage::{Summary, Tracking};
 
 /// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as much as an index has by default.
-pub const MOST_LISTED_AT_ONCE: usize = 10_000;
+const MAX_WAITING: usize = 10_000;
+
+/// Subjects that are taken under the lock at a time, so that no request waits for longer than some microseconds.
+const MAX_TAKEN_LOCKED: usize = 100;
 
 /// What waits to be written.
 #[derive(Debug, Default)]
@@ -23,11 +27,21 @@ pub(crate) struct UsageQueue {
 }
 
 /// By the key of the record.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
-    summaries: HashMap<Vec<u8>, (Arc<Tracking>, Summary)>,
+    /// In the order in which they came: one that waits and comes again keeps its turn, so that the least recently used one is the one that waits longest.
+    summaries: LruCache<Vec<u8>, (Arc<Tracking>, Summary)>,
     refused: HashMap<Vec<u8>, (Arc<Tracking>, u64)>,
 }
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { summaries: LruCache::unbounded(), refused: HashMap::new() }
+    }
+}
+
+/// The totals of a subject: the key of its record, and its limit.
+pub(super) type Totals = (Vec<u8>, Arc<Tracking>, Summary);
 
 /// What could not be written, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +63,10 @@ impl UsageQueue {
     pub(super) fn note_record(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
         self.is_used.store(true, Ordering::Relaxed);
         let mut waiting = self.waiting();
-        if waiting.summaries.len() < MOST_LISTED_AT_ONCE || waiting.summaries.contains_key(&record) {
-            waiting.summaries.insert(record, (Arc::clone(tracking), summary));
+        if let Some(known) = waiting.summaries.peek_mut(&record) {
+            *known = (Arc::clone(tracking), summary);
+        } else if waiting.summaries.len() < MAX_WAITING {
+            waiting.summaries.put(record, (Arc::clone(tracking), summary));
         } else {
             drop(waiting);
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +85,7 @@ impl UsageQueue {
         let mut waiting = self.waiting();
         if let Some((_, known)) = waiting.refused.get_mut(&record) {
             *known = known.saturating_add(hits).min(MAX_SAFE_INTEGER);
-        } else if waiting.refused.len() < MOST_LISTED_AT_ONCE {
+        } else if waiting.refused.len() < MAX_WAITING {
             waiting.refused.insert(record, (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER)));
         } else {
             drop(waiting);
@@ -95,8 +111,20 @@ impl UsageQueue {
         UsageCounts { dropped: self.dropped.load(Ordering::Relaxed), lost_hits: self.lost_hits.load(Ordering::Relaxed) }
     }
 
-    pub(super) fn take_summaries(&self) -> HashMap<Vec<u8>, (Arc<Tracking>, Summary)> {
-        std::mem::take(&mut self.waiting().summaries)
+    /// Takes so many subjects at most, those that have waited for longest.
+    pub(super) fn take_summaries(&self, most: usize) -> Vec<Totals> {
+        let mut taken = Vec::new();
+        loop {
+            let mut waiting = self.waiting();
+            let next = (taken.len() + MAX_TAKEN_LOCKED).min(most);
+            while taken.len() < next {
+                let Some((record, (tracking, summary))) = waiting.summaries.pop_lru() else { return taken };
+                taken.push((record, tracking, summary));
+            }
+            if next == most {
+                return taken;
+            }
+        }
     }
 
     pub(super) fn take_refused(&self) -> HashMap<Vec<u8>, (Arc<Tracking>, u64)> {
@@ -120,7 +148,7 @@ mod tests {
         let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
         let queue = UsageQueue::default();
         let summary = |asked| Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
-        for number in 0..MOST_LISTED_AT_ONCE as u64 + 5 {
+        for number in 0..MAX_WAITING as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
             queue.note(counter.as_bytes(), &tracking, summary(number));
             queue.note_refused(counter.as_bytes(), &tracking, 3);
@@ -128,10 +156,33 @@ mod tests {
         queue.note(b"w1{d|user=7}fw60:99", &tracking, summary(99));
         queue.note_refused(b"w1{d|user=7}fw60:99", &tracking, u64::MAX);
         assert_eq!(queue.counts(), UsageCounts { dropped: 5, lost_hits: 15 });
-        let (summaries, refused) = (queue.take_summaries(), queue.take_refused());
-        assert_eq!((summaries.len(), refused.len()), (MOST_LISTED_AT_ONCE, MOST_LISTED_AT_ONCE));
+        let (summaries, refused) = (queue.take_summaries(usize::MAX), queue.take_refused());
+        assert_eq!((summaries.len(), refused.len()), (MAX_WAITING, MAX_WAITING));
         let record = &b"w1{d|user=7}us"[..];
-        assert_eq!((summaries[record].1.asked, refused[record].1), (99, MAX_SAFE_INTEGER), "of any algorithm, the latest and the sum");
-        assert!(queue.take_summaries().is_empty() && queue.take_refused().is_empty());
+        let asked = |record: &[u8]| summaries.iter().find(|(key, ..)| key == record).map(|(.., summary)| summary.asked);
+        assert_eq!((asked(record), refused[record].1), (Some(99), MAX_SAFE_INTEGER), "of any algorithm, the latest and the sum");
+        assert!(queue.take_summaries(usize::MAX).is_empty() && queue.take_refused().is_empty());
+    }
+
+    /// A subject that comes again and again neither pushes others back nor is pushed back by them.
+    #[test]
+    fn those_that_wait_for_longest_are_taken_first() {
+        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
+        let queue = UsageQueue::default();
+        let note = |number: u64, asked| {
+            let summary = Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
+            queue.note(format!("w1{{d|user={number}}}tb60").as_bytes(), &tracking, summary);
+        };
+        let take = |most| queue.take_summaries(most).into_iter().map(|(.., summary)| summary.asked).collect::<Vec<_>>();
+        (0..1_000).for_each(|number| note(number, number));
+        note(0, 5_000);
+        note(700, 5_700);
+        assert_eq!(take(0), [0; 0]);
+        let first: Vec<u64> = std::iter::once(5_000).chain(1..350).collect();
+        assert_eq!(take(350), first);
+        note(0, 6_000);
+        let rest: Vec<u64> = (350..700).chain([5_700]).chain(701..1_000).chain([6_000]).collect();
+        assert_eq!(take(usize::MAX), rest);
+        assert_eq!(queue.counts(), UsageCounts::default());
     }
 }

@@ -13,14 +13,19 @@ use crate::plan::key;
 use crate::store::redis::Direct;
 use crate::store::redis::error;
 use crate::store::redis::topology::deployment::Deployment;
+use crate::store::redis::usage::queue::Totals;
 use crate::store::redis::wire::call::{Call, RefusedHits, ScriptRef};
 use crate::store::redis::wire::hash_slot;
 use crate::time::Micros;
-use crate::usage::{Order, Summary, Tracking};
+use crate::usage::{Order, Tracking};
 use crate::verdict::StoreError;
 
-/// Writes per second. With the time of a write the index is at most a second behind.
+/// Writes per second. With the time of a write the index is at most a second behind, unless more subjects wait than one write takes.
 pub const WRITES_PER_SECOND: u32 = 2;
+
+/// Subjects that one write adds to the index at most; the others wait for the next one. Redis needs about 4 µs for each, so that a process takes about 2 %
+/// of its core.
+pub const MOST_LISTED_AT_ONCE: usize = 2_500;
 
 /// The time between two writes.
 const EVERY: Duration = Duration::from_millis(1_000 / WRITES_PER_SECOND as u64);
@@ -52,9 +57,6 @@ pub struct UsageWriter {
 /// Some records of one slot: the key, its limit and its refused hits.
 type Refused = Vec<(Vec<u8>, Arc<Tracking>, u64)>;
 
-/// The totals of a subject: the key of its record, and its limit.
-type Totals = (Vec<u8>, Arc<Tracking>, Summary);
-
 type Subjects = Vec<Totals>;
 
 impl UsageWriter {
@@ -70,12 +72,17 @@ impl UsageWriter {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            self.flush().await;
+            self.write(MOST_LISTED_AT_ONCE).await;
         }
     }
 
-    /// Writes what waits now.
+    /// Writes all that waits: at the end of the process.
     pub async fn flush(&self) {
+        self.write(usize::MAX).await;
+    }
+
+    /// Writes what waits now; of the totals, those of so many subjects at most.
+    async fn write(&self, most: usize) {
         let deadline = Instant::now() + TIMEOUT;
         let by_slot = self.deployment.is_cluster();
         let mut groups: HashMap<u16, Refused> = HashMap::new();
@@ -92,7 +99,7 @@ impl UsageWriter {
         }
         stream::iter(calls).for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline)).await;
         let (mut limits, mut index): (HashMap<_, Subjects>, _) = (HashMap::new(), Vec::new());
-        for (record, (tracking, summary)) in self.deployment.usage_queue().take_summaries() {
+        for (record, tracking, summary) in self.deployment.usage_queue().take_summaries(most) {
             key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
             limits.entry_ref(&index).or_default().push((record, tracking, summary));
         }
