@@ -107,12 +107,18 @@ pub(super) fn batch_micros(shape: &RedisShape, checks: f64) -> f64 {
     // With usage, fixed windows go by script as the others do.
     let is_script = shape.listed.is_some() && shape.algorithm == AlgorithmKind::FixedWindow;
     let ratios = if is_script { of(AlgorithmKind::TokenBucket) } else { row };
-    let points: [(f64, f64); BATCHES.len()] = std::array::from_fn(|index| {
+    let mut points: [(f64, f64); BATCHES.len()] = std::array::from_fn(|index| {
         let by_cluster = if shape.is_cluster { ratios.cluster_ratio[index] } else { 1.0 };
         let by_tls = if shape.is_tls { ratios.redis_tls_ratio[index] } else { 1.0 };
         let by_usage = if shape.listed.is_some() { row.usage_redis_ratio[index] } else { 1.0 };
         (BATCHES[index], BATCHES[index] * row.redis_micros[index] * by_cluster * by_tls * by_usage)
     });
+    // Each ratio was measured alone. Their product may say that a check costs less in a smaller batch, which it does not.
+    for index in (1..points.len()).rev() {
+        let (larger, micros) = points[index];
+        let (smaller, least) = (points[index - 1].0, micros / larger);
+        points[index - 1].1 = points[index - 1].1.max(least * smaller);
+    }
     straight(&points, checks) + shape.listed.unwrap_or(0.0) * checks * LISTS_MICROS
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::costs::{self, RequestShape};
+use super::costs::{self, RedisShape, RequestShape};
 use super::inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use super::measured::{CONNECTIONS, MEMORY_MICROS};
 use super::model::{Plan, Resource, plan};
@@ -134,6 +134,19 @@ fn usage_needs_more() {
     assert!(with.memory - without.memory > 5e6 * 1_000.0 && with.max_usage_bytes > with.usage_bytes, "{with:?}");
     assert!(once.usage_bytes.is_some_and(|once| once > 5e6 * 100.0 && once < bytes / 2.0), "{once:?}");
     assert!(with.request_micros > without.request_micros);
+}
+
+/// Whatever the products of measured ratios say.
+#[test]
+fn a_check_costs_no_less_in_a_smaller_batch() {
+    for (_, algorithm) in AlgorithmKind::NAMED {
+        for case in 0..8 {
+            let listed = (case & 4 != 0).then_some(0.5);
+            let shape = RedisShape { algorithm, is_cluster: case & 1 != 0, is_tls: case & 2 != 0, listed };
+            let costs: Vec<f64> = (1..=64).map(|checks| costs::batch_micros(&shape, checks.into()) / f64::from(checks)).collect();
+            assert!(costs.is_sorted_by(|smaller, larger| *larger <= smaller + 1e-9), "{shape:?}: {costs:?}");
+        }
+    }
 }
 
 /// A subject is written to the lists twice a second at most, whatever its hits, and a process writes a bounded number.
