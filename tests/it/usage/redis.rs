@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use weir::algorithm::{self, Algorithm, AlgorithmKind, TABLE};
 use weir::plan::{Check, CheckIndex, Checks, Modes};
 use weir::rules::Commit;
-use weir::store::redis::{Call, Options, RefusedHits, ScriptRef};
+use weir::store::redis::{Call, Options, RefusedHits, ScriptRef, UsageWriter};
 use weir::store::{Budget, Redis, Store, StoreError};
 use weir::time::{Micros, Rate, Span, Unit};
 use weir::usage::{Hits, Record, Tracking};
@@ -20,6 +20,7 @@ use super::vectors::stored;
 use super::{total, tracked, tracking};
 use crate::redis::{When, call};
 use crate::support::RedisServer;
+use crate::support::wait::eventually_async;
 
 fn algorithm(kind: AlgorithmKind, amount: u64, unit: Unit) -> Algorithm {
     let rate = Rate { requests_per_unit: amount, unit, unit_multiplier: 1 };
@@ -157,6 +158,53 @@ async fn a_record_lives_as_long_as_its_subject_was_known() {
     let before = server.calls("pexpire");
     hit(&redis, "w1{d|user=1}tb", AlgorithmKind::TokenBucket, 5, &[1], &tracking).await;
     assert_eq!(server.calls("pexpire"), before, "the expiry is set in advance");
+}
+
+/// All buckets of a ring are kept, also when they cover more than an hour, or more than a subject was known.
+#[tokio::test]
+async fn a_record_lives_as_long_as_its_ring() {
+    let server = RedisServer::start();
+    let redis = Redis::connect_lazily(server.options());
+    for (number, (interval, buckets, least)) in [(60, 1, 3_600), (60, 600, 36_000), (3_600, 72, 259_200)].into_iter().enumerate() {
+        hit(&redis, &format!("w1{{d|user={number}}}tb"), AlgorithmKind::TokenBucket, 5, &[1], &tracking(interval, buckets)).await;
+        let ttl = server.run::<i64>(&["TTL", &format!("w1{{d|user={number}}}us")]);
+        assert!((least - 5..=least * 9 / 8 + 10).contains(&ttl), "{buckets} x {interval} s: {ttl}");
+    }
+}
+
+/// Many subjects are written to the lists by and by, so that a process does not fill a core of Redis, and at the end all of them.
+#[tokio::test]
+async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
+    let server = RedisServer::start();
+    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
+    let note = |from: usize| {
+        let check = Check::new(algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year), 1, Modes::default());
+        let keys: Vec<String> = (from..from + 200).map(|user| format!("w1{{d|user={user}}}tb")).collect();
+        let checks = Arc::new(tracked(Checks::of(keys.iter().map(|key| (key.as_bytes(), check.clone()))), &tracking));
+        let redis = redis.clone();
+        async move {
+            let answers = redis.decide(&checks, &checks.indices(), Budget::until(Instant::now() + Duration::from_secs(10))).await;
+            assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+        }
+    };
+    let writer = UsageWriter::new(Arc::clone(redis.deployment()), String::new());
+    let listed = || server.run::<usize>(&["ZCARD", "w1{d}ut"]);
+    for from in (0..6_000).step_by(200) {
+        note(from).await;
+    }
+    let began = Instant::now();
+    let all = eventually_async(|| (listed() == 6_000).then_some(()));
+    tokio::select! {
+        all = all => assert!(all.is_some(), "{} are in the list", listed()),
+        () = writer.run() => {}
+    }
+    assert!(began.elapsed() > Duration::from_millis(900), "at once, after half a second, and after a second: {:?}", began.elapsed());
+    server.run::<i64>(&["DEL", "w1{d}ut"]);
+    for from in (0..6_000).step_by(200) {
+        note(from).await;
+    }
+    writer.flush().await;
+    assert_eq!(listed(), 6_000, "at the end all of them");
 }
 
 /// In an interval that goes on, a recorded hit reads and writes one header.

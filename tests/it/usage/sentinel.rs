@@ -180,6 +180,33 @@ async fn a_failover_of_sentinels_counts_nothing_twice() {
     set.server(primary).assert_every_key_expires();
 }
 
+/// Refused hits that certainly did not arrive wait until Redis is back. It comes back empty, so that the record has only what came since.
+#[tokio::test]
+async fn refused_hits_wait_while_redis_is_down() {
+    let mut redis = RedisServer::start();
+    let weirs = [Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")])];
+    let client = &mut weirs[0].client().await;
+    assert_eq!(ask(client, ("few", "c"), 100).await, Some(Code::Ok));
+    assert_eq!(ask(client, ("few", "c"), 1).await, Some(Code::OverLimit));
+    redis.kill();
+    // The writer writes twice meanwhile. What it wrote to a connection that had just ended may be lost; the rest finds no server.
+    let (mut cached, killed) = (0, Instant::now());
+    while killed.elapsed() < Duration::from_millis(800) {
+        cached += u64::from(ask(client, ("few", "c"), 1).await == Some(Code::OverLimit));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    redis.start_again();
+    let found = || recorded(&weirs[0], "few%3Dc").unwrap_or_default();
+    let is_complete = || {
+        let [hits, refused, ..] = found();
+        (hits > 0 && refused == hits && hits + lost(&weirs) == cached).then_some(())
+    };
+    assert!(eventually_async(is_complete).await.is_some(), "{:?} recorded, {} lost, {cached} refused", found(), lost(&weirs));
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert!(is_complete().is_some(), "and stays so: {:?}, {} lost, {cached} refused", found(), lost(&weirs));
+}
+
 /// A server that hangs adds the refused hits that it has received when it goes on: they are counted as lost, and not sent a second time.
 #[tokio::test]
 async fn refused_hits_that_may_have_arrived_are_not_sent_again() {
