@@ -123,7 +123,8 @@ impl Subjects {
         if plan.checks.is_blocked() {
             self.count_blocked(part, ask, plan);
         }
-        if plan.slots.iter().any(|slot| matches!(slot, Slot::Free)) {
+        // Usually each descriptor has a check.
+        if plan.checks.len() < plan.slots.len() && plan.slots.iter().any(|slot| matches!(slot, Slot::Free)) {
             self.unmatched.observe(&part.quota, &self.fingerprints, ask, plan);
         }
     }
