@@ -151,7 +151,7 @@ impl Calendar {
             out.push(b'-');
             two(out, self.time_secs / 3_600);
             two(out, self.time_secs / 60 % 60);
-            if self.time_secs % 60 > 0 {
+            if !self.time_secs.is_multiple_of(60) {
                 two(out, self.time_secs % 60);
             }
         }

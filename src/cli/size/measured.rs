@@ -2,6 +2,8 @@
 //!
 //! This file is generated from that page: `WEIR_WRITE=1 cargo test --lib cli::size::measured_tests` writes it anew. The same test compares the two.
 
+#![allow(clippy::approx_constant, reason = "a figure may be near a constant of mathematics")]
+
 use super::algorithm_costs::AlgorithmCosts;
 use crate::algorithm::AlgorithmKind;
 
