@@ -189,11 +189,11 @@ impl Definition for SlidingWindowCounter {
         let &State::Counter { window, current, previous } = state else { return None };
         let (current, previous) = (u32::try_from(current).ok()?, u32::try_from(previous).ok()?);
         let counts = (u64::from(current) << u32::BITS) | u64::from(previous);
-        Some((window.checked_mul(self.period.micros())?, counts))
+        Some((window.checked_mul(self.tick.span(self.window).micros())?, counts))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        let window = micros / self.period.micros();
+        let window = micros / self.tick.span(self.window).micros();
         Some(State::Counter { window, current: number >> u32::BITS, previous: u64::from(number as u32) })
     }
 }
