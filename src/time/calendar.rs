@@ -166,10 +166,7 @@ impl Calendar {
         let at = secs - cycles * CYCLE_SECS;
         let local = self.zone.rules().to_datetime(Timestamp::from_second(at).unwrap_or_default());
         let mut number = self.number_by_clock(local);
-        // Clocks that were set back may show a time before the begin of the window that they have shown.
-        while at < self.begin_secs(number) {
-            number -= 1;
-        }
+        // Clocks that were set back show a time before the begin of the window that they have shown before.
         while at >= self.begin_secs(number + 1) {
             number += 1;
         }

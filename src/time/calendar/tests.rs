@@ -154,6 +154,11 @@ fn days_are_as_long_as_the_clocks_make_them() {
     ] {
         assert!((hours(zone, instant) - expected).abs() < 1e-9, "{zone} {instant}: {} hours", hours(zone, instant));
     }
+    // At 02:31 UTC it was 00:01 there, and 23:01 of the day before once more.
+    let johns = calendar(Unit::Day, "America/St_Johns", None);
+    let [before, first, again, later] =
+        ["2010-11-07T02:29:59Z", "2010-11-07T02:30:00Z", "2010-11-07T02:45:00Z", "2010-11-07T12:00:00Z"].map(|text| johns.find(at(text)));
+    assert_eq!((before.end, first, again), (first.begin, later, later));
     let apia = calendar(Unit::Day, "Pacific/Apia", None);
     let (thursday, saturday) = (apia.window_at(at("2011-12-29T12:00-10:00")), apia.window_at(at("2011-12-31T12:00+14:00")));
     assert_eq!((thursday.end, thursday.number + 2), (saturday.begin, saturday.number));
