@@ -174,7 +174,7 @@ fn several_descriptors_quotas_and_delays_of_the_examples() {
         );
     }
     let algorithms = tools::file("config/algorithms.yaml");
-    let keys = ["customer", "login", "tenant", "user", "model_tokens"];
+    let keys = ["customer", "login", "tenant", "user", "model_tokens", "mailbox"];
     let mut from: Vec<_> = keys.iter().map(|key| format!("--from={key}=query:{key}")).collect();
     from.extend(["--from=remote_address=remote-address".to_owned(), "--from=upstream=generic-key:legacy".to_owned()]);
     let site = site(&algorithms, &from.iter().map(String::as_str).collect::<Vec<_>>(), |_| {});
@@ -185,6 +185,7 @@ fn several_descriptors_quotas_and_delays_of_the_examples() {
             (("/", &[], 2), &always),
             (("/?user=ann", &[], 2), &["legacy-system", "per-client", "per-user"]),
             (("/?a=b&login=x", &[], 2), &["legacy-system", "per-client", "logins"]),
+            (("/?mailbox=ann", &[], 2), &["legacy-system", "per-client", "mails"]),
             (
                 ("/?customer=1&tenant=2&model_tokens=3", &[], 2),
                 &["legacy-system", "per-client", "daily-quota", "per-tenant", "model-tokens"],
