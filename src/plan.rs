@@ -302,4 +302,6 @@ fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[St
 }
 
 #[cfg(test)]
+mod matching_tests;
+#[cfg(test)]
 mod override_tests;

@@ -5,6 +5,7 @@
 //! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports all its problems at once, and this file
 //! holds what the program runs.
 
+pub(crate) mod address;
 pub mod compile;
 pub mod diff;
 pub mod domains;
@@ -101,7 +102,8 @@ impl Rules {
 
     /// Finds the limit of a descriptor.
     ///
-    /// At each level the exact value is tried first, then wildcards in the order of the file, then the key alone, without backtracking. A
+    /// At each level the exact value is tried first, then sets, the network with the longest prefix, wildcards and regular expressions in the order of the
+    /// file, and the key alone, without backtracking. A
     /// limit counts only on the branch of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {

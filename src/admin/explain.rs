@@ -61,7 +61,7 @@ pub struct Level {
     pub entry: String,
     /// The branch that matches, as it is written.
     pub matched: Option<String>,
-    /// `exact value`, `pattern` or `any value`.
+    /// `exact value`, `set`, `network`, `pattern` or `any value`.
     pub how: Option<String>,
     /// Other branches with this key that match too, but come later.
     pub later: Vec<String>,
@@ -290,6 +290,8 @@ impl Level {
 const fn how_text(how: How) -> &'static str {
     match how {
         How::Exact => "exact value",
+        How::Set => "set",
+        How::Network => "network",
         How::Pattern => "pattern",
         How::AnyValue => "any value",
     }

@@ -80,7 +80,8 @@ fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<&'r Limit> {
 fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
     entries.len() == levels.len()
         && entries.iter().zip(levels).all(|(entry, level)| {
-            let value = level.value.as_deref().unwrap_or("*");
+            // What a set or an expression has in common with a pattern is not known: it may be any value.
+            let value = level.value.as_deref().filter(|_| !level.matching.is_by_more_than_text()).unwrap_or("*");
             let is_common = match &entry.value {
                 Value::Any => true,
                 Value::Text(text) => intersect(&text.symbols(), &symbols(value)),

@@ -18,7 +18,8 @@ use sha2::{Digest, Sha256};
 
 use crate::algorithm::Algorithm;
 use crate::ask::Entry;
-use crate::rules::limit::Level;
+use crate::rules::address::{self, Text};
+use crate::rules::limit::{Level, Matching};
 use crate::time::Period;
 use crate::usage::{Order, Tracking};
 
@@ -165,6 +166,7 @@ fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry
                 write_part(out, None, key.as_bytes());
                 write_part(out, Some(PATTERN), value.as_deref().unwrap_or_default().as_bytes());
             }
+            Some(level) if level.matching.counts_addresses() => write_address(out, entry, level),
             _ => {
                 write_part(out, None, entry.key);
                 write_part(out, Some(VALUE), entry.value);
@@ -172,6 +174,25 @@ fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry
         }
     }
     out.push(b'}');
+}
+
+/// Appends an entry whose value may be an address: all spellings of one have the same counter, and with `prefix` all IPv6 addresses of one network. That is
+/// the mark of a shared pattern: no pattern, and none of the names of sets, networks and expressions, is the text of a network. Two levels do not write
+/// the same network, because an address belongs to the one with the longest prefix.
+#[inline(never)]
+fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
+    write_part(out, None, entry.key);
+    let Some(found) = address::read(entry.value) else { return write_part(out, Some(VALUE), entry.value) };
+    let group = match level.matching {
+        Matching::Cidr { prefix: Some(prefix) } => address::group(found, prefix),
+        // Another spelling that is written in the files is a value of its own.
+        Matching::Address => return write_part(out, Some(VALUE), level.value.as_deref().map_or(entry.value, str::as_bytes)),
+        _ => None,
+    };
+    match group {
+        Some(network) => write_part(out, Some(PATTERN), Text::new(network).bytes()),
+        None => write_part(out, Some(VALUE), Text::new(found).bytes()),
+    }
 }
 
 /// Appends the key of the counter of a subject, which is named by what is inside its hash tag.

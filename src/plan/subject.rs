@@ -9,7 +9,8 @@ use super::key::{self, Part, Subject, SubjectEntry};
 use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::rules::Rules;
-use crate::rules::limit::{Amount, Level, Limit};
+use crate::rules::address;
+use crate::rules::limit::{Amount, Level, Limit, Matching};
 use crate::rules::tree::matches;
 use crate::time::Unit;
 
@@ -88,16 +89,41 @@ fn may_count(limit: &Limit, subject: &Subject) -> bool {
         && limit.levels.iter().zip(&subject.entries).all(|(level, entry)| may_match(level, entry))
 }
 
-fn may_match(level: &Level, SubjectEntry { key, value, is_shared }: &SubjectEntry) -> bool {
+fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
+    let SubjectEntry { key, value, is_shared } = entry;
     let written = level.value.as_deref();
+    if let (Matching::Cidr { prefix: Some(prefix) }, Some(bits)) = (level.matching, entry.prefix()) {
+        return key.is(&level.key) && prefix == bits;
+    }
     if level.share_threshold || *is_shared {
         return level.share_threshold && *is_shared && key.is(&level.key) && value.is(written.unwrap_or_default());
     }
-    let fits = |part: &Part, pattern: &str| match part {
-        Part::Text(text) => matches(pattern, text),
-        Part::Digest(_) => pattern.contains('*') || part.is(pattern),
+    let key_fits = match key {
+        Part::Text(text) => matches(&level.key, text),
+        Part::Digest(_) => level.key.contains('*') || key.is(&level.key),
     };
-    fits(key, &level.key) && written.is_none_or(|written| fits(value, written))
+    let value_fits = || match value {
+        Part::Text(text) => may_be(level, text),
+        Part::Digest(_) => match level.matching {
+            Matching::Text | Matching::Address => written.is_none_or(|written| written.contains('*') || value.is(written)),
+            // No address is so long.
+            Matching::Cidr { .. } => false,
+            Matching::Set { .. } | Matching::Regex => true,
+        },
+    };
+    key_fits && value_fits()
+}
+
+/// Whether a value may be one that the level matches. Sure of texts; of networks, sets and expressions it says yes to what they could have.
+fn may_be(level: &Level, value: &[u8]) -> bool {
+    let Some(written) = level.value.as_deref() else { return true };
+    match level.matching {
+        Matching::Text => matches(written, value),
+        // The name of a counter has its canonical text.
+        Matching::Address => written.as_bytes() == value,
+        Matching::Cidr { .. } => address::read(value).is_some(),
+        Matching::Set { .. } | Matching::Regex => true,
+    }
 }
 
 #[cfg(test)]

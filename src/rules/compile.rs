@@ -7,10 +7,12 @@
 //! the texts, sorted by name, and wildcards of a domain that several files share are in that order.
 
 mod algorithm_fields;
+mod data;
 mod defaults;
 mod descriptor;
 mod fields;
 mod locations;
+mod matching;
 pub mod outline;
 mod overlay;
 mod problem;
@@ -26,6 +28,7 @@ use hashbrown::{HashMap, HashSet};
 use super::limit::Limit;
 use super::source::{self, Position, ValueType};
 use super::{Commit, Rules};
+use data::Data;
 use defaults::{Declared, Defaults, PendingLimit};
 use descriptor::Siblings;
 use fields::{Fields, Section};
@@ -84,12 +87,14 @@ pub struct Compiled {
 /// All problems of all files, including warnings, in the order of files, lines and columns, if at least one is an error.
 pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<Problem>> {
     let mut compiler = Compiler::default();
+    compiler.data = Data::read(&mut compiler.problems, files);
     let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
-    for file in files {
+    for file in files.iter().filter(|file| !compiler.data.has(&file.name)).collect::<Vec<_>>() {
         compiler.problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
     for domain in domains.values_mut() {
+        domain.siblings.finish(&mut compiler);
         check_replaced(&mut compiler.problems, domain);
         check_for_limits(&mut compiler.problems, domain);
         domain.limits = defaults::settle(&mut compiler.problems, domain, options.process);
@@ -111,6 +116,9 @@ struct Compiler<'o> {
     from_control_plane: bool,
     /// Adds to what the control plane says.
     overlay: Cursor<'o>,
+    /// The files of values.
+    data: Data<'o>,
+    matched: matching::Totals,
 }
 
 /// A domain under construction.

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::compile::OneLine;
-use super::limit::{Amount, Level, Limit, OnStoreFailure, Scale};
+use super::limit::{Amount, Level, Limit, Matching, OnStoreFailure, Scale};
 use super::{Commit, Rules};
 use crate::algorithm::{Algorithm, Debt};
 use crate::time::{Period, Rate};
@@ -180,9 +180,19 @@ pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
         ("detailed_metric", flag(limit.detailed_metric)),
         ("value_to_metric", keys(|level| level.value_to_metric)),
         ("share_threshold", keys(|level| level.share_threshold)),
+        ("prefix", prefix(limit)),
         ("metadata", limit.metadata.as_ref().map(|metadata| serde_json::Value::from(metadata.clone()).to_string())),
     ]);
     all.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
+}
+
+/// The bits of the networks that group addresses, of each level that has some.
+fn prefix(limit: &Limit) -> Option<String> {
+    let bits = limit.levels.iter().filter_map(|level| match level.matching {
+        Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
+        _ => None,
+    });
+    Some(bits.collect::<Vec<_>>().join(", ")).filter(|bits| !bits.is_empty())
 }
 
 fn rate(limit: &Limit) -> String {

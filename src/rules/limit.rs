@@ -162,13 +162,51 @@ impl Amount {
     }
 }
 
+/// How a level matches values, and how it counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Matching {
+    /// By text.
+    #[default]
+    Text,
+    /// By the text of an address in its one canonical spelling, which may stand for the others of that address.
+    Address,
+    /// `set`
+    Set {
+        /// Some of its values are addresses, so that all spellings of one share a counter.
+        has_addresses: bool,
+    },
+    /// `cidr`
+    Cidr {
+        /// IPv6 addresses share a counter with all of their network of so many bits.
+        prefix: Option<u8>,
+    },
+    /// `regex`
+    Regex,
+}
+
+impl Matching {
+    /// Whether the level has a list of its own, or an expression, in place of a text in which `*` is special.
+    #[must_use]
+    pub const fn is_by_more_than_text(self) -> bool {
+        matches!(self, Self::Set { .. } | Self::Cidr { .. } | Self::Regex)
+    }
+
+    /// Whether all spellings of an address share a counter.
+    #[must_use]
+    pub const fn counts_addresses(self) -> bool {
+        matches!(self, Self::Address | Self::Cidr { .. } | Self::Set { has_addresses: true })
+    }
+}
+
 /// One level of the path to a limit, as it is written.
 #[derive(Clone, Debug)]
 pub struct Level {
     /// The key.
     pub key: Box<str>,
-    /// The value or pattern; `None` = any value.
+    /// The value or pattern, or `set:`, `cidr:` or `regex:` and what it matches; `None` = any value. No two branches of a level have the same.
     pub value: Option<Box<str>>,
+    /// How it matches.
+    pub matching: Matching,
     /// All values that match the pattern share one counter.
     pub share_threshold: bool,
     /// Metrics carry the request's value of this level.

@@ -4,13 +4,20 @@
 //! patterns are tried whose prefix the value has. There is no backtracking, neither between siblings nor inside a pattern, so that no client
 //! can make a look-up slow by the values that it sends.
 //!
+//! Sets, networks and regular expressions are in `tree/matchers.rs`. A level without them has no more to do than before there were any.
+//!
 //! The overrides of operators are looked up in such trees too, with all that match ([`Tree::each_match`]) in the place of the first. There a [`LimitId`] names the
 //! overrides on a branch.
 
+mod matchers;
+mod regexes;
 pub mod trace;
 
 use hashbrown::{Equivalent, HashMap};
+use ipnet::IpNet;
+use matchers::{Matchers, OfKey};
 use memchr::memmem;
+pub(super) use regexes::{LARGEST_SET as LARGEST_REGEXES, TooLarge, check as check_regex, is_for_all, is_match as regex_matches};
 use sha2::{Digest, Sha256};
 
 use super::limit::LimitId;
@@ -35,11 +42,24 @@ pub(crate) struct Tree {
     by_digest: HashMap<Box<[u8]>, HashMap<[u8; 32], BranchIndex>>,
     /// Keys without a value.
     any_value: HashMap<Box<[u8]>, BranchIndex>,
+    /// What matches by more than text; `None` on most levels.
+    matchers: Option<Box<Matchers>>,
 }
 
-/// An index of [`Tree::branches`].
-#[derive(Clone, Copy, Debug)]
+/// An index of [`Tree::branches`]. Branches are in the order of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BranchIndex(usize);
+
+/// What a branch matches by more than text.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Matched<'m> {
+    /// These values.
+    Set(&'m [Box<str>]),
+    /// The addresses in these networks.
+    Networks(&'m [IpNet]),
+    /// The values that a regular expression matches as a whole.
+    Regex(&'m str),
+}
 
 /// An index of [`Tree::patterns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +136,28 @@ impl Tree {
         self.branches.push(branch);
     }
 
+    /// Adds a branch that matches by more than text, which is written so. Of each value or network, returns the number of the branch that has it already.
+    /// Regular expressions match nothing until they are compiled.
+    pub(super) fn add_matched(&mut self, key: &str, written: &str, matched: Matched<'_>, branch: Branch) -> Vec<Option<usize>> {
+        let index = BranchIndex(self.branches.len());
+        let of_key = self.matchers.get_or_insert_default().begin(key, index, written);
+        let known: Vec<Option<BranchIndex>> = match matched {
+            Matched::Set(values) => values.iter().map(|value| of_key.add_value(value, index)).collect(),
+            Matched::Networks(networks) => networks.iter().map(|network| of_key.add_network(*network, index)).collect(),
+            Matched::Regex(regex) => {
+                of_key.add_regex(regex, index);
+                Vec::new()
+            }
+        };
+        self.branches.push(branch);
+        known.into_iter().map(|known| known.map(|branch| branch.0)).collect()
+    }
+
+    /// Compiles the regular expressions of the level, one automaton for each key, and returns the number of these and their bytes.
+    pub(super) fn compile_regexes(&mut self) -> Result<(usize, usize), TooLarge> {
+        self.matchers.as_mut().map_or(Ok((0, 0)), |matchers| matchers.compile())
+    }
+
     /// The branch of a value by its digest. Only values of keys with such branches are hashed.
     fn digested(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
         if self.by_digest.is_empty() {
@@ -143,7 +185,8 @@ impl Tree {
     /// stands for any text: only a `*` of the other pattern matches it, because the other texts of a pattern contain none.
     pub(super) fn pattern_before(&self, key: &str, value: Option<&str>) -> Option<usize> {
         let entry = Entry { key: key.as_bytes(), value: value.unwrap_or("*").as_bytes() };
-        self.pattern(&entry).map(|branch| branch.0)
+        let regex = self.matchers(key.as_bytes()).and_then(OfKey::regex_for_all);
+        self.pattern(&entry).into_iter().chain(regex).min().map(|branch| branch.0)
     }
 
     /// Shows `visit` what all branches lead to whose paths match the entries, in no particular order, and one perhaps twice. A look-up visits each
@@ -175,15 +218,29 @@ impl Tree {
         level.branch(last)?.limit
     }
 
-    /// The exact value, then patterns, then the key alone.
+    /// The exact value, then what matches by more than text, and patterns, then the key alone.
     fn branch(&self, entry: &Entry<'_>) -> Option<&Branch> {
         let index = self
             .exact
             .get(&PairOfRequest { key: entry.key, value: entry.value })
             .copied()
-            .or_else(|| self.pattern(entry))
+            .or_else(|| if self.matchers.is_none() { self.pattern(entry) } else { self.matched(entry) })
             .or_else(|| self.any_value.get(entry.key).copied())?;
         self.branches.get(index.0)
+    }
+
+    fn matchers(&self, key: &[u8]) -> Option<&OfKey> {
+        self.matchers.as_deref().and_then(|matchers| matchers.of_key(key))
+    }
+
+    /// Sets, then the network with the longest prefix, then patterns and regular expressions in the order of the files. Apart, so that levels without
+    /// them stay short.
+    #[inline(never)]
+    fn matched(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        let Some(of_key) = self.matchers(entry.key) else { return self.pattern(entry) };
+        let exact = |value: &[u8]| self.exact.get(&PairOfRequest { key: entry.key, value }).copied();
+        let before = of_key.before_patterns(entry.value, exact);
+        before.or_else(|| self.pattern(entry).into_iter().chain(of_key.regex(entry.value)).min())
     }
 
     /// The first pattern in the order of the files.
@@ -255,3 +312,6 @@ impl Glob {
         true
     }
 }
+
+#[cfg(test)]
+mod matchers_tests;

@@ -29,6 +29,7 @@ mod http;
 mod instructions;
 mod listeners;
 mod logs;
+mod matching;
 mod metrics;
 mod outages;
 mod overrides;

@@ -150,7 +150,8 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
     for entry in fs::read_dir(&folder).expect("the vectors") {
         let path = entry.expect("readable").path();
         if path.is_dir() {
-            cases.push((files_of(&path, "yaml"), path.join("expect")));
+            let files = [files_of(&path, "yaml"), files_of(&path, "txt")].concat();
+            cases.push((files, path.join("expect")));
         }
     }
     assert!(cases.len() > 60, "only {} cases were found", cases.len());

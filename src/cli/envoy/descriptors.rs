@@ -97,7 +97,7 @@ impl Walk<'_> {
     /// Finds the values of the files that their sources never send.
     fn check_values(&mut self, level: &[Outline]) {
         for own in level {
-            if let (Some(source), Some(value)) = (self.sources.get(&own.key), own.value.as_deref())
+            if let (Some(source), Some(value)) = (self.sources.get(&own.key), own.value.as_deref().filter(|_| !own.is_by_more_than_text()))
                 && let Some(reason) = source.kind.never_sends(value)
             {
                 let what = format!("{} never sends '{value}'", source.text);
@@ -225,7 +225,7 @@ impl Walk<'_> {
     fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<Yaml> {
         let key = &*own.key;
         match (&source.kind, own.value.as_deref()) {
-            (Kind::GenericKey(_), value) => match value.filter(|value| !value.contains('*')) {
+            (Kind::GenericKey(_), value) => match value.filter(|value| !value.contains('*') && !own.is_by_more_than_text()) {
                 Some(value) => vec![self.fixed(key, value)],
                 None => {
                     let what = format!("generic-key sends fixed values, and the limit of '{}' is for any", shown(own));
@@ -275,11 +275,10 @@ impl Walk<'_> {
     }
 }
 
-/// The branch that Weir takes for a value: the exact one, else the first pattern, else the key alone.
+/// The branch that Weir takes for a value, in its order of precedence.
 fn find<'o>(same: &[&'o Outline], value: &str) -> Option<&'o Outline> {
-    let exact = same.iter().find(|own| own.value.as_deref() == Some(value));
-    let pattern = || same.iter().find(|own| own.value.is_some() && own.matches(value));
-    exact.or_else(pattern).or_else(|| same.iter().find(|own| own.value.is_none())).copied()
+    // Of equal ones the first.
+    same.iter().filter(|own| own.matches(value)).min_by_key(|own| own.rank(value)).copied()
 }
 
 /// Whether an action depends on what the request has, so that only some of many lists are sent.
@@ -307,7 +306,7 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
         let what = format!("the key '{key}' is a pattern, and Envoy sends keys of its configuration");
         return own.at.error(what, "write a descriptor for each key that Envoy sends");
     }
-    let fixed = own.value.as_deref().is_some_and(|value| !value.contains('*'));
+    let fixed = own.value.as_deref().is_some_and(|value| !value.contains('*')) && !own.is_by_more_than_text();
     let likely = match (key, protocol) {
         ("remote_address", _) => "remote-address",
         ("generic_key", _) => "generic-key",

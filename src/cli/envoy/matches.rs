@@ -42,6 +42,10 @@ impl Values {
         for own in list {
             if &*own.key == key {
                 match own.value.as_deref() {
+                    Some(value) if own.is_by_more_than_text() => problems.push(own.at.error(
+                        format!("{} only sends values that the file writes, and '{value}' matches others", source.text),
+                        format!("say a source that sends what the request has, such as --from {key}={}", value_source(&source.kind)),
+                    )),
                     None if own.limits_anything() => problems.push(own.at.error(
                         format!(
                             "the limit of '{key}' counts each value by itself, and {} only sends values that the file writes",

@@ -286,6 +286,17 @@ fn what_cannot_be_sent_is_an_error_at_its_place() {
             &["a=header-match:x"],
             "header-match:x only sends values that the file writes; say a source that sends what the request has, such as --from a=header:x",
         ),
+        (
+            &["key: a, match: set, values: [x, y], !"],
+            &["a=header-match:x"],
+            "header-match:x only sends values that the file writes, and 'set:x,y' matches others; say a source that sends what the request has, such as --from a=header:x",
+        ),
+        (&["key: a, match: regex, value: \"x.*\", !"], &["a=generic-key:y"], "no limit of the domain has the key 'a' with the value 'y'"),
+        (
+            &["key: a, match: cidr, value: 10.0.0.0/8, !"],
+            &["a=generic-key"],
+            "generic-key sends fixed values, and the limit of 'a=cidr:10.0.0.0/8' is for any",
+        ),
         (&["key: a, value: \"x*\", !"], &["a=header-match:x"], "'x*' counts each value by itself"),
         (&["key: a, value: \"x*y\", share_threshold: true, !"], &["a=header-match:x"], "header-match:x cannot match 'x*y'"),
         (

@@ -132,16 +132,17 @@ impl Subject {
         self.entries.iter().any(|entry| entry.is_shared)
     }
 
-    /// The same, and of a counter that values share one of them: the text of the pattern, which matches itself.
+    /// The same, and of a counter that values share one of them: the text of the pattern, which matches itself, or the first address of the network.
     ///
     /// # Errors
     /// A text is known by its digest only.
     pub(crate) fn one_of(&self) -> Result<Texts<'_>, &'static str> {
         let Part::Text(domain) = &self.domain else { return Err(DIGEST_ONLY) };
         let mut entries = Vec::with_capacity(self.entries.len());
-        for SubjectEntry { key, value, .. } in &self.entries {
+        for SubjectEntry { key, value, is_shared } in &self.entries {
             let (Part::Text(key), Part::Text(value)) = (key, value) else { return Err(DIGEST_ONLY) };
-            entries.push((key.as_slice(), value.as_slice()));
+            let value: &[u8] = if *is_shared { first_address(value).unwrap_or(value) } else { value };
+            entries.push((key.as_slice(), value));
         }
         Ok((domain, entries))
     }
@@ -149,7 +150,21 @@ impl Subject {
 
 const DIGEST_ONLY: &str = "Weir knows a text of more than 128 bytes by its digest only; write the entries with the whole value";
 
+/// The first address of a network that groups some.
+fn first_address(value: &[u8]) -> Option<&[u8]> {
+    let network: ipnet::Ipv6Net = str::from_utf8(value).ok()?.parse().ok()?;
+    let end = value.iter().position(|&byte| byte == b'/')?;
+    (network.trunc() == network).then_some(&value[..end])
+}
+
 impl SubjectEntry {
+    /// The bits of the network that it is, if it is one that groups addresses.
+    pub(crate) fn prefix(&self) -> Option<u8> {
+        let Part::Text(value) = &self.value else { return None };
+        let network: ipnet::Ipv6Net = str::from_utf8(value).ok()?.parse().ok()?;
+        self.is_shared.then_some(network.prefix_len())
+    }
+
     fn read(text: &str) -> Result<Self, NoSubject> {
         let bytes = text.as_bytes();
         // A key that is a digest begins with the mark of one.
@@ -240,7 +255,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, Options};
     use crate::ask::Entry;
-    use crate::rules::limit::Level;
+    use crate::rules::limit::{Level, Matching};
     use crate::time::{Rate, Unit};
 
     fn key(domain: &[u8], entries: &[(&[u8], &[u8])], levels: &[Level]) -> Vec<u8> {
@@ -256,7 +271,13 @@ mod tests {
     fn names_are_readable_and_exact() {
         assert_eq!(name(&key(b"shop", &[(b"user", b"42"), (b"path", b"/a b")], &[])), "shop|user=42|path=/a%20b");
         assert_eq!(name(&key(b"d", &[(b"a=b", b"\xff\n|#")], &[])), "d|a%3db=%ff%0a%7c%23");
-        let level = Level { key: "path".into(), value: Some("/a*".into()), share_threshold: true, value_to_metric: false };
+        let level = Level {
+            key: "path".into(),
+            value: Some("/a*".into()),
+            matching: Matching::Text,
+            share_threshold: true,
+            value_to_metric: false,
+        };
         let shared = name(&key(b"d", &[(b"path", b"/ab")], &[level]));
         assert_eq!(shared, "d|path~/a*");
         let shared = Subject::read(&shared).expect("a subject");

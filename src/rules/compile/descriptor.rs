@@ -8,13 +8,15 @@ use hashbrown::hash_map::Entry;
 use super::algorithm_fields::AlgorithmFields;
 use super::defaults::{PendingAmount, PendingLimit};
 use super::fields::{self, Fields, Section};
+use super::matching::{self, Match};
 use super::overlay::Added;
 use super::problem::{Location, Problems, quoted};
 use super::rate::{self, RateLimit};
 use super::{Compiler, Domain, suspicion};
-use crate::rules::limit::{Level, Limit, LimitId, OnStoreFailure};
+use crate::rules::address;
+use crate::rules::limit::{Level, Limit, LimitId, Matching, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
-use crate::rules::tree::{Branch, Tree};
+use crate::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
 use crate::time::Rate;
 use crate::usage::{self, Tracking};
 
@@ -55,11 +57,12 @@ pub(super) fn read_list(compiler: &mut Compiler<'_>, domain: &mut Domain, list: 
 }
 
 fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
-    let mut level = read_level(compiler, fields);
+    let (mut level, matched) = read_level(compiler, fields).unzip();
+    let matched = matched.flatten();
     if let Some(level) = &level
         && !is_duplicate(compiler, fields, level, siblings)
     {
-        warn_of_unreachable(compiler, fields, level, siblings);
+        warn_of_unreachable(compiler, fields, (level, matched.as_ref()), siblings);
     }
     let has_key = fields.locations().any(|(key, _)| key == "rate_limit" || NEED_A_LIMIT.contains(&key));
     domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
@@ -74,23 +77,76 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
         level.value_to_metric |= added.switches.value_to_metric;
     }
     // The content of an unusable descriptor is checked too; the rules are dropped then.
-    path.push(level.unwrap_or_else(|| Level { key: "".into(), value: None, share_threshold: false, value_to_metric: false }));
+    path.push(level.unwrap_or_else(|| Level {
+        key: "".into(),
+        value: None,
+        matching: Matching::Text,
+        share_threshold: false,
+        value_to_metric: false,
+    }));
     let limit = add_limit(compiler, domain, fields, path, (rate_limit.flatten(), added));
     let mut children = Siblings::default();
     if let Some(list) = fields.get("descriptors") {
         read_list(compiler, domain, list, &mut children, path);
     }
+    children.finish(compiler);
     compiler.overlay.leave();
     if let Some(level) = path.pop() {
         siblings.written.push(compiler.problems.here(fields.node().at));
-        siblings.tree.add(&level.key, level.value.as_deref(), Branch { limit, children: children.tree });
+        let branch = Branch { limit, children: children.tree };
+        match &matched {
+            Some(matched) => siblings.add_matched(&mut compiler.problems, &level, matched, branch),
+            None => siblings.tree.add(&level.key, level.value.as_deref(), branch),
+        }
+    }
+}
+
+impl Siblings {
+    /// Adds a descriptor that matches by more than text, and warns of values and networks that others have before it.
+    fn add_matched(&mut self, problems: &mut Problems, level: &Level, matched: &Match, branch: Branch) {
+        let own = self.written.len().saturating_sub(1);
+        let known = self.tree.add_matched(&level.key, level.value.as_deref().unwrap_or_default(), matched.matched(), branch);
+        let Some(here) = self.written.get(own).copied() else { return };
+        let taken = known.iter().flatten().filter(|&&branch| branch != own).count();
+        if let (true, Some(first)) = (taken == known.len(), known.iter().flatten().next().and_then(|branch| self.written.get(*branch))) {
+            let what = format!("this descriptor is never reached: what it matches is in {} already", problems.show(*first));
+            return problems.warning_in(here, what, "remove it");
+        }
+        for ((text, at), branch) in matched.items().zip(known) {
+            let Some(branch) = branch else { continue };
+            let Some(first) = self.written.get(branch).filter(|_| branch != own) else {
+                problems.warning_in(at, format!("{text} stands here twice"), "remove one");
+                continue;
+            };
+            let what = format!("{text} is never matched here: the descriptor in {} has it already", problems.show(*first));
+            problems.warning_in(at, what, "remove it from one of the two");
+        }
+    }
+
+    /// Completes the level: compiles its regular expressions.
+    pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
+        let (what, branch) = match self.tree.compile_regexes() {
+            Ok((0, _)) => return,
+            Ok((sets, bytes)) => match compiler.matched.add_regexes(sets, bytes) {
+                Ok(()) => return,
+                Err(what) => (what, self.written.len().saturating_sub(1)),
+            },
+            Err(too_large) => {
+                (format!("the regular expressions of this level and key need more than {LARGEST_REGEXES} bytes together"), too_large.branch)
+            }
+        };
+        if let Some(at) = self.written.get(branch) {
+            compiler.problems.error_in(*at, what, "write fewer or smaller ones, or a set of values");
+        }
     }
 }
 
 /// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
-fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<Level> {
+fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level, Option<Match>)> {
     let problems = &mut compiler.problems;
+    let matched = matching::read(problems, &mut compiler.matched, &compiler.data, fields);
     let value = match fields.get("value") {
+        _ if !matches!(matched, Ok(None)) => Some(None),
         Some(node) => fields::text(problems, node, "value").map(Some),
         None => Some(None),
     };
@@ -105,15 +161,30 @@ fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<Level>
         return None;
     };
     let key = fields::text(problems, node, "key")?;
+    let matched = matched.ok()?;
+    if matched.is_some() && key.contains('*') {
+        problems.error_at(node, "a key with '*' has no 'match'", "write a descriptor for each key");
+        return None;
+    }
     let value = value?.filter(|value| !value.is_empty());
     if let (Some(value), Some(node)) = (value, fields.get("value")) {
         suspicion::warn(problems, node, key, value);
     }
-    if share_threshold && !key.contains('*') && !value.is_some_and(|value| value.contains('*')) {
-        let what = "'share_threshold' needs a '*' in the key or the value";
+    if share_threshold && let Some(Match { matching: Matching::Cidr { prefix: Some(_) }, .. }) = &matched {
+        let what = "'share_threshold' stands beside 'prefix', which has a counter for each network";
+        problems.error_at(fields.lack("share_threshold"), what, "write one of them");
+    }
+    if share_threshold && matched.is_none() && !key.contains('*') && !value.is_some_and(|value| value.contains('*')) {
+        let what = "'share_threshold' needs a '*' in the key or the value, or 'match'";
         problems.error_at(fields.lack("share_threshold"), what, "write a pattern, such as value: \"*\", or remove 'share_threshold'");
     }
-    Some(Level { key: key.into(), value: value.map(Into::into), share_threshold, value_to_metric })
+    let matching = match (&matched, value) {
+        (Some(matched), _) => matched.matching,
+        (None, Some(value)) if address::read(value.as_bytes()).is_some() => Matching::Address,
+        (None, _) => Matching::Text,
+    };
+    let value = matched.as_ref().map(|matched| matched.text.clone()).or_else(|| value.map(Into::into));
+    Some((Level { key: key.into(), value, matching, share_threshold, value_to_metric }, matched))
 }
 
 /// Whether the level of a descriptor already has one with the same key and value, which is reported.
@@ -134,9 +205,19 @@ fn is_duplicate(compiler: &mut Compiler<'_>, fields: &Fields<'_>, level: &Level,
 
 /// Warns of a descriptor that no entry reaches, because an earlier pattern of its level matches all that it matches; and of an earlier
 /// descriptor with the key alone if this is a pattern for all values of the key.
-fn warn_of_unreachable(compiler: &mut Compiler<'_>, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) {
-    let (key, value) = (&*level.key, level.value.as_deref());
-    let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
+fn warn_of_unreachable(
+    compiler: &mut Compiler<'_>,
+    fields: &Fields<'_>,
+    (level, matched): (&Level, Option<&Match>),
+    siblings: &mut Siblings,
+) {
+    let regex = matched.map(Match::regex);
+    let (key, value) = (&*level.key, level.value.as_deref().filter(|_| regex.is_none()));
+    // Sets and networks are found before all patterns.
+    if regex == Some(None) {
+        return;
+    }
+    let is_pattern = regex.is_some() || key.contains('*') || value.is_some_and(|value| value.contains('*'));
     // A value without a '*' is found before all patterns.
     if (!is_pattern && value.is_some()) || siblings.patterns >= MOST_PATTERNS {
         return;
@@ -149,8 +230,9 @@ fn warn_of_unreachable(compiler: &mut Compiler<'_>, fields: &Fields<'_>, level: 
         let remedy = if is_pattern { "move it before that pattern, or remove it" } else { "remove it, or remove that pattern" };
         problems.warning(fields.node().at, what, remedy);
     }
+    let is_for_all = regex.flatten().is_some_and(is_for_all) || value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'));
     if is_pattern
-        && value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'))
+        && is_for_all
         && let Some(first) = siblings.seen.get(&(level.key.clone(), None))
     {
         let here = problems.show(problems.here(fields.node().at));

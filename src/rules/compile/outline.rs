@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::SourceText;
+use super::data::Data;
 use super::fields::{self, Fields, Section};
+use super::matching::{self, Tester, Totals};
 use super::problem::{Problem, Problems, Severity, quoted};
 use crate::rules::source::{self, Content, Node, Position, ValueType};
 use crate::rules::tree::Glob;
@@ -15,6 +17,8 @@ pub struct Outline {
     pub key: Box<str>,
     /// Its value or a pattern; `None` = any value.
     pub value: Option<Box<str>>,
+    /// It matches by more than text.
+    matched: Option<Tester>,
     /// All values that match the pattern share one counter.
     pub share_threshold: bool,
     /// It has a `rate_limit`.
@@ -45,9 +49,32 @@ impl Outline {
         self.limits_anything() && (is_it || self.children.iter().any(|child| child.has_value(key, value)))
     }
 
+    /// The place of a value that it matches in the order of precedence: smaller ones come first, and of equal ones the first of the file.
+    #[must_use]
+    pub fn rank(&self, value: &str) -> (u8, u8) {
+        match (&self.matched, self.value.as_deref()) {
+            (Some(matched), _) => {
+                let (kind, bits) = matched.rank(value);
+                (kind + 1, bits)
+            }
+            (None, Some(own)) if own == value => (0, 0),
+            (None, Some(_)) => (3, 0),
+            (None, None) => (4, 0),
+        }
+    }
+
+    /// Whether it matches by a set, networks or a regular expression.
+    #[must_use]
+    pub const fn is_by_more_than_text(&self) -> bool {
+        self.matched.is_some()
+    }
+
     /// Whether a value is its value, or matches its pattern.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
+        if let Some(matched) = &self.matched {
+            return matched.matches(value);
+        }
         self.value.as_deref().is_none_or(|own| own == value || Glob::new(own).matches(value.as_bytes()))
     }
 }
@@ -87,30 +114,38 @@ pub struct WrittenPair {
 #[must_use]
 pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     let mut all = Vec::new();
-    for file in files {
+    let data = Data::read(&mut Problems::default(), files);
+    for file in files.iter().filter(|file| !data.has(&file.name)) {
         let Some(root) = source::read(&file.text).ok().and_then(|document| document.root) else { continue };
         let mut problems = Problems::default();
         problems.open(&file.name);
         let Some(fields) = fields::read(&mut problems, &root, Section::Root) else { continue };
         let is_it = fields.get("domain").and_then(|node| fields::text(&mut problems, node, "domain")).is_some_and(|name| name == domain);
         if let Some(list) = fields.get("descriptors").filter(|_| is_it) {
-            all.extend(level(&mut problems, list, &file.name.as_str().into()));
+            all.extend(level(&mut problems, &data, list, &file.name.as_str().into()));
         }
     }
     all
 }
 
-fn level(problems: &mut Problems, list: &Node, file: &Arc<str>) -> Vec<Outline> {
+fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>) -> Vec<Outline> {
     let Content::Sequence(items) = &list.content else { return Vec::new() };
     let descriptor = |item: &std::rc::Rc<Node>| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
         let node = fields.get("key")?;
         let key = fields::text(problems, node, "key")?.into();
-        let value = fields.get("value").and_then(|node| fields::text(problems, node, "value")).filter(|value| !value.is_empty());
+        let matched = matching::read(problems, &mut Totals::default(), data, &fields).ok().flatten();
+        let value = fields
+            .get("value")
+            .filter(|_| matched.is_none())
+            .and_then(|node| fields::text(problems, node, "value"))
+            .filter(|value| !value.is_empty());
+        let value = matched.as_ref().map(|matched| matched.text.clone()).or_else(|| value.map(Into::into));
+        let matched = matched.map(Tester::new);
         let share_threshold = fields::switch(problems, &fields, "share_threshold");
-        let children = fields.get("descriptors").map_or_else(Vec::new, |list| level(problems, list, file));
+        let children = fields.get("descriptors").map_or_else(Vec::new, |list| level(problems, data, list, file));
         let has_limit = fields.get("rate_limit").is_some();
-        Some(Outline { key, value: value.map(Into::into), share_threshold, has_limit, at: written_at(file, node.at), children })
+        Some(Outline { key, value, matched, share_threshold, has_limit, at: written_at(file, node.at), children })
     };
     items.iter().filter_map(descriptor).collect()
 }

@@ -101,6 +101,13 @@ pub(super) struct Location {
     at: Position,
 }
 
+impl Location {
+    /// The beginning of a line of the same file.
+    pub(super) const fn line(self, line: u32) -> Self {
+        Self { at: Position { line, column: 1 }, ..self }
+    }
+}
+
 /// The problems found so far, in all files.
 #[derive(Default)]
 pub(super) struct Problems {
@@ -154,6 +161,16 @@ impl Problems {
             Some(file) => Origin { document: Arc::clone(&file.name), line: at.line },
             None => Origin::default(),
         }
+    }
+
+    /// The name of the current file.
+    pub(super) fn name(&self) -> &str {
+        self.files.last().map_or("", |file| &file.name)
+    }
+
+    /// Whether a file has no errors.
+    pub(super) fn is_clean(&self, file: Location) -> bool {
+        !self.found.iter().any(|(location, grade, ..)| location.file == file.file && *grade == Grade::Error)
     }
 
     /// The location of a position in the current file.

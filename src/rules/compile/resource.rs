@@ -68,6 +68,7 @@ pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, sett
     let list = Converter { problems: &mut compiler.problems, keys: HashMap::new() }.list(&lists, Position::default(), 1);
     let mut siblings = Siblings::default();
     descriptor::read_list(&mut compiler, &mut domain, &list, &mut siblings, &mut Vec::new());
+    siblings.finish(&mut compiler);
     domain.siblings = siblings;
     check_replaced(&mut compiler.problems, &domain);
     domain.limits = defaults::settle(&mut compiler.problems, &mut domain, settings.process);

@@ -89,11 +89,15 @@ pub(super) enum Format {
 }
 
 /// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 27] = [
+const KEYS: [(&str, &[Section]); 31] = [
     ("domain", &[Section::Root, Section::OverlayDomain]),
     ("domains", &[Section::Overlay]),
     ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
     ("value", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("match", &[Section::Descriptor]),
+    ("values", &[Section::Descriptor]),
+    ("values_file", &[Section::Descriptor]),
+    ("prefix", &[Section::Descriptor]),
     ("rate_limit", &[Section::Descriptor, Section::OverlayDescriptor]),
     ("shadow_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
     ("quota_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
@@ -129,7 +133,11 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
 }
 
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
-pub(super) const OWN_KEYS: [&str; 10] = [
+pub(super) const OWN_KEYS: [&str; 14] = [
+    "match",
+    "values",
+    "values_file",
+    "prefix",
     "unit_multiplier",
     "algorithm",
     "on_store_failure",

@@ -10,12 +10,11 @@ const SENDS_BLOCKS: &str = "masked_remote_address";
 pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str) {
     if key != SENDS_BLOCKS && is_block(value) {
         let what = format!("{} looks like a block of addresses, but is compared as text: no address in it matches", quoted(value));
-        let remedy = "write a pattern such as \"10.*\", or let Envoy send the block with its action masked_remote_address";
+        let remedy = "write 'match: cidr' beside it, or let Envoy send the block with its action masked_remote_address";
         problems.warning(node.at, what, remedy);
     } else if is_regular_expression(value) {
         let what = format!("{} looks like a regular expression, but is compared as text in which only '*' is special", quoted(value));
-        let remedy =
-            "write the text that Envoy sends, with '*' for any part of it, or match the expression in Envoy with header_value_match";
+        let remedy = "write 'match: regex' beside it, or the text that Envoy sends, with '*' for any part of it";
         problems.warning(node.at, what, remedy);
     }
 }

@@ -61,9 +61,13 @@ pub struct Written {
 /// How a branch matches an entry, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
-    /// Key and value are equal.
+    /// Key and value are equal. Where a set or a network has the value, so are two spellings of one address.
     Exact,
-    /// By a `*` in the key or in the value.
+    /// The value is in a set.
+    Set,
+    /// The value is an address in a network; of several, in that with the longest prefix.
+    Network,
+    /// By a `*` in the key or in the value, or by a regular expression.
     Pattern,
     /// The key is equal, and the branch has no value.
     AnyValue,
@@ -118,7 +122,13 @@ impl Tree {
             if !Glob::new(&written.key).matches(entry.key) {
                 continue;
             }
-            match written.how(entry) {
+            let how = match self.matchers(entry.key).filter(|matchers| matchers.is_one(BranchIndex(index))) {
+                Some(matchers) => matchers.how(BranchIndex(index), entry.value),
+                // An address that is found by its canonical text.
+                None if found == Some(index) => Some(written.how(entry).unwrap_or(How::Exact)),
+                None => written.how(entry),
+            };
+            match how {
                 Some(how) if found == Some(index) => matched = Some((written, how)),
                 Some(how) => passed.push((written, WhyNot::Later(how))),
                 None => passed.push((written, WhyNot::OtherValue)),
@@ -139,6 +149,9 @@ impl Tree {
         }
         for (key, branch) in &self.any_value {
             put(*branch, text(key), None);
+        }
+        for (branch, key, written) in self.matchers.iter().flat_map(|matchers| matchers.written()) {
+            put(branch, text(key), Some(written.to_owned()));
         }
         for (pair, branch) in &self.exact {
             put(*branch, text(&pair.key), Some(text(&pair.value)));

@@ -1,0 +1,204 @@
+//! The regular expressions of a level and key: one search tells which is the first that matches the whole value.
+//!
+//! They are compiled to one automaton, which reads each byte of a value once (or, where it grows too large, each byte once for each of its
+//! states), so that neither the number of expressions nor a value of a client makes a look-up slow. A search does not allocate: each thread keeps its
+//! cache.
+
+use regex_automata::meta::{BuildError, Config, Regex};
+use regex_automata::util::syntax;
+use regex_automata::{Anchored, Input};
+
+use super::BranchIndex;
+
+/// Bytes of one regular expression, as it is written.
+pub(crate) const LONGEST: usize = 4 << 10;
+
+/// Bytes of the automaton of one regular expression: `\w{1,100}` of all letters of Unicode is too large.
+pub(crate) const LARGEST: usize = 128 << 10;
+
+/// Bytes of the automaton of all expressions of a level and key.
+pub(crate) const LARGEST_SET: usize = 1 << 20;
+
+/// Bytes of the states that a thread keeps for a set. Beyond that it forgets them, or does without.
+const CACHE: usize = 256 << 10;
+
+/// Groups inside each other.
+const DEEPEST: u32 = 50;
+
+/// Expressions that match every value. A `.` matches a line break too.
+const FOR_ALL: [&str; 6] = [".*", "(.*)", "^.*$", "^.*", ".*$", "(?s).*"];
+
+/// The regular expressions in the order of the files.
+#[derive(Debug, Default)]
+pub(super) struct Regexes {
+    all: Vec<(BranchIndex, Box<str>)>,
+    compiled: Option<Regex>,
+}
+
+/// Together the expressions of a level and key are too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge {
+    /// The branch of the last one.
+    pub(crate) branch: usize,
+}
+
+impl Regexes {
+    pub(super) fn add(&mut self, regex: &str, branch: BranchIndex) {
+        self.all.push((branch, regex.into()));
+        self.compiled = None;
+    }
+
+    pub(super) fn for_all(&self) -> Option<BranchIndex> {
+        self.all.iter().find(|(_, regex)| is_for_all(regex)).map(|&(branch, _)| branch)
+    }
+
+    /// Compiles all of them, and returns the bytes that they take; `None` if there are none.
+    pub(super) fn compile(&mut self) -> Result<Option<usize>, TooLarge> {
+        let Some((last, _)) = self.all.last() else { return Ok(None) };
+        let compiled = build(self.all.iter().map(|(_, regex)| &**regex), LARGEST_SET).map_err(|_| TooLarge { branch: last.0 })?;
+        let bytes = compiled.memory_usage();
+        self.compiled = Some(compiled);
+        Ok(Some(bytes))
+    }
+
+    pub(super) fn find(&self, value: &[u8]) -> Option<BranchIndex> {
+        let found = self.compiled.as_ref()?.search_half(&Input::new(value).anchored(Anchored::Yes))?;
+        self.all.get(found.pattern().as_usize()).map(|&(branch, _)| branch)
+    }
+
+    /// Whether the expression of a branch matches, compiled by itself.
+    pub(super) fn has(&self, branch: BranchIndex, value: &[u8]) -> bool {
+        let own = self.all.iter().find(|(own, _)| *own == branch);
+        own.is_some_and(|(_, regex)| is_match(regex, value))
+    }
+}
+
+/// Whether an expression is written so that it matches every value.
+pub(crate) fn is_for_all(regex: &str) -> bool {
+    FOR_ALL.contains(&regex)
+}
+
+/// Whether an expression matches the whole value. Compiles it, so it is slow.
+pub(crate) fn is_match(regex: &str, value: &[u8]) -> bool {
+    let compiled = build([regex].into_iter(), LARGEST);
+    compiled.is_ok_and(|compiled| compiled.search_half(&Input::new(value).anchored(Anchored::Yes)).is_some())
+}
+
+/// Checks one expression.
+///
+/// # Errors
+/// What is wrong with it, and how to correct it.
+pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
+    if regex.len() > LONGEST {
+        return Err((format!("the regular expression has more than {LONGEST} bytes"), "write a shorter one, or a set of values"));
+    }
+    // By itself first: a group that the expression closes is its own.
+    if let Err(error) = syntax::parse_with(regex, &syntax_config()) {
+        return Err((format!("it is no regular expression: {}", last_line(&error.to_string())), "correct it; the syntax is that of RE2"));
+    }
+    match build([regex].into_iter(), LARGEST) {
+        Ok(_) => Ok(()),
+        Err(error) if error.size_limit().is_some() => {
+            let what = format!("the regular expression needs more than {LARGEST} bytes");
+            Err((what, "repeat less often, or write [0-9A-Za-z_] for \\w"))
+        }
+        Err(error) => {
+            Err((format!("it is no regular expression: {}", last_line(&error.to_string())), "correct it; the syntax is that of RE2"))
+        }
+    }
+}
+
+/// What a message says last, behind the expression and the marks below it.
+fn last_line(message: &str) -> &str {
+    let line = message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    line.strip_prefix("error: ").unwrap_or(line)
+}
+
+fn syntax_config() -> syntax::Config {
+    syntax::Config::new().utf8(false).dot_matches_new_line(true).nest_limit(DEEPEST)
+}
+
+fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Regex, Box<BuildError>> {
+    let whole: Vec<String> = all.map(|regex| format!("\\A(?:{regex})\\z")).collect();
+    let config = Config::new().utf8_empty(false).nfa_size_limit(Some(largest)).hybrid_cache_capacity(CACHE);
+    Regex::builder().configure(config).syntax(syntax_config()).build_many(&whole).map_err(Box::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(all: &[&str]) -> Regexes {
+        let mut set = Regexes::default();
+        all.iter().enumerate().for_each(|(index, regex)| set.add(regex, BranchIndex(index)));
+        set.compile().expect("small expressions");
+        set
+    }
+
+    #[test]
+    fn the_first_that_matches_the_whole_value_is_found() {
+        let set = set(&["a", "a+", "(?i)b|bc", ".*c", "\\bx\\b.*", "(?-u:\\xff)+"]);
+        for (value, expected) in [
+            (&b"a"[..], Some(0)),
+            (b"aa", Some(1)),
+            (b"BC", Some(2)),
+            (b"bc", Some(2)),
+            (b"abc", Some(3)),
+            (b"\nc", Some(3)),
+            (b"x y", Some(4)),
+            (b"xy", None),
+            (b"\xff\xff", Some(5)),
+            (b"aab", None),
+            (b"", None),
+        ] {
+            assert_eq!(set.find(value).map(|found| found.0), expected, "{value:?}");
+            for index in 0..6 {
+                let is_first = set.find(value) == Some(BranchIndex(index));
+                assert!(!is_first || set.has(BranchIndex(index), value));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_or_too_large_is_refused() {
+        for (regex, why) in [
+            ("(", "unclosed group"),
+            ("a)(b", "unopened group"),
+            ("(?=a)", "look-around"),
+            ("(a)\\1", "backreferences"),
+            ("a{100000}", "bytes"),
+            ("\\w{100}", "bytes"),
+            ("((a{100}){100}){100}", "bytes"),
+            (&"(".repeat(60).chars().chain(")".repeat(60).chars()).collect::<String>(), "nest"),
+            (&"a".repeat(LONGEST + 1), "bytes"),
+        ] {
+            let error = check(regex).expect_err(regex);
+            assert!(error.0.contains(why), "{error:?}");
+        }
+        for regex in ["(a|b)+c", "\\d{1,3}", "", "(?i)bot.*", "[^/]+/v[0-9]+"] {
+            assert_eq!(check(regex), Ok(()), "{regex}");
+        }
+    }
+
+    #[test]
+    fn many_together_are_too_large() {
+        let mut set = Regexes::default();
+        for index in 0..200 {
+            set.add(&format!("{index}[a-z]{{200}}\\w{{10}}"), BranchIndex(index));
+        }
+        assert_eq!(set.compile(), Err(TooLarge { branch: 199 }));
+    }
+
+    #[test]
+    fn a_long_value_takes_time_in_proportion() {
+        let set = set(&["(a*)*b", "(a|a)*c", "(.*)(.*)(.*)d"]);
+        let value = vec![b'a'; 1 << 20];
+        assert_eq!(set.find(&value), None);
+        assert!(set.find(b"aaaaab").is_some() && set.find(b"zzzz").is_none());
+        let counted = allocation_counter::measure(|| {
+            set.find(b"aaaaab");
+            set.find(b"zzzz");
+        });
+        assert_eq!(counted.count_total, 0, "a search allocates nothing once a thread has its cache");
+    }
+}
