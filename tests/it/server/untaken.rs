@@ -199,8 +199,9 @@ fn answers_that_are_not_read_take_bounded_memory() {
     }
     let grown = weir.resident_kib().saturating_sub(before) / MIB;
     assert!(grown < 130, "60 clients that do not read take {grown} MiB");
+    // Six times what an idle machine needs: other suites run beside this one.
     for client in &mut clients {
-        eventually(|| client.is_closed().then_some(())).expect("each is closed");
+        eventually_within(3 * TIMEOUT, || client.is_closed().then_some(())).expect("each is closed");
     }
 }
 
