@@ -9,8 +9,8 @@
 --   1  empty; or, for tests, the time in microseconds that replaces the server's.
 --   2  the codes of the algorithms that occur (src/algorithm.rs), 'A' if a request commits all or none, and 'U' if usage is recorded. A step is
 --      defined only if its code is here: defining all of them would be much of the cost of a short call.
---   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied, which is twice the full limits that a key may be in debt, plus 1 if refused hits count; its five other
---      parameters, as the algorithm defines them.
+--   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied, which is twice the full limits that a key may be
+--      in debt, plus 1 if refused hits count; its five other parameters, as the algorithm defines them.
 --   4  one row per run. A run is consecutive checks that differ only in their keys: four times the number of its limit, from 0 on, plus in
 --      requests that commit all or none 1 for a quota and 2 for shadow mode; how many checks it has; the hits of each; the check parameter.
 --   5  the earliest deadline of all requests, in microseconds of this server's clock; then one row per request: 1 if it commits all or none;

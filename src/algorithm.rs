@@ -289,7 +289,6 @@ pub const OPTIONS: [(&str, OptionField); 13] = [
     ("subject_expiry", OptionField::Duration(|options| &mut options.subject_expiry)),
     ("max_delay", OptionField::Duration(|options| &mut options.max_delay)),
     ("count_denied", OptionField::Bool(|options| &mut options.count_denied)),
-    // Behind count_denied, which it depends on.
     ("max_debt", OptionField::Number(|options| &mut options.max_debt)),
     ("period", OptionField::Period(|options| &mut options.period)),
     ("timezone", OptionField::Zone(|options| &mut options.timezone)),

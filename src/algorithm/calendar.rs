@@ -60,8 +60,8 @@ impl Options {
         errors
     }
 
-    /// Leaves out what defaults say of a calendar and this limit cannot use. `written` are the options that are meant for this limit alone.
-    pub fn leave_out_calendar_of_defaults(&mut self, written: &Self, rate: &Rate) {
+    /// [`Options::leave_out_defaults`], of a calendar.
+    pub(super) fn leave_out_calendar(&mut self, written: &Self, rate: &Rate) {
         if self.kind != AlgorithmKind::FixedWindow {
             return;
         }
@@ -100,23 +100,9 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, FixedWindow};
 
-    const CALENDAR: Options = Options {
-        kind: AlgorithmKind::FixedWindow,
-        burst: None,
-        scale: None,
-        default_cost: None,
-        bucket_interval: None,
-        bucket_span: None,
-        subject_expiry: None,
-        max_delay: None,
-        count_denied: None,
-        max_debt: None,
-        period: Some(PeriodKind::Calendar),
-        timezone: None,
-        week_starts: None,
-        anchor: None,
-        calendar_months: false,
-    };
+    fn calendar() -> Options {
+        Options { period: Some(PeriodKind::Calendar), ..Options::default() }
+    }
 
     const fn rate(unit: Unit) -> Rate {
         Rate { requests_per_unit: 1, unit, unit_multiplier: 1 }
@@ -132,12 +118,12 @@ mod tests {
     #[test]
     fn months_and_years_in_utc_are_those_of_the_setting() {
         let by_setting = Options { calendar_months: true, ..Options::default() };
-        assert_eq!(period(Unit::Month, CALENDAR), period(Unit::Month, by_setting));
+        assert_eq!(period(Unit::Month, calendar()), period(Unit::Month, by_setting));
         let (first, second) = ("2026-01-01".parse().ok(), "2026-01-02".parse().ok());
-        assert_eq!(period(Unit::Month, Options { anchor: first, ..CALENDAR }), period(Unit::Month, by_setting));
-        assert!(matches!(period(Unit::Month, Options { anchor: second, ..CALENDAR }), Period::Calendar(_)));
-        assert!(matches!(period(Unit::Year, Options { anchor: first, ..CALENDAR }), Period::Months(months) if months.get() == 12));
-        assert!(matches!(period(Unit::Month, Options { timezone: Zone::named("Europe/London"), ..CALENDAR }), Period::Calendar(_)));
+        assert_eq!(period(Unit::Month, Options { anchor: first, ..calendar() }), period(Unit::Month, by_setting));
+        assert!(matches!(period(Unit::Month, Options { anchor: second, ..calendar() }), Period::Calendar(_)));
+        assert!(matches!(period(Unit::Year, Options { anchor: first, ..calendar() }), Period::Months(months) if months.get() == 12));
+        assert!(matches!(period(Unit::Month, Options { timezone: Zone::named("Europe/London"), ..calendar() }), Period::Calendar(_)));
         // What a limit says of itself wins over the setting.
         let fixed = Options { period: Some(PeriodKind::Fixed), calendar_months: true, ..Options::default() };
         assert!(matches!(period(Unit::Month, fixed), Period::Even(_)));
@@ -149,12 +135,12 @@ mod tests {
             timezone: Zone::named("Asia/Tokyo"),
             week_starts: Some(Weekday::Sunday),
             anchor: "2026-03-31".parse().ok(),
-            ..CALENDAR
+            ..calendar()
         };
         let applied = |unit, unit_multiplier, written: Options| {
             let rate = Rate { unit_multiplier, ..rate(unit) };
             let mut options = written.apply_defaults(&all);
-            options.leave_out_calendar_of_defaults(&written, &rate);
+            options.leave_out_defaults(&written, &rate);
             assert_eq!(options.remove_wrong_calendar(&rate), [], "{options:?}");
             options
         };

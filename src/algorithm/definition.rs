@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, AlgorithmKind, Debt, OptionError, Options, Spec, State, TABLE, dispatch, ticks};
-use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
+use super::{Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Options, Spec, State, TABLE, dispatch, ticks};
+use crate::time::{Micros, Period, Span, Tick};
 use crate::verdict::Verdict;
 
 /// Numbers of a limit that its step in `lua/` takes.
@@ -175,7 +175,7 @@ impl Algorithm {
     pub fn with_limit(self, limit: u64) -> Result<Self, u64> {
         let with = |limit| dispatch!(map self, it => it.with_limit(limit));
         let fits = |limit: u64| dispatch!(with(limit), it => it.is_exact());
-        let limit = limit.min(MAX_SAFE_INTEGER + 1);
+        let limit = limit.min(LARGEST_COUNT);
         if fits(limit) { Ok(with(limit)) } else { Err(ticks::largest(fits)) }
     }
 

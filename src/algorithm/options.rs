@@ -1,8 +1,8 @@
 //! Compiles the options of a limit to its algorithm, or reports why they make none.
 
 use super::ticks::largest;
-use super::{Algorithm, AlgorithmKind, Debt, OPTIONS, Options, TABLE};
-use crate::time::{Anchor, MAX_SAFE_INTEGER, PeriodKind, Rate, Span, Weekday, Zone};
+use super::{Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OPTIONS, Options, TABLE};
+use crate::time::{Anchor, PeriodKind, Rate, Span, Weekday, Zone};
 
 /// The field of [`Options`] that an option is read into, by its type.
 #[derive(Clone, Copy, Debug)]
@@ -25,31 +25,29 @@ pub enum OptionField {
     Anchor(fn(&mut Options) -> &mut Option<Anchor>),
 }
 
+/// Does the same with the field of an option, whatever its type.
+macro_rules! with_field {
+    ($option:expr, $field:ident => $body:expr) => {
+        match $option {
+            OptionField::Number($field) => $body,
+            OptionField::Amount($field) => $body,
+            OptionField::Duration($field) => $body,
+            OptionField::Bool($field) => $body,
+            OptionField::Period($field) => $body,
+            OptionField::Zone($field) => $body,
+            OptionField::Weekday($field) => $body,
+            OptionField::Anchor($field) => $body,
+        }
+    };
+}
+
 impl OptionField {
     fn take(self, options: &mut Options) -> bool {
-        match self {
-            Self::Number(field) => field(options).take().is_some(),
-            Self::Amount(field) => field(options).take().is_some(),
-            Self::Duration(field) => field(options).take().is_some(),
-            Self::Bool(field) => field(options).take().is_some(),
-            Self::Period(field) => field(options).take().is_some(),
-            Self::Zone(field) => field(options).take().is_some(),
-            Self::Weekday(field) => field(options).take().is_some(),
-            Self::Anchor(field) => field(options).take().is_some(),
-        }
+        with_field!(self, field => field(options).take().is_some())
     }
 
     fn fill(self, options: &mut Options, mut defaults: Options) {
-        match self {
-            Self::Number(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Amount(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Duration(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Bool(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Period(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Zone(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Weekday(field) => *field(options) = field(options).or(*field(&mut defaults)),
-            Self::Anchor(field) => *field(options) = field(options).or(*field(&mut defaults)),
-        }
+        with_field!(self, field => *field(options) = field(options).or(*field(&mut defaults)));
     }
 }
 
@@ -59,12 +57,18 @@ impl Options {
     #[must_use]
     pub fn apply_defaults(mut self, defaults: &Self) -> Self {
         let own = self.kind.spec();
-        for (name, field) in OPTIONS.iter().filter(|(name, _)| own.options.contains(name)) {
-            if *name != "max_debt" || self.counts_denied() {
-                field.fill(&mut self, *defaults);
-            }
+        for (_, field) in OPTIONS.iter().filter(|(name, _)| own.options.contains(name)) {
+            field.fill(&mut self, *defaults);
         }
         self
+    }
+
+    /// Leaves out what defaults say and this limit cannot use. `written` are the options that are meant for this limit alone.
+    pub fn leave_out_defaults(&mut self, written: &Self, rate: &Rate) {
+        if !self.counts_denied() {
+            self.max_debt = written.max_debt;
+        }
+        self.leave_out_calendar(written, rate);
     }
 
     /// Whether refused hits count.
@@ -153,7 +157,7 @@ impl Algorithm {
             return Err(OptionError::new("default_cost", what, "write 1 or more, or remove 'default_cost'"));
         }
         // More than any algorithm counts is not exact either.
-        let hits = |units: u64| units.saturating_mul(scale.into()).min(MAX_SAFE_INTEGER + 1);
+        let hits = |units: u64| units.saturating_mul(scale.into()).min(LARGEST_COUNT);
         let (limit, burst) = (hits(rate.requests_per_unit), options.burst);
         options.burst = burst.map(hits);
         let mut algorithm = Self::define(limit, window, &options, debt)?;

@@ -3,6 +3,7 @@
 //! Lua's numbers are exact only below 2^53. A coarser tick makes windows smaller numbers, so that the product of a limit and a window stays
 //! below. Rust keeps the same bound, so that both decide the same. A window has [`FEWEST_TICKS`] at least, so that a limit can be too large.
 
+use super::LARGEST_COUNT;
 use crate::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::verdict::{Verdict, Wait};
 
@@ -23,7 +24,7 @@ pub(super) fn is_exact(window: u64, rate: u64, most_hits: u64) -> bool {
 
 /// The largest number of hits that fits, if all below it do.
 pub(super) fn largest(fits: impl Fn(u64) -> bool) -> u64 {
-    let (mut most, mut too_many) = (0, MAX_SAFE_INTEGER + 1);
+    let (mut most, mut too_many) = (0, LARGEST_COUNT);
     while too_many - most > 1 {
         let middle = most.midpoint(too_many);
         if fits(middle) {

@@ -37,15 +37,14 @@ pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64,
         let near = if before >= near_threshold { hits } else { verdict.used.saturating_sub(near_threshold) };
         return Parts { within: hits, near, over: 0 };
     }
-    let limit = capacity;
     // A fixed window counts at most so many hits of one check. `before` is computed with that; everything else with the hits as asked.
     let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
     // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
-    let crosses = matches!(algorithm, Algorithm::FixedWindow(_)) && verdict.used > limit && before < limit;
+    let crosses = matches!(algorithm, Algorithm::FixedWindow(_)) && verdict.used > capacity && before < capacity;
     if !crosses {
         return Parts { over: hits, ..Parts::default() };
     }
-    Parts { within: 0, near: limit.saturating_sub(near_threshold.max(before)), over: before.saturating_add(hits) - limit }
+    Parts { within: 0, near: capacity.saturating_sub(near_threshold.max(before)), over: before.saturating_add(hits) - capacity }
 }
 
 #[cfg(test)]

@@ -9,23 +9,9 @@ fn error_of(limit: u64, options: Options) -> (&'static str, String) {
     (error.option, format!("{}: {}", error.what, error.remedy))
 }
 
-const BUCKETS: Options = Options {
-    kind: AlgorithmKind::SlidingWindowBuckets,
-    burst: None,
-    scale: None,
-    default_cost: None,
-    bucket_interval: None,
-    bucket_span: None,
-    subject_expiry: None,
-    max_delay: None,
-    count_denied: None,
-    max_debt: None,
-    period: None,
-    timezone: None,
-    week_starts: None,
-    anchor: None,
-    calendar_months: false,
-};
+fn buckets() -> Options {
+    Options { kind: AlgorithmKind::SlidingWindowBuckets, ..Options::default() }
+}
 
 #[test]
 fn an_option_belongs_to_one_algorithm() {
@@ -60,19 +46,23 @@ fn an_error_names_the_option_and_a_valid_value() {
             "max_delay",
             "100 years",
         ),
-        (error_of(5, Options { default_cost: Some(0), ..BUCKETS }), "default_cost", "is 0"),
-        (error_of(5, Options { max_debt: Some(2), ..BUCKETS }), "max_debt", "write 'count_denied: true'"),
-        (error_of(5, Options { max_debt: Some(0), count_denied: Some(true), ..BUCKETS }), "max_debt", "not 1 to 100"),
-        (error_of(5, Options { max_debt: Some(101), count_denied: Some(true), ..BUCKETS }), "max_debt", "not 1 to 100"),
+        (error_of(5, Options { default_cost: Some(0), ..buckets() }), "default_cost", "is 0"),
+        (error_of(5, Options { max_debt: Some(2), ..buckets() }), "max_debt", "write 'count_denied: true'"),
+        (error_of(5, Options { max_debt: Some(0), count_denied: Some(true), ..buckets() }), "max_debt", "not 1 to 100"),
+        (error_of(5, Options { max_debt: Some(101), count_denied: Some(true), ..buckets() }), "max_debt", "not 1 to 100"),
         (error_of(5, Options { max_debt: Some(2), ..Options::default() }), "max_debt", "no meaning for a fixed_window"),
-        (error_of(5, Options { bucket_interval: secs(0), ..BUCKETS }), "bucket_interval", "is 0"),
-        (error_of(5, Options { bucket_interval: secs(61), ..BUCKETS }), "bucket_interval", "longer than the window of 60s"),
-        (error_of(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..BUCKETS }), "bucket_span", "write 65s or more"),
-        (error_of(5, Options { bucket_interval: secs(5), subject_expiry: secs(64), ..BUCKETS }), "subject_expiry", "write 65s or more"),
-        (error_of(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..BUCKETS }), "bucket_interval", "write 61ms or more"),
-        (error_of(5, Options { bucket_interval: secs(1), bucket_span: secs(1_001), ..BUCKETS }), "bucket_interval", "write 1001ms or more"),
-        (error_of(5, Options { bucket_span: secs(1_001), ..BUCKETS }), "bucket_span", "write 1000s or less"),
-        (error_of(5, Options { bucket_interval: secs(1), bucket_span: secs(99_999), ..BUCKETS }), "bucket_span", "write 1000s or less"),
+        (error_of(5, Options { bucket_interval: secs(0), ..buckets() }), "bucket_interval", "is 0"),
+        (error_of(5, Options { bucket_interval: secs(61), ..buckets() }), "bucket_interval", "longer than the window of 60s"),
+        (error_of(5, Options { bucket_interval: secs(5), bucket_span: secs(64), ..buckets() }), "bucket_span", "write 65s or more"),
+        (error_of(5, Options { bucket_interval: secs(5), subject_expiry: secs(64), ..buckets() }), "subject_expiry", "write 65s or more"),
+        (error_of(5, Options { bucket_interval: Some(Span::from_micros(60_060)), ..buckets() }), "bucket_interval", "write 61ms or more"),
+        (
+            error_of(5, Options { bucket_interval: secs(1), bucket_span: secs(1_001), ..buckets() }),
+            "bucket_interval",
+            "write 1001ms or more",
+        ),
+        (error_of(5, Options { bucket_span: secs(1_001), ..buckets() }), "bucket_span", "write 1000s or less"),
+        (error_of(5, Options { bucket_interval: secs(1), bucket_span: secs(99_999), ..buckets() }), "bucket_span", "write 1000s or less"),
     ];
     for ((option, text), expected_option, part) in errors {
         assert_eq!(option, expected_option, "{text}");
@@ -87,11 +77,11 @@ fn the_values_that_remedies_name_are_valid() {
     let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
     let secs = |secs| Some(Span::from_secs(secs));
     for options in [
-        Options { bucket_interval: secs(60), ..BUCKETS },
-        Options { bucket_interval: secs(5), bucket_span: secs(65), subject_expiry: secs(65), ..BUCKETS },
-        Options { bucket_interval: Some(Span::from_micros(60_061)), ..BUCKETS },
-        Options { bucket_interval: Some(Span::from_micros(1_001_000)), bucket_span: secs(1_001), ..BUCKETS },
-        Options { bucket_span: secs(1_000), ..BUCKETS },
+        Options { bucket_interval: secs(60), ..buckets() },
+        Options { bucket_interval: secs(5), bucket_span: secs(65), subject_expiry: secs(65), ..buckets() },
+        Options { bucket_interval: Some(Span::from_micros(60_061)), ..buckets() },
+        Options { bucket_interval: Some(Span::from_micros(1_001_000)), bucket_span: secs(1_001), ..buckets() },
+        Options { bucket_span: secs(1_000), ..buckets() },
         Options { kind: AlgorithmKind::LeakyBucket, max_delay: secs(3_153_600_000), ..Options::default() },
     ] {
         assert!(Algorithm::try_new(&rate, &options).is_ok(), "{options:?}");

@@ -173,7 +173,7 @@ fn how() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Weekday;
+    use crate::time::{Unit, Weekday};
 
     const SECOND: Span = Span::from_secs(1);
 
@@ -243,10 +243,29 @@ mod tests {
         let own = Options { burst: Some(3), count_denied: Some(false), ..Options::default() };
         let options = AlgorithmFields { options: own, ..AlgorithmFields::default() }.apply_defaults(&[full()]);
         assert_eq!((options.kind, options.burst, options.count_denied), (AlgorithmKind::TokenBucket, Some(3), Some(false)));
-        assert_eq!(options.max_debt, None, "a default that has no meaning beside the limit's own count_denied");
         // This includes an option of another algorithm, which is an error and must not disappear.
         let own = Options { burst: Some(3), ..Options::default() };
         let leaky = AlgorithmFields { algorithm: Some(AlgorithmKind::LeakyBucket), options: own, ..AlgorithmFields::default() };
         assert_eq!(leaky.apply_defaults(&[full()]).burst, Some(3));
+    }
+    #[test]
+    fn the_default_of_max_debt_applies_where_refused_hits_count() {
+        let per_hour = Rate { requests_per_unit: 10, unit: Unit::Hour, unit_multiplier: 1 };
+        let max_debt = |own: Options, defaults: &[Options]| {
+            let of = |options| AlgorithmFields { algorithm: Some(AlgorithmKind::TokenBucket), options, ..AlgorithmFields::default() };
+            let defaults: Vec<_> = defaults.iter().copied().map(of).collect();
+            let mut options = of(own).apply_defaults(&defaults);
+            options.leave_out_defaults(&own, &per_hour);
+            options.max_debt
+        };
+        let counted = |count_denied| Options { count_denied: Some(count_denied), ..Options::default() };
+        let debt = |limits| Options { max_debt: Some(limits), ..Options::default() };
+        assert_eq!(max_debt(counted(false), &[debt(2)]), None);
+        assert_eq!(max_debt(counted(true), &[debt(2)]), Some(2));
+        // Whichever of several defaults says that they count.
+        assert_eq!(max_debt(Options::default(), &[debt(3), counted(true)]), Some(3));
+        assert_eq!(max_debt(Options::default(), &[counted(true), debt(3)]), Some(3));
+        // What the limit says of itself stays, and is an error.
+        assert_eq!(max_debt(debt(2), &[]), Some(2));
     }
 }

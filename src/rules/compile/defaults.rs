@@ -143,7 +143,7 @@ fn settle_amount(
         // Without the options of other algorithms, the next error shows too.
         let mut foreign = options.remove_foreign();
         let of_limit = pending.layers[left_out..].iter().filter(|layer| layer.of_limit).map(|layer| layer.fields);
-        options.leave_out_calendar_of_defaults(&pending.fields.written(options.kind, of_limit), &pending.rate);
+        options.leave_out_defaults(&pending.fields.written(options.kind, of_limit), &pending.rate);
         foreign.extend(options.remove_wrong_calendar(&pending.rate));
         options.calendar_months = process.calendar_months;
         let algorithm = Algorithm::try_new(&pending.rate, &options);
