@@ -278,6 +278,9 @@ fn add_limit(
     let id = LimitId::new(domain.number, domain.next_limit);
     domain.next_limit = domain.next_limit.checked_add(1)?;
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
+    if amount.is_none() {
+        warn_of_unlimited(problems, at, &added);
+    }
     let amount = amount.map(|(rate, fields)| {
         if shadow_mode {
             warn_of_shadow(compiler, fields.on_store_failure, &keys);
@@ -337,6 +340,14 @@ fn multiplied(problems: &mut Problems, at: Position, (rate, fields): (Rate, &Alg
     );
     problems.warning(at, what, "write a smaller 'unit_multiplier'");
     rate
+}
+
+/// Nothing asks a store about an unlimited limit, so that it has no options.
+fn warn_of_unlimited(problems: &mut Problems, at: Position, added: &Added<'_>) {
+    for layer in added.layers.iter().filter(|layer| layer.of_limit && layer.fields != AlgorithmFields::default()) {
+        let what = format!("an unlimited limit has no options: {} is not used for this limit", layer.source);
+        problems.warning(at, what, "remove them, or set an amount");
+    }
 }
 
 /// A limit in shadow mode never refuses, whether its store answers or not.
