@@ -19,7 +19,9 @@ mod problem;
 mod rate;
 mod resource;
 mod sections;
+mod siblings;
 mod suspicion;
+mod values;
 
 use std::sync::Arc;
 
@@ -30,7 +32,6 @@ use super::source::{self, Position, ValueType};
 use super::{Commit, Rules};
 use data::Data;
 use defaults::{Declared, Defaults, PendingLimit};
-use descriptor::Siblings;
 use fields::{Fields, Section};
 use overlay::Cursor;
 pub(super) use overlay::EntryNumber;
@@ -40,6 +41,7 @@ use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
 pub use resource::XdsOptions;
 pub(super) use resource::{CompiledDomain, compile_domain};
+use siblings::Siblings;
 
 /// How to compile.
 #[derive(Clone, Copy, Debug, Default)]

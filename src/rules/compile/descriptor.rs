@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
-
 use super::algorithm_fields::AlgorithmFields;
 use super::defaults::{PendingAmount, PendingLimit};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
 use super::overlay::Added;
-use super::problem::{Location, Problems, quoted};
+use super::problem::Problems;
 use super::rate::{self, RateLimit};
+use super::siblings::Siblings;
 use super::{Compiler, Domain, suspicion};
 use crate::rules::address;
 use crate::rules::limit::{Level, Limit, LimitId, Matching, OnStoreFailure};
 use crate::rules::source::{Content, Node, Position, ValueType};
-use crate::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
+use crate::rules::tree::Branch;
 use crate::time::Rate;
 use crate::usage::{self, Tracking};
 
@@ -25,21 +23,6 @@ pub(super) const LONGEST_PATHS: usize = 64 << 20;
 
 /// Keys that have a meaning only beside a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
-
-/// Patterns of one level that are compared with those before them, so that thousands of them do not make loading slow.
-const MOST_PATTERNS: usize = 1_000;
-
-/// One level under construction.
-#[derive(Default)]
-pub(super) struct Siblings {
-    pub(super) tree: Tree,
-    /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
-    seen: HashMap<(Box<str>, Option<Box<str>>), Location>,
-    /// Where each branch of the tree is written, in the order of the branches.
-    written: Vec<Location>,
-    /// The patterns so far.
-    patterns: usize,
-}
 
 /// Reads a list of descriptors into a level; `path` leads to it.
 pub(super) fn read_list(compiler: &mut Compiler<'_>, domain: &mut Domain, list: &Node, siblings: &mut Siblings, path: &mut Vec<Level>) {
@@ -60,9 +43,9 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
     let (mut level, matched) = read_level(compiler, fields).unzip();
     let matched = matched.flatten();
     if let Some(level) = &level
-        && !is_duplicate(compiler, fields, level, siblings)
+        && !siblings.is_duplicate(&mut compiler.problems, fields, level)
     {
-        warn_of_unreachable(compiler, fields, (level, matched.as_ref()), siblings);
+        siblings.warn_of_unreachable(&mut compiler.problems, fields, (level, matched.as_ref()));
     }
     let has_key = fields.locations().any(|(key, _)| key == "rate_limit" || NEED_A_LIMIT.contains(&key));
     domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
@@ -92,52 +75,8 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
     children.finish(compiler);
     compiler.overlay.leave();
     if let Some(level) = path.pop() {
-        siblings.written.push(compiler.problems.here(fields.node().at));
-        let branch = Branch { limit, children: children.tree };
-        match &matched {
-            Some(matched) => siblings.add_matched(&mut compiler.problems, &level, matched, branch),
-            None => siblings.tree.add(&level.key, level.value.as_deref(), branch),
-        }
-    }
-}
-
-impl Siblings {
-    /// Adds a descriptor that matches by more than text, and warns of values and networks that others have before it.
-    fn add_matched(&mut self, problems: &mut Problems, level: &Level, matched: &Match, branch: Branch) {
-        let own = self.written.len().saturating_sub(1);
-        let known = self.tree.add_matched(&level.key, level.value.as_deref().unwrap_or_default(), matched.matched(), branch);
-        let Some(here) = self.written.get(own).copied() else { return };
-        let taken = known.iter().flatten().filter(|&&branch| branch != own).count();
-        if let (true, Some(first)) = (taken == known.len(), known.iter().flatten().next().and_then(|branch| self.written.get(*branch))) {
-            let what = format!("this descriptor is never reached: what it matches is in {} already", problems.show(*first));
-            return problems.warning_in(here, what, "remove it");
-        }
-        for ((text, at), branch) in matched.items().zip(known) {
-            let Some(branch) = branch else { continue };
-            let Some(first) = self.written.get(branch).filter(|_| branch != own) else {
-                problems.warning_in(at, format!("{text} stands here twice"), "remove one");
-                continue;
-            };
-            let what = format!("{text} is never matched here: the descriptor in {} has it already", problems.show(*first));
-            problems.warning_in(at, what, "remove it from one of the two");
-        }
-    }
-
-    /// Completes the level: compiles its regular expressions.
-    pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
-        let (what, branch) = match self.tree.compile_regexes() {
-            Ok((0, _)) => return,
-            Ok((sets, bytes)) => match compiler.matched.add_regexes(sets, bytes) {
-                Ok(()) => return,
-                Err(what) => (what, self.written.len().saturating_sub(1)),
-            },
-            Err(too_large) => {
-                (format!("the regular expressions of this level and key need more than {LARGEST_REGEXES} bytes together"), too_large.branch)
-            }
-        };
-        if let Some(at) = self.written.get(branch) {
-            compiler.problems.error_in(*at, what, "write fewer or smaller ones, or a set of values");
-        }
+        let (at, branch) = (compiler.problems.here(fields.node().at), Branch { limit, children: children.tree });
+        siblings.add(&mut compiler.problems, at, &level, matched.as_ref(), branch);
     }
 }
 
@@ -185,60 +124,6 @@ fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level
     };
     let value = matched.as_ref().map(|matched| matched.text.clone()).or_else(|| value.map(Into::into));
     Some((Level { key: key.into(), value, matching, share_threshold, value_to_metric }, matched))
-}
-
-/// Whether the level of a descriptor already has one with the same key and value, which is reported.
-fn is_duplicate(compiler: &mut Compiler<'_>, fields: &Fields<'_>, level: &Level, siblings: &mut Siblings) -> bool {
-    let at = fields.node().at;
-    let first = match siblings.seen.entry((level.key.clone(), level.value.clone())) {
-        Entry::Vacant(entry) => {
-            entry.insert(compiler.problems.here(at));
-            return false;
-        }
-        Entry::Occupied(entry) => compiler.problems.show(*entry.get()),
-    };
-    let value = level.value.as_ref().map_or_else(|| "no value".to_owned(), |value| format!("value {}", quoted(value)));
-    let what = format!("this level already has a descriptor with key {} and {value}, in {first}", quoted(&level.key));
-    compiler.problems.error(at, what, "merge the two descriptors, or change the key or the value of one");
-    true
-}
-
-/// Warns of a descriptor that no entry reaches, because an earlier pattern of its level matches all that it matches; and of an earlier
-/// descriptor with the key alone if this is a pattern for all values of the key.
-fn warn_of_unreachable(
-    compiler: &mut Compiler<'_>,
-    fields: &Fields<'_>,
-    (level, matched): (&Level, Option<&Match>),
-    siblings: &mut Siblings,
-) {
-    let regex = matched.map(Match::regex);
-    let (key, value) = (&*level.key, level.value.as_deref().filter(|_| regex.is_none()));
-    // Sets and networks are found before all patterns.
-    if regex == Some(None) {
-        return;
-    }
-    let is_pattern = regex.is_some() || key.contains('*') || value.is_some_and(|value| value.contains('*'));
-    // A value without a '*' is found before all patterns.
-    if (!is_pattern && value.is_some()) || siblings.patterns >= MOST_PATTERNS {
-        return;
-    }
-    let problems = &mut compiler.problems;
-    siblings.patterns += usize::from(is_pattern);
-    if let Some(first) = siblings.tree.pattern_before(key, value).and_then(|branch| siblings.written.get(branch)) {
-        let first = problems.show(*first);
-        let what = format!("this descriptor is never reached: the pattern in {first} matches everything that it matches");
-        let remedy = if is_pattern { "move it before that pattern, or remove it" } else { "remove it, or remove that pattern" };
-        problems.warning(fields.node().at, what, remedy);
-    }
-    let is_for_all = regex.flatten().is_some_and(is_for_all) || value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'));
-    if is_pattern
-        && is_for_all
-        && let Some(first) = siblings.seen.get(&(level.key.clone(), None))
-    {
-        let here = problems.show(problems.here(fields.node().at));
-        let what = format!("this descriptor is never reached: the pattern in {here} matches every value of the key");
-        problems.warning_in(*first, what, "remove it, or remove that pattern");
-    }
 }
 
 /// Reads the keys beside a `rate_limit`, and adds the limit if there is one.
