@@ -214,11 +214,11 @@ impl Registry {
         match read {
             Ok(reading) => {
                 known.read_at = Some(Instant::now());
-                if known.error.take().is_some() {
-                    tracing::info!("overrides: read again");
-                }
                 if let Some(reading) = reading {
                     self.take(&mut known, reading);
+                }
+                if known.error.take().is_some() {
+                    tracing::info!("overrides: read again");
                 }
                 Ok(())
             }
@@ -249,14 +249,14 @@ impl Registry {
     fn take(&self, known: &mut Known, reading: Reading) {
         let Reading { mark, all, unreadable } = reading;
         known.unreadable = unreadable.len();
-        for (id, error) in unreadable.iter().take(MAX_LOGGED) {
-            tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one cannot be read, and is not in force");
-        }
         known.mark = Some(mark);
         known.all = all;
         let ids: HashSet<_> = known.all.iter().map(|kept| kept.one.id.clone()).collect();
         known.ended.retain(|id| ids.contains(id));
         self.put_in_force(known);
+        for (id, error) in unreadable.iter().take(MAX_LOGGED) {
+            tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one cannot be read, and is not in force");
+        }
     }
 
     fn put_in_force(&self, known: &Known) {

@@ -317,6 +317,11 @@ fn nothing_is_changed_without_a_token() {
 async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
     let desk = Desk::new();
     let file = desk.path("overrides.json");
+    // As editors do: half a file would be found out too early.
+    let save = |text: &str| {
+        let beside = desk.path("overrides.json~");
+        std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, &file)).expect("saved");
+    };
     let environment = [("OVERRIDES_FILE", file.to_str().expect("UTF-8"))];
     let weir = desk.start(LIMITS, &environment);
     desk.ok(&weir, &["block", "-d", "shop", "user=1", "--reason", "first"]);
@@ -332,7 +337,7 @@ async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
     let edited = text.replacen("\"value\": \"1\"", "\"value\": \"3\"", 1);
     let at = edited.rfind("\"block\"").expect("the second");
     let edited = format!("{}\"blok\"{}", &edited[..at], &edited[at + 7..]);
-    std::fs::write(&file, &edited).expect("written");
+    save(&edited);
     weir.wait_for_log("kind: write one of block, exempt, raise").await;
     assert_eq!(code(client, "user", "3", 1).await, Code::OverLimit);
     assert_eq!(code(client, "user", "1", 1).await, Code::Ok);
@@ -340,7 +345,7 @@ async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
     desk.ok(&weir, &["exempt", "-d", "shop", "user=9"]);
     assert!(std::fs::read_to_string(&file).expect("it is there").contains("\"blok\""));
     // Half a file changes nothing, and is not written over.
-    std::fs::write(&file, "{\"overrides\": [").expect("written");
+    save("{\"overrides\": [");
     weir.wait_for_log("mend the file, or remove it").await;
     assert_eq!(code(client, "user", "3", 1).await, Code::OverLimit);
     assert!(desk.fails(&weir, &["block", "-d", "shop", "user=5"]).contains("nothing was changed: OVERRIDES_FILE: "));
