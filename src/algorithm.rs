@@ -19,12 +19,13 @@ pub mod token_bucket;
 
 pub use debt::Debt;
 pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
-pub use fixed_window::{FixedWindow, LARGEST_COUNT};
+pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
 pub use options::{OptionError, OptionField};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
+pub use ticks::LARGEST_COUNT;
 pub use token_bucket::TokenBucket;
 
 use crate::time::{Anchor, PeriodKind, Span, Tick, Weekday, Zone};

@@ -6,12 +6,9 @@
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, LARGEST_COUNT, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::verdict::{Verdict, Wait};
-
-/// The largest count: more than any limit, and exact in Lua.
-pub const LARGEST_COUNT: u64 = MAX_SAFE_INTEGER + 1;
 
 /// A limit per clock-aligned window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,11 @@
 //! Lua's numbers are exact only below 2^53. A coarser tick makes windows smaller numbers, so that the product of a limit and a window stays
 //! below. Rust keeps the same bound, so that both decide the same. A window has [`FEWEST_TICKS`] at least, so that a limit can be too large.
 
-use super::LARGEST_COUNT;
 use crate::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::verdict::{Verdict, Wait};
+
+/// The largest count: more than any limit, and exact in Lua.
+pub const LARGEST_COUNT: u64 = MAX_SAFE_INTEGER + 1;
 
 /// The fewest ticks of a window: its times are never coarser than a hundredth of it. Limits of up to 2^32 - 1 need no tick as coarse.
 const FEWEST_TICKS: u64 = 100;
