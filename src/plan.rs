@@ -281,21 +281,20 @@ fn is_replaced(limit: &Limit, found: &[Option<&Limit>]) -> bool {
 }
 
 /// The names of the metric's levels, if they depend on the request: for a limit of the request's own, `detailed_metric` or `value_to_metric`. A level
-/// with `share_threshold` keeps its pattern.
+/// with `share_threshold` keeps its pattern, and addresses are those that are counted.
 fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
-    let text = |entry: &Entry<'_>| {
-        let (key, value) = (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));
+    let text = |entry: &Entry<'_>, value: &[u8]| {
+        let (key, value) = (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(value));
         format!("{key}_{value}")
     };
-    let Some(limit) = limit else { return Some(entries.iter().map(text).collect()) };
+    let Some(limit) = limit else { return Some(entries.iter().map(|entry| text(entry, entry.value)).collect()) };
     if !limit.detailed_metric && !limit.levels.iter().any(|level| level.value_to_metric) {
         return None;
     }
     let level_text = |(level, entry): (&limit::Level, &Entry<'_>)| match level {
         level if level.share_threshold => level.text(),
-        _ if limit.detailed_metric => text(entry),
-        level if level.value_to_metric && entry.value.is_empty() => level.key.to_string(),
-        level if level.value_to_metric => text(entry),
+        level if level.value_to_metric && !limit.detailed_metric && entry.value.is_empty() => level.key.to_string(),
+        level if limit.detailed_metric || level.value_to_metric => text(entry, key::Counted::new(entry.value, level).bytes()),
         level => level.text(),
     };
     Some(limit.levels.iter().zip(entries).map(level_text).collect())

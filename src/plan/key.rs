@@ -181,17 +181,40 @@ fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry
 /// the same network, because an address belongs to the one with the longest prefix.
 #[inline(never)]
 fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
+    let counted = Counted::new(entry.value, level);
+    let mark = if matches!(counted, Counted::Network(_)) { PATTERN } else { VALUE };
     write_part(out, None, entry.key);
-    let Some(found) = address::read(entry.value) else { return write_part(out, Some(VALUE), entry.value) };
-    let group = match level.matching {
-        Matching::Cidr { prefix: Some(prefix) } => address::group(found, prefix),
-        // Another spelling that is written in the files is a value of its own.
-        Matching::Address => return write_part(out, Some(VALUE), level.value.as_deref().map_or(entry.value, str::as_bytes)),
-        _ => None,
-    };
-    match group {
-        Some(network) => write_part(out, Some(PATTERN), Text::new(network).bytes()),
-        None => write_part(out, Some(VALUE), Text::new(found).bytes()),
+    write_part(out, Some(mark), counted.bytes());
+}
+
+/// What a level counts a value as.
+pub(super) enum Counted<'v> {
+    /// The value.
+    Value(&'v [u8]),
+    /// An address, in its one canonical text.
+    Address(Text),
+    /// The network that groups an address.
+    Network(Text),
+}
+
+impl<'v> Counted<'v> {
+    pub(super) fn new(value: &'v [u8], level: &'v Level) -> Self {
+        let address = if level.matching.counts_addresses() { address::read(value) } else { None };
+        let Some(address) = address else { return Self::Value(value) };
+        let group = match level.matching {
+            // Another spelling that is written in the files is a value of its own.
+            Matching::Address => return Self::Value(level.value.as_deref().map_or(value, str::as_bytes)),
+            Matching::Cidr { prefix: Some(prefix) } => address::group(address, prefix),
+            _ => None,
+        };
+        group.map_or_else(|| Self::Address(Text::new(address)), |network| Self::Network(Text::new(network)))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Value(value) => value,
+            Self::Address(text) | Self::Network(text) => text.bytes(),
+        }
     }
 }
 

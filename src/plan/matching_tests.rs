@@ -106,3 +106,18 @@ fn keys_name_the_network_and_one_spelling() {
     }
     assert_eq!(Text::new("2001:db8::/32".parse::<ipnet::Ipv6Net>().expect("a network")).bytes(), b"2001:db8::/32");
 }
+
+/// A metric has one series for what counts together: a client with a network has 2^64 addresses.
+#[test]
+fn metrics_show_addresses_as_they_are_counted() {
+    let text = FILE
+        .replace("prefix: 64", "prefix: 64, value_to_metric: true")
+        .replace("value: 10.0.0.0/8", "value: 10.0.0.0/8, detailed_metric: true");
+    let file = SourceText { name: "a.yaml".to_owned(), text: text.into() };
+    let rules = Arc::new(compile(&[file], &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}")).rules);
+    for (value, expected) in [("2001:DB8:0:7::9", "ip_2001:db8:0:7::/64"), ("::ffff:10.0.0.9", "ip_10.0.0.9")] {
+        let plan = Plan::new(&rules, &ask_of(b"d", &[(b"ip", value.as_bytes())]), &Options::default());
+        let [Slot::Checked { metric: Some(levels), .. }] = &plan.slots[..] else { panic!("{:?}", plan.slots) };
+        assert_eq!(**levels, [expected]);
+    }
+}
