@@ -230,7 +230,7 @@ fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option
 /// The bits of the networks that group IPv6 addresses.
 fn prefix(problems: &mut Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     let bits = fields::number(problems, node, "prefix")?;
-    let longest = networks.iter().filter(|network| matches!(network, IpNet::V6(_))).map(|network| network.prefix_len()).max();
+    let longest = networks.iter().filter(|network| matches!(network, IpNet::V6(_))).map(IpNet::prefix_len).max();
     let wrong = match (u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits)), longest) {
         (None, _) => Some(("'prefix' is not from 1 to 128".to_owned(), "write the bits of an IPv6 network, such as 64".to_owned())),
         (_, None) => Some(("'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(), "remove it".to_owned())),

@@ -241,7 +241,9 @@ fn a_look_up_allocates_nothing() {
     ];
     let tree = tree(&kinds);
     let values = ["user-77", "10.1.2.3", "::ffff:10.1.2.3", "2001:DB8::1", "bob@example", "none"];
-    values.iter().for_each(|value| assert!(number(&tree, value).is_some()));
+    for value in &values {
+        assert!(number(&tree, value).is_some());
+    }
     let counted = allocation_counter::measure(|| values.iter().for_each(|value| assert!(tree.find(&[entry(value)]).is_some())));
     assert_eq!(counted.count_total, 0);
 }
