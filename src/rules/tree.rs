@@ -153,9 +153,9 @@ impl Tree {
         known.into_iter().map(|known| known.map(|branch| branch.0)).collect()
     }
 
-    /// Compiles the regular expressions of the level, one automaton for each key, and returns the number of these and their bytes.
-    pub(super) fn compile_regexes(&mut self) -> Result<(usize, usize), TooLarge> {
-        self.matchers.as_mut().map_or(Ok((0, 0)), |matchers| matchers.compile())
+    /// Compiles the regular expressions of the level, one table for each key, and returns their bytes.
+    pub(super) fn compile_regexes(&mut self) -> Result<usize, TooLarge> {
+        self.matchers.as_mut().map_or(Ok(0), |matchers| matchers.compile())
     }
 
     /// The branch of a value by its digest. Only values of keys with such branches are hashed.

@@ -19,10 +19,7 @@ const MOST_VALUES: usize = 1_000_000;
 /// Regular expressions in all files: each takes some milliseconds to compile.
 const MOST_REGEXES: usize = 1_000;
 
-/// Automata of regular expressions, one for each level and key that has some. Each thread keeps a cache for each.
-const MOST_REGEX_SETS: usize = 256;
-
-/// Bytes of all automata.
+/// Bytes of the tables of all regular expressions.
 const MOST_REGEX_BYTES: usize = 64 << 20;
 
 /// The bits of an IPv4-mapped prefix: such a network is the IPv4 network.
@@ -43,7 +40,6 @@ const KINDS: [(&str, Kind); 4] = [("exact", Kind::Exact), ("set", Kind::Set), ("
 pub(super) struct Totals {
     values: usize,
     regexes: usize,
-    sets: usize,
     bytes: usize,
 }
 
@@ -158,15 +154,11 @@ impl Totals {
         Ok(())
     }
 
-    /// Adds the automata of a level. Returns what is wrong if there are too many.
-    pub(super) fn add_regexes(&mut self, sets: usize, bytes: usize) -> Result<(), String> {
-        self.sets += sets;
+    /// Adds the tables of a level. Returns what is wrong if they are too large.
+    pub(super) fn add_regexes(&mut self, bytes: usize) -> Result<(), String> {
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.sets > MOST_REGEX_SETS {
-            return Err(format!("more than {MOST_REGEX_SETS} keys of levels have regular expressions"));
-        }
         if self.bytes > MOST_REGEX_BYTES {
-            return Err(format!("all regular expressions together need more than {MOST_REGEX_BYTES} bytes"));
+            return Err(format!("the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"));
         }
         Ok(())
     }

@@ -59,17 +59,18 @@ impl Siblings {
     /// Completes the level: compiles its regular expressions.
     pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
         let (what, branch) = match self.tree.compile_regexes() {
-            Ok((0, _)) => return,
-            Ok((sets, bytes)) => match compiler.matched.add_regexes(sets, bytes) {
+            Ok(0) => return,
+            Ok(bytes) => match compiler.matched.add_regexes(bytes) {
                 Ok(()) => return,
                 Err(what) => (what, self.written.len().saturating_sub(1)),
             },
-            Err(too_large) => {
-                (format!("the regular expressions of this level and key need more than {LARGEST_REGEXES} bytes together"), too_large.branch)
-            }
+            Err(too_large) => (
+                format!("the table of the regular expressions of this level and key needs more than {LARGEST_REGEXES} bytes"),
+                too_large.branch,
+            ),
         };
         if let Some(at) = self.written.get(branch) {
-            compiler.problems.error_in(*at, what, "write fewer or smaller ones, or a set of values");
+            compiler.problems.error_in(*at, what, "write fewer that begin with .*, join them with |, or write a set of values");
         }
     }
 

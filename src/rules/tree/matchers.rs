@@ -110,15 +110,9 @@ impl Matchers {
         self.by_key.iter().flat_map(|(key, of_key)| of_key.written.iter().map(move |(branch, text)| (*branch, &**key, &**text)))
     }
 
-    /// Compiles the regular expressions of each key to one, and returns the number of these and their bytes.
-    pub(super) fn compile(&mut self) -> Result<(usize, usize), TooLarge> {
-        let (mut sets, mut bytes) = (0, 0);
-        for of_key in self.by_key.values_mut() {
-            if let Some(size) = of_key.regexes.compile()? {
-                (sets, bytes) = (sets + 1, bytes + size);
-            }
-        }
-        Ok((sets, bytes))
+    /// Compiles the regular expressions of each key to one table, and returns the bytes of all.
+    pub(super) fn compile(&mut self) -> Result<usize, TooLarge> {
+        self.by_key.values_mut().map(|of_key| of_key.regexes.compile()).sum()
     }
 }
 
