@@ -103,7 +103,7 @@ fn memory_bytes(algorithm: Algorithm) -> f64 {
 fn usage_bytes(buckets: u32) -> f64 {
     const MANY: usize = 100_000;
     let memory = Memory::new(memory::Options { usage_bytes: usize::MAX / 2, ..Default::default() });
-    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into() });
+    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into(), is_trial: false });
     let (_, algorithm) = algorithms()[0];
     let checks = |key: usize| {
         let name = format!("w1{{bench|user={key}}}x");
@@ -216,7 +216,7 @@ type Pairs = Vec<(f64, f64)>;
 async fn measure_usage() -> String {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into() });
+    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "bench".into(), levels: [].into(), is_trial: false });
     let mut rows: Vec<_> =
         algorithms().into_iter().map(|(name, algorithm)| (name, algorithm, [const { Pairs::new() }; BATCHES.len() + 2])).collect();
     let (mut lists, mut plain) = (Vec::new(), Vec::new());

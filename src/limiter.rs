@@ -10,6 +10,7 @@ pub mod denial_cache;
 pub mod failure_policies;
 pub mod outages;
 pub mod replicas;
+mod trials;
 
 use std::sync::Arc;
 use std::time::Duration;

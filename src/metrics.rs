@@ -14,6 +14,7 @@ mod proc;
 mod process;
 pub mod reading;
 mod tallies;
+mod trials;
 
 use std::collections::BTreeMap;
 use std::fmt;

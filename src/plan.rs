@@ -7,11 +7,13 @@ mod checks;
 mod explain;
 pub(crate) mod key;
 mod subject;
+mod trials;
 
 pub use all_or_none::AllOrNone;
 pub use checks::{BlockedKey, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::{Explanation, Outcome};
 pub(crate) use subject::{NoPlan, ask as ask_of};
+pub use trials::{Trial, Trials};
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ pub struct Plan {
     pub unknown_domain: bool,
     /// The checks. Shared, because a store may still work on them after the request was cancelled.
     pub checks: Arc<Checks>,
+    /// Checks of limits with `trial`, which decide nothing; `None` if there are none.
+    pub trials: Option<Box<Trials>>,
 }
 
 /// What fills one descriptor status of the response.
@@ -105,8 +109,9 @@ impl Plan {
     pub fn with_overrides(rules: &Arc<Rules>, overrides: Option<InForce<'_>>, ask: &Ask<'_>, options: &Options) -> Self {
         let commit = rules.commit(ask.domain);
         let mut checks = Checks { commit: commit.unwrap_or_default(), ..Checks::default() };
+        let mut trials = None;
         let slots = match (commit, &overrides) {
-            (Some(_), overrides) => match_all(rules, overrides.as_ref(), ask, options, &mut checks),
+            (Some(_), overrides) => match_all(rules, overrides.as_ref(), ask, options, (&mut checks, &mut trials)),
             (None, Some(overrides)) => {
                 ask.descriptors().map(|(_, entries)| unlimited_slot(overrides, (ask, options), entries, &mut checks)).collect()
             }
@@ -117,8 +122,9 @@ impl Plan {
         }
         if checks.is_blocked && checks.commit == Commit::AllOrNone {
             checks.look_only();
+            trials = None;
         }
-        Self { rules: Arc::clone(rules), slots, unknown_domain: commit.is_none(), checks: Arc::new(checks) }
+        Self { rules: Arc::clone(rules), slots, unknown_domain: commit.is_none(), checks: Arc::new(checks), trials }
     }
 }
 
@@ -135,7 +141,13 @@ fn unlimited_slot(overrides: &InForce<'_>, (ask, options): (&Ask<'_>, &Options),
     }
 }
 
-fn match_all(rules: &Rules, overrides: Option<&InForce<'_>>, ask: &Ask<'_>, options: &Options, checks: &mut Checks) -> SmallVec<[Slot; 4]> {
+fn match_all(
+    rules: &Rules,
+    overrides: Option<&InForce<'_>>,
+    ask: &Ask<'_>,
+    options: &Options,
+    (checks, trials): (&mut Checks, &mut Option<Box<Trials>>),
+) -> SmallVec<[Slot; 4]> {
     let found: SmallVec<[Option<&Limit>; 4]> =
         ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
     checks.list.reserve(ask.len());
@@ -160,6 +172,9 @@ fn match_all(rules: &Rules, overrides: Option<&InForce<'_>>, ask: &Ask<'_>, opti
             },
         };
         slots.push(slot);
+    }
+    if found.iter().flatten().any(|limit| limit.trial.is_some()) {
+        *trials = Trials::new(ask, options, checks, &slots, &found);
     }
     slots
 }
@@ -304,3 +319,5 @@ fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[St
 mod matching_tests;
 #[cfg(test)]
 mod override_tests;
+#[cfg(test)]
+mod trial_tests;

@@ -100,12 +100,17 @@ impl Rls {
         })
     }
 
-    /// The plan of an ask whose descriptors look, and what its limits have left; `None` before there are rules. Counts nothing, also not in metrics.
-    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions)> {
+    /// The plan of an ask whose descriptors look, and what its limits and its trials have left; `None` before there are rules. Counts nothing, also not in
+    /// metrics.
+    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions, Decisions)> {
         let live = self.live.load()?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
         let decisions = self.limiter.decide(&plan.checks, None, &TraceSpan::default()).await;
-        Some((plan, decisions))
+        let tried = match &plan.trials {
+            Some(trials) => self.limiter.look_at_trials(trials).await,
+            None => Decisions::new(),
+        };
+        Some((plan, decisions, tried))
     }
 
     /// The plan of an ask, which is not decided; `None` before there are rules.
@@ -124,6 +129,13 @@ impl Rls {
     /// The store did not do it, or perhaps it did.
     pub async fn reset_counter(&self, plan: &Plan, check: plan::CheckIndex) -> Result<bool, StoreError> {
         self.limiter.reset(&plan.checks, check, &plan.checks).await
+    }
+
+    /// Lets the counter of the trial of the only descriptor start from zero. Returns whether the store had a counter; `None`: there is no trial.
+    pub async fn reset_trial(&self, plan: &Plan) -> Option<Result<bool, StoreError>> {
+        let trials = plan.trials.as_ref()?;
+        let check = trials.of_slot(0)?;
+        Some(self.limiter.reset(&trials.checks, check, &trials.checks).await)
     }
 
     /// Lets the counter of the only descriptor of `ask` start from zero. Returns its plan without overrides, and whether the store had a counter (`None`:
@@ -145,7 +157,15 @@ impl Rls {
         spans::asked(span, &ask);
         let live = self.live.load().ok_or(Failure::NoRules)?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
-        let decisions = self.limiter.decide(&plan.checks, timeout, span).await;
+        let decisions = match &plan.trials {
+            None => self.limiter.decide(&plan.checks, timeout, span).await,
+            // In a box of its own: it would make the calls of all others larger.
+            Some(trials) => {
+                let (decisions, answers) = Box::pin(self.limiter.decide_with_trials(&plan.checks, trials, timeout, span)).await;
+                live.tallies.observe_trials(self.core, trials, &answers);
+                decisions
+            }
+        };
         live.tallies.observe(self.core, ask.domain, &plan, &decisions);
         self.subjects.observe(self.core, &ask, &plan, &decisions);
         if let Some(filter) = &self.options.logged {

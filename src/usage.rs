@@ -33,6 +33,16 @@ pub struct Tracking {
     pub domain: Box<str>,
     /// The key and the value or pattern of each level, as written.
     pub levels: Box<[Level]>,
+    /// It is the `trial` of the limit, which has records and lists of its own.
+    pub is_trial: bool,
+}
+
+impl Tracking {
+    /// Whether both are of the same limit, perhaps with other settings.
+    #[must_use]
+    pub fn is_same_limit(&self, other: &Self) -> bool {
+        (&self.domain, &self.levels, self.is_trial) == (&other.domain, &other.levels, other.is_trial)
+    }
 }
 
 /// A key, and a value or pattern.

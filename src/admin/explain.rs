@@ -52,6 +52,21 @@ pub struct Descriptor {
     /// What the limit has left, in a running process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<State>,
+    /// What counts beside the limit and refuses nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Tried>,
+}
+
+/// The `trial` of a limit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Tried {
+    /// Its rate, and what else differs from the limit.
+    pub amount: String,
+    /// The key of its counter.
+    pub counter: String,
+    /// What it has left, in a running process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<State>,
 }
 
 /// One step of the look-up.
@@ -125,8 +140,8 @@ pub(super) async fn running(parts: &Parts, call: &Call) -> Result<Report, Failur
 async fn explained(parts: &Parts, mut ask: Ask<'_>) -> Result<Report, Failure> {
     ask.look();
     let looked = parts.rls.look(&ask).await;
-    let (plan, decisions) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    let mut report = Report::new(&plan, &ask, Some(&decisions));
+    let (plan, decisions, tried) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let mut report = Report::new(&plan, &ask, Some((&decisions, &tried)));
     if let Some(overrides) = parts.live.load().as_ref().and_then(|snapshot| snapshot.overrides()) {
         report.name_overrides(&plan, &ask, overrides);
     }
@@ -140,11 +155,11 @@ async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
 }
 
 impl Report {
-    /// Explains `plan`, which was made of `ask`. `decisions` are those of looks at its checks.
+    /// Explains `plan`, which was made of `ask`. `decisions` are those of looks at its checks, and at those of its trials.
     #[must_use]
-    pub fn new(plan: &Plan, ask: &Ask<'_>, decisions: Option<&Decisions>) -> Self {
+    pub fn new(plan: &Plan, ask: &Ask<'_>, decisions: Option<(&Decisions, &Decisions)>) -> Self {
         let explained = plan.explain(ask);
-        let descriptor = |((_, entries), explanation): ((_, &[Entry<'_>]), &Explanation<'_>)| {
+        let descriptor = |(index, ((_, entries), explanation)): (usize, ((_, &[Entry<'_>]), &Explanation<'_>))| {
             let named = entries.iter().map(|entry| (entry.key, entry.value));
             let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
             let levels = explanation.trace.iter().flat_map(|trace| trace.levels.iter().zip(&entries)).map(Level::new).collect();
@@ -162,10 +177,11 @@ impl Report {
                 levels,
                 limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
                 counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
-                live: check.and_then(|(check, scale)| Some(State::new(decisions?.get(check.0)?, scale))),
+                live: check.and_then(|(check, scale)| Some(State::new(decisions?.0.get(check.0)?, scale))),
+                trial: Tried::new(plan, index, decisions.map(|(_, tried)| tried)),
             }
         };
-        let descriptors = ask.descriptors().zip(&explained).map(descriptor).collect();
+        let descriptors = ask.descriptors().zip(&explained).enumerate().map(descriptor).collect();
         Self { domain: String::from_utf8_lossy(ask.domain).into_owned(), descriptors }
     }
 }
@@ -191,6 +207,22 @@ impl Report {
             };
             descriptor.reason = one_line(&format!("{before} by the override {}{by}{until}{why}", one.id));
         }
+    }
+}
+
+impl Tried {
+    /// The trial of a descriptor, if the request is counted in one.
+    fn new(plan: &Plan, slot: usize, decisions: Option<&Decisions>) -> Option<Self> {
+        let trials = plan.trials.as_ref()?;
+        let index = trials.of_slot(slot)?;
+        let limit = plan.rules.limit(trials.limit(index));
+        let scale = limit.trial.as_ref().map(|trial| trial.amount.scale)?;
+        let fields = diff::fields(&plan.rules, limit);
+        Some(Self {
+            amount: fields.into_iter().find(|(name, _)| *name == "trial").map(|(_, amount)| amount)?,
+            counter: String::from_utf8_lossy(trials.checks.key(&trials.checks[index])).into_owned(),
+            live: decisions.and_then(|decisions| Some(State::new(decisions.get(index.0)?, scale))),
+        })
     }
 }
 

@@ -289,35 +289,59 @@ async fn reset_subject(parts: &Parts, call: &Call, subject: &Subject, limit: Opt
         return reset_ask(parts, call, &ask_of(domain, &entries)).await;
     }
     let plan = subject::plan_of(parts, subject, limit)?;
-    let existed = parts.rls.reset_counter(&plan, CheckIndex(0)).await;
+    let existed = if plan.checks.is_empty() { None } else { Some(parts.rls.reset_counter(&plan, CheckIndex(0)).await) };
     let text = subject::entries_of(subject).iter().map(Entry::written).collect::<Vec<_>>().join(" ");
-    was_reset(parts, call, &plan, existed, (&subject.domain.shown(), &text))
+    was_reset(parts, call, &plan, existed, (&subject.domain.shown(), &text)).await
 }
 
 async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Failure> {
     let (plan, existed) = parts.rls.reset(ask).await.ok_or_else(subject::no_limits)?;
     let text = ask.descriptors().flat_map(|(_, entries)| entries).map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let domain = OneLine(&String::from_utf8_lossy(ask.domain)).to_string();
-    let Some(existed) = existed else {
+    if existed.is_none() && plan.trials.is_none() {
         let words: Vec<_> =
             ask.descriptors().flat_map(|(_, entries)| entries).map(|entry| shell_word(&entry.to_string()).into_owned()).collect();
         return Err(nothing_counts(&plan, &domain, (&text, &words.join(" "))));
-    };
-    was_reset(parts, call, &plan, existed, (&domain, &text))
+    }
+    was_reset(parts, call, &plan, existed, (&domain, &text)).await
 }
 
-/// The answer, and the line of the audit. `named` are domain and entries.
-fn was_reset(parts: &Parts, call: &Call, plan: &Plan, existed: Result<bool, StoreError>, named: (&str, &str)) -> Result<Page, Failure> {
-    let existed = existed.map_err(|error| Failure::unavailable(&format!("the store did not reset the counter: {error}; try again")))?;
-    let Slot::Checked { check, limit: Some(id), .. } = &plan.slots[0] else {
+/// Resets the trial too. Returns the answer, and writes the line of the audit. `named` are domain and entries; `existed` is `None` where only the trial counts.
+async fn was_reset(
+    parts: &Parts,
+    call: &Call,
+    plan: &Plan,
+    existed: Option<Result<bool, StoreError>>,
+    named: (&str, &str),
+) -> Result<Page, Failure> {
+    let failed = |error| Failure::unavailable(&format!("the store did not reset the counter: {error}; try again"));
+    let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id)) = &plan.slots[0] else {
         return Err(nothing_counts(plan, named.0, (named.1, named.1)));
     };
     let limit = plan.rules.limit(*id);
+    let counter = |key: &[u8], existed| ResetCounter {
+        limit: path(limit),
+        counter: String::from_utf8_lossy(key).into_owned(),
+        subject: key::name(key),
+        existed,
+    };
+    let mut reset = Vec::new();
+    if let (Some(existed), Some(check)) = (existed, plan.checks.iter().next()) {
+        reset.push(counter(plan.checks.key(check), existed.map_err(failed)?));
+    }
+    if let (Some(existed), Some(trials)) = (parts.rls.reset_trial(plan).await, &plan.trials) {
+        reset.extend(
+            trials
+                .iter()
+                .next()
+                .map(|(_, check, _)| (trials.checks.key(check), existed))
+                .map(|(key, existed)| existed.map(|existed| counter(key, existed)).map_err(failed))
+                .transpose()?,
+        );
+    }
     let by = call.caller.0.as_deref().unwrap_or_default();
-    parts.overrides.record_reset(named.0, named.1, &path(limit), existed, by);
-    let key = plan.checks.key(&plan.checks[*check]);
-    let counter = ResetCounter { limit: path(limit), counter: String::from_utf8_lossy(key).into_owned(), subject: key::name(key), existed };
-    Ok(json(&Reset { reset: vec![counter], warnings: reset_warnings(parts, plan, limit) }))
+    parts.overrides.record_reset(named.0, named.1, &path(limit), reset.iter().any(|counter| counter.existed), by);
+    Ok(json(&Reset { reset, warnings: reset_warnings(parts, plan, limit) }))
 }
 
 fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
 use crate::overrides::EntryRecord;
-use crate::plan::{CheckIndex, NoPlan, Plan, Slot, ask_of, key};
+use crate::plan::{CheckIndex, Checks, NoPlan, Plan, Slot, ask_of, key};
 use crate::rules::limit::Limit;
 
 /// Entries of a subject at most, as in a request.
@@ -16,25 +16,35 @@ const MAX_NAMED: usize = 10;
 
 /// A subject that a store counts.
 pub(super) struct Found {
-    pub(super) plan: Plan,
+    plan: Plan,
     pub(super) check: CheckIndex,
     /// As they are shown.
     pub(super) entries: Vec<Entry>,
+    /// It is asked what the trial of the limit counts.
+    pub(super) is_trial: bool,
 }
 
 impl Found {
     /// The limit that counts it.
     pub(super) fn limit(&self) -> Result<&Limit, Failure> {
         let limit = match &self.plan.slots[0] {
-            Slot::Checked { limit, .. } => limit.map(|id| self.plan.rules.limit(id)),
-            Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } | Slot::Blocked { .. } => None,
+            Slot::Checked { limit, .. } => *limit,
+            Slot::Unlimited(id) => Some(*id),
+            Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => None,
         };
+        let limit = limit.map(|id| self.plan.rules.limit(id));
         limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
+    }
+
+    /// Where its check is.
+    pub(super) fn checks(&self) -> &Checks {
+        let trials = self.plan.trials.as_ref().filter(|_| self.is_trial);
+        trials.map_or(&self.plan.checks, |trials| &trials.checks)
     }
 
     /// Its exact name.
     pub(super) fn name(&self) -> String {
-        key::name(self.plan.checks.key(&self.plan.checks[self.check]))
+        key::name(self.checks().key(&self.checks()[self.check]))
     }
 }
 
@@ -64,8 +74,14 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
             (plan, domain.to_owned(), pairs.into_iter().map(Entry::from).collect())
         }
     };
+    let is_trial = query.is_trial()?;
+    let tried = plan.trials.as_ref().and_then(|trials| trials.of_slot(0)).filter(|_| is_trial);
     match plan.slots[0] {
-        Slot::Checked { check, .. } => Ok(Found { plan, check, entries }),
+        Slot::Checked { .. } | Slot::Unlimited(_) if is_trial => match tried {
+            Some(check) => Ok(Found { plan, check, entries, is_trial }),
+            None => Err(Failure::not_found("the limit of the subject has no trial; write 'trial' in its rate_limit")),
+        },
+        Slot::Checked { check, .. } => Ok(Found { plan, check, entries, is_trial }),
         Slot::Unlimited(_) => Err(unlimited()),
         Slot::Free if plan.unknown_domain => {
             Err(Failure::not_found(&format!("no file defines the domain {domain}; /api/v1/limits lists the limits")))

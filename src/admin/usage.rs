@@ -1,5 +1,6 @@
 //! `/api/v1/usage`, `/api/v1/usage/top` and `/api/v1/count`: what subjects have asked of limits with `track_usage`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,7 +17,7 @@ use crate::plan::key;
 use crate::rules::limit::Limit;
 use crate::store::Redis;
 use crate::time::{Micros, Span, parse_duration};
-use crate::usage::{Hits, Order, Record};
+use crate::usage::{Hits, Order, Record, Tracking};
 use crate::verdict::StoreError;
 
 /// The time for the store.
@@ -34,6 +35,9 @@ const USUAL_COUNT: usize = 20;
 pub struct Usage {
     /// The limit's full key.
     pub limit: String,
+    /// It is what the `trial` of the limit counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
     /// Its domain.
     pub domain: String,
     /// The subject.
@@ -74,6 +78,9 @@ pub struct Series {
 pub struct Top {
     /// The limit's full key.
     pub limit: String,
+    /// It is what the `trial` of the limit counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
     /// Its domain.
     pub domain: String,
     /// By what they are sorted, the largest first.
@@ -108,6 +115,9 @@ pub struct Subject {
 pub struct Count {
     /// The limit's full key.
     pub limit: String,
+    /// It is what the `trial` of the limit counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
     /// Its domain.
     pub domain: String,
     /// The subject.
@@ -134,13 +144,13 @@ pub struct Count {
 pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failure> {
     let found = subject::find(parts, query)?;
     let limit = found.limit()?;
-    let Some(tracking) = found.plan.checks.tracking(found.check) else { return Err(untracked(limit)) };
+    let Some(tracking) = found.checks().tracking(found.check) else { return Err(untracked(limit)) };
     let since = match query.get("since") {
         Some(text) => duration("since", text)?,
         None => tracking.settings.span(),
     };
     let deadline = Instant::now() + TIMEOUT;
-    let (now, record) = parts.usage.record(&found.plan.checks, found.check, deadline).await.map_err(|error| failed(&error))?;
+    let (now, record) = parts.usage.record(found.checks(), found.check, deadline).await.map_err(|error| failed(&error))?;
     // A subject that was never seen has an empty series.
     let known = record.is_some();
     let record = record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
@@ -148,6 +158,7 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
     let of = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         limit: limit.path(),
+        trial: found.is_trial,
         domain: limit.domain.to_string(),
         entries: found.entries.clone(),
         subject: found.name(),
@@ -174,11 +185,13 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     };
     let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
     let snapshot = parts.live.load().ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    let limit = tracked_limit(&snapshot.rules.limits().collect::<Vec<_>>(), query)?;
-    let Some(tracking) = &limit.usage else { return Err(untracked(limit)) };
-    let commit = snapshot.rules.commit(limit.domain.as_bytes()).unwrap_or_default();
-    let is_per_second =
-        commit == crate::rules::Commit::Each && limit.amount.is_some_and(|amount| amount.rate.unit == crate::time::Unit::Second);
+    let is_trial = query.is_trial()?;
+    let limit = tracked_limit(&snapshot.rules.limits().collect::<Vec<_>>(), query, is_trial)?;
+    let Some(tracking) = usage_of(limit, is_trial) else { return Err(untracked(limit)) };
+    // A trial counts for itself, whatever the domain commits.
+    let commit = snapshot.rules.commit(limit.domain.as_bytes()).filter(|_| !is_trial).unwrap_or_default();
+    let amount = if is_trial { limit.trial.as_ref().map(|trial| trial.amount) } else { limit.amount };
+    let is_per_second = commit == crate::rules::Commit::Each && amount.is_some_and(|amount| amount.rate.unit == crate::time::Unit::Second);
     let deadline = Instant::now() + TIMEOUT;
     let top = parts.usage.top(tracking, is_per_second, order, (offset, count), deadline).await.map_err(|error| failed(&error))?;
     let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
@@ -192,6 +205,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let behind = offset.saturating_add(count);
     Ok(Top {
         limit: limit.path(),
+        trial: is_trial,
         domain: limit.domain.to_string(),
         by: name.to_owned(),
         total: top.total,
@@ -206,9 +220,10 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let limit = found.limit()?;
     let over = duration("over", query.get("over").ok_or_else(|| Failure::bad_request("over: write an interval, such as 90s"))?)?;
     let deadline = Instant::now() + TIMEOUT;
-    let checks = &found.plan.checks;
+    let checks = found.checks();
     let answer = |source: &str, hits, refused, at_least, (from, to): (Micros, Micros)| Count {
         limit: limit.path(),
+        trial: found.is_trial,
         domain: limit.domain.to_string(),
         entries: found.entries.clone(),
         subject: found.name(),
@@ -266,7 +281,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
 }
 
 /// The limit that the parameters `domain` and `limit` name, or the only one with usage.
-fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query) -> Result<&'r Limit, Failure> {
+fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query, is_trial: bool) -> Result<&'r Limit, Failure> {
     let (domain, name) = (query.get("domain"), query.get("limit"));
     let of_domain = || limits.iter().copied().filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain));
     if let Some(name) = name {
@@ -278,9 +293,10 @@ fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query) -> Result<&'r Limit, F
             None => found,
         };
     }
-    let tracked: Vec<_> = of_domain().filter(|limit| limit.usage.is_some()).collect();
+    let tracked: Vec<_> = of_domain().filter(|limit| usage_of(limit, is_trial).is_some()).collect();
     match tracked[..] {
         [limit] => Ok(limit),
+        [] if is_trial => Err(Failure::not_found("no limit here has track_usage and a trial; add both to one")),
         [] => Err(Failure::not_found("no limit here has track_usage; add 'track_usage: true' to one")),
         _ => {
             const SHOWN: usize = 10;
@@ -289,6 +305,11 @@ fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query) -> Result<&'r Limit, F
             Err(Failure::bad_request(&format!("limit: several have track_usage; write one of {}{more}", names.join(", "))))
         }
     }
+}
+
+/// What records the usage of a limit, or of its trial.
+fn usage_of(limit: &Limit, is_trial: bool) -> Option<&Arc<Tracking>> {
+    if is_trial { limit.trial.as_ref()?.usage.as_ref() } else { limit.usage.as_ref() }
 }
 
 fn untracked(limit: &Limit) -> Failure {

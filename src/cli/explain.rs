@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::admin::{self, AdminFlags};
 use super::{UnusableFiles, UsageError, entries, print};
-use crate::admin::explain::{Descriptor, Level, Report, State, list};
+use crate::admin::explain::{Descriptor, Level, Report, State, Tried, list};
 use crate::ask::written::shell_word;
 use crate::http::json;
 use crate::live::files;
@@ -142,7 +142,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    for Descriptor { entries, reason, levels, limit, counter, live, .. } in &report.descriptors {
+    for Descriptor { entries, reason, levels, limit, counter, live, trial, .. } in &report.descriptors {
         let words: Vec<_> = entries.iter().map(|entry| shell_word(entry)).collect();
         let _ = writeln!(text, "{}: {reason}", words.join(" "));
         let width = levels.iter().map(|level| level.entry.chars().count()).max().unwrap_or(0);
@@ -150,7 +150,9 @@ fn text(report: &Report) -> String {
             let _ = writeln!(text, "  {:width$}  {}", level.entry, level_text(level));
         }
         if let Some(limit) = limit {
-            let unusual = limit.fields.0.iter().filter(|(name, value)| value != "false" && (&**name, &**value) != ("commit", "each"));
+            let is_usual =
+                |name: &str, value: &str| value == "false" || (name, value) == ("commit", "each") || (name == "trial" && trial.is_some());
+            let unusual = limit.fields.0.iter().filter(|(name, value)| !is_usual(name, value));
             let unusual: Vec<_> = unusual.map(|(name, value)| format!("{name} {}", OneLine(value))).collect();
             let _ = writeln!(text, "  limit    {}", unusual.join(", "));
             let _ = writeln!(text, "  from     {}", limit.from);
@@ -160,6 +162,11 @@ fn text(report: &Report) -> String {
         }
         if let Some(live) = live {
             let _ = writeln!(text, "  now      {}", state_text(live));
+        }
+        if let Some(Tried { amount, counter, live }) = trial {
+            let now = live.as_ref().map_or_else(String::new, |live| format!(": {}", state_text(live)));
+            let _ = writeln!(text, "  trial    {}{now}", OneLine(amount));
+            let _ = writeln!(text, "           {}", OneLine(counter));
         }
     }
     text

@@ -48,6 +48,9 @@ pub(super) struct UsageCommand {
     /// one with track_usage]
     #[arg(long, conflicts_with = "entries")]
     limit: Option<String>,
+    /// Usage of the trial of the limit: what it would have refused
+    #[arg(long)]
+    trial: bool,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
@@ -64,6 +67,7 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
         }
         None => {
             let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
+            query.extend(command.trial.then(|| ("trial", "true".to_owned())));
             query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
             let usage: Usage = admin::block_on(service.get("usage", &borrowed(&query)))?;
             if command.format == print::Format::Json { print::json(&usage)? } else { report(&usage) }
@@ -108,6 +112,7 @@ async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow:
     loop {
         let left = count - all.as_ref().map_or(0, |all| all.subjects.len());
         let mut query = vec![("by", command.by.clone()), ("count", left.min(MOST_PER_CALL).to_string())];
+        query.extend(command.trial.then(|| ("trial", "true".to_owned())));
         query.extend(command.domain.as_ref().map(|domain| ("domain", domain.clone())));
         query.extend(command.limit.as_ref().map(|limit| ("limit", limit.clone())));
         query.extend(all.as_ref().and_then(|all| all.next.clone()).map(|next| ("cursor", next)));
@@ -129,7 +134,8 @@ async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow:
 }
 
 fn report(usage: &Usage) -> String {
-    let mut text = format!("{} of {}\n", print::row(&usage.entries, Some(&usage.subject)), OneLine(&usage.limit));
+    let row = print::row(&usage.entries, Some(&usage.subject));
+    let mut text = format!("{row} of {}{}\n", if usage.trial { "the trial of " } else { "" }, OneLine(&usage.limit));
     // Writing to a string does not fail.
     let Usage { hits, refused, given_back, .. } = usage;
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
@@ -167,7 +173,8 @@ fn bar(value: u64, most: u64) -> char {
 }
 
 fn table(top: &Top) -> String {
-    let mut text = format!("{} of {} subjects of {}, by {}\n", top.subjects.len(), top.total, OneLine(&top.limit), top.by);
+    let of = if top.trial { "the trial of " } else { "" };
+    let mut text = format!("{} of {} subjects of {of}{}, by {}\n", top.subjects.len(), top.total, OneLine(&top.limit), top.by);
     let _ = writeln!(text, "{:>14}  {:>14}  {:<20}  {:<20}  subject", "hits", "refused", "first seen", "last seen");
     for subject in &top.subjects {
         let (first, last) = (seconds(subject.first_seen), seconds(subject.last_seen));

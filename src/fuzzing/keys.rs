@@ -43,6 +43,8 @@ struct Counter {
     /// An index of [`CALENDARS`], in place of the window.
     calendar: Option<usize>,
     interval: Option<Span>,
+    /// It is the trial of a limit.
+    is_trial: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,14 @@ pub(super) fn check(input: &[u8]) {
         _ => changed.entries.push((Vec::new(), Value::OfRequest(Vec::new()))),
     }
     assert_eq!(one == changed, keys[0] == checked_key(&changed), "{one:?} {changed:?}");
+    let beside = Counter { is_trial: !one.is_trial, ..one.clone() };
+    assert_ne!(keys[0], checked_key(&beside), "{one:?} and its trial");
+    let records = [&one, &beside].map(|counter| {
+        let mut record = Vec::new();
+        key::write_usage(&key_of(counter), &mut record);
+        record
+    });
+    assert_ne!(records[0], records[1], "{one:?} and its trial have records of their own");
 }
 
 /// The key of a counter, which is known to be readable and short.
@@ -136,6 +146,10 @@ fn key_of(counter: &Counter) -> Vec<u8> {
     let levels: Vec<_> = counter.entries.iter().map(level).collect();
     let mut key = Vec::new();
     key::write(&mut key, PREFIX, &counter.domain, &entries, &levels, &algorithm(counter));
+    if counter.is_trial {
+        let real = std::mem::take(&mut key);
+        key::write_trial(&mut key, &real, &algorithm(counter));
+    }
     key
 }
 
@@ -223,7 +237,8 @@ fn counter(input: &mut Input<'_>) -> Counter {
     let interval = [None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))][last % 3].filter(|_| is_short);
     let calendar = Some(last / 3 % (2 * CALENDARS.len())).filter(|&index| kind == AlgorithmKind::FixedWindow && index < CALENDARS.len());
     let window = if calendar.is_some() { Span::ZERO } else { window };
-    Counter { domain, entries, kind, window, calendar, interval }
+    let is_trial = input.byte() % 2 == 1;
+    Counter { domain, entries, kind, window, calendar, interval, is_trial }
 }
 
 /// A text of up to 63 bytes, or one of one byte repeated, around the length from which digests are used.

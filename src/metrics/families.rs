@@ -231,6 +231,12 @@ families! {
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
     NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
+    /// Requests that a trial would allow (ok) or refuse (over_limit), or that the store did not count for it (not_counted).
+    TRIAL_DECISIONS = Counter "weir_trial_decisions_total" ["domain", "limit", "name", "outcome"];
+    /// Hits that requests asked of a limit with a trial, without give-backs.
+    TRIAL_HITS = Counter "weir_trial_hits_total" ["domain", "limit", "name"];
+    /// Hits beyond the trial of a limit; it refused none of them.
+    TRIAL_OVER_LIMIT_HITS = Counter "weir_trial_over_limit_hits_total" ["domain", "limit", "name"];
     /// Descriptors that named no hits and were charged the default_cost of their limit.
     DEFAULT_COSTS = Counter "weir_default_costs_total" [];
 

@@ -16,11 +16,12 @@ use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
 use super::partition::{Parts, partition};
 use super::reading::LimitReading;
+use super::trials::{self, TrialSeries, TrialsOfDomain};
 use super::{Metrics, Sample, families, process};
-use crate::plan::{Check, Modes, Plan, Slot};
+use crate::plan::{Check, Modes, Plan, Slot, Trials};
 use crate::rules::limit::{Level, LimitId};
 use crate::rules::{Domain, Rules};
-use crate::verdict::{Decision, Decisions, StoreError};
+use crate::verdict::{Answers, Decision, Decisions, StoreError};
 
 /// The label `limit` of all limits that requests bring along, which have no path.
 const REQUEST_LIMIT: &str = "(request)";
@@ -32,6 +33,7 @@ type Series = Cells<COUNTERS>;
 pub struct Tallies {
     /// Both indices are those of a [`LimitId`].
     series: Arc<[SeriesOfDomain]>,
+    trials: Arc<[TrialsOfDomain]>,
     free: Arc<FreeByDomain>,
     metrics: Arc<Metrics>,
 }
@@ -55,6 +57,7 @@ pub(super) struct SeriesId {
 #[derive(Debug)]
 pub(super) struct LimitSeries {
     series: Arc<Series>,
+    trial: Option<Arc<TrialSeries>>,
     /// The label `limit` of Weir's own metrics.
     path: String,
     unlimited: bool,
@@ -73,6 +76,7 @@ pub(super) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
 pub(super) struct DomainSeries {
     domain: Arc<Domain>,
     by_limit: SeriesOfDomain,
+    trials: TrialsOfDomain,
     by_id: HashMap<SeriesId, LimitSeries>,
 }
 
@@ -81,17 +85,22 @@ impl DomainSeries {
     fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
         let limits = domain.limits();
         let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
-        let mut by_limit = Vec::with_capacity(limits.len());
+        let (mut by_limit, mut trials) = (Vec::with_capacity(limits.len()), HashMap::new());
         for limit in limits {
             let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
             let id = SeriesId { labels: Labels::new(limit.domain.to_string(), &levels), name: limit.name.clone() };
-            let known = by_id.get(&id).or_else(|| known?.by_id.get(&id)).map(|known| Arc::clone(&known.series));
-            let own = known.unwrap_or_else(|| Arc::new(Series::new(cores)));
+            let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
+            let trial = limit.trial.as_ref().map(|_| {
+                let known = known.and_then(|known| known.trial.clone());
+                known.unwrap_or_else(|| Arc::new(TrialSeries::new(cores)))
+            });
+            let own = known.map_or_else(|| Arc::new(Series::new(cores)), |known| Arc::clone(&known.series));
             by_limit.push(Arc::clone(&own));
+            trials.extend(trial.clone().map(|trial| (limit.id.limit, trial)));
             let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            by_id.insert(id, LimitSeries { series: own, path: limit.path_in_domain(), unlimited: limit.amount.is_none(), dynamic });
+            by_id.insert(id, LimitSeries { series: own, trial, path: limit.path_in_domain(), unlimited: limit.amount.is_none(), dynamic });
         }
-        Self { domain: Arc::clone(domain), by_limit: by_limit.into(), by_id }
+        Self { domain: Arc::clone(domain), by_limit: by_limit.into(), trials: Arc::new(trials), by_id }
     }
 }
 
@@ -103,16 +112,17 @@ impl Metrics {
         let free = self.free_by_domain(rules.domains());
         let mut register = self.series();
         let mut known = std::mem::take(&mut *register);
-        let mut series = Vec::with_capacity(rules.by_number().len());
+        let (mut series, mut trials) = (Vec::with_capacity(rules.by_number().len()), Vec::with_capacity(rules.by_number().len()));
         for domain in rules.by_number() {
             let next = match known.remove(domain.name()) {
                 Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
                 before => Arc::new(DomainSeries::new(domain, before.as_deref(), self.cores)),
             };
             series.push(Arc::clone(&next.by_limit));
+            trials.push(Arc::clone(&next.trials));
             register.insert(domain.name().into(), next);
         }
-        Tallies { series: series.into(), free, metrics: Arc::clone(self) }
+        Tallies { series: series.into(), trials: trials.into(), free, metrics: Arc::clone(self) }
     }
 
     fn free_by_domain<'d>(&self, domains: impl Iterator<Item = &'d [u8]>) -> Arc<FreeByDomain> {
@@ -200,6 +210,9 @@ impl LimitSeries {
         let expected = |outcome| outcome < Outcome::Blocked as usize && self.unlimited == (outcome == Outcome::Unlimited as usize);
         add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
+        if let Some(trial) = &self.trial {
+            trials::gather(trial, &of_limit, exposition);
+        }
     }
 }
 
@@ -251,6 +264,12 @@ impl Tallies {
         for (counter, &count) in counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
             series.add(core, counter, count);
         }
+    }
+
+    /// Counts the store's answers to the trials of a request.
+    pub fn observe_trials(&self, core: Core, trials: &Trials, answers: &Answers) {
+        let of = |id: LimitId| self.trials.get(id.domain as usize)?.get(&id.limit).map(AsRef::as_ref);
+        trials::observe(of, core, trials, answers, self.metrics.near_limit_ratio);
     }
 
     fn of_limit(&self, id: LimitId) -> Option<&Series> {

@@ -30,6 +30,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
         name: None,
         amount: rate.map(|rate| Amount::new(rate, Scale::ONE, FIXED)),
+        trial: None,
         shadow_mode: false,
         quota_mode: false,
         on_store_failure: None,

@@ -38,11 +38,18 @@ const DIGEST: u8 = b'#';
 /// What stands behind the hash tag in the key of a usage record. No algorithm has this tag.
 const USAGE: &[u8] = b"us";
 
+/// What stands behind the hash tag in the keys of a trial, before the rest. No algorithm has this tag either.
+const TRIAL: &[u8] = b"tr";
+
 /// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does not name the algorithm, so that another one keeps the
 /// record.
 pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
+    let tagged = tagged(counter);
     out.clear();
-    out.extend_from_slice(tagged(counter));
+    out.extend_from_slice(tagged);
+    if counter[tagged.len()..].starts_with(TRIAL) {
+        out.extend_from_slice(TRIAL);
+    }
     out.extend_from_slice(USAGE);
 }
 
@@ -67,20 +74,26 @@ pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: 
             write_part(out, Some(VALUE), value.as_bytes());
         }
     }
+    out.push(b'}');
+    out.extend_from_slice(trial_tag(tracking));
     out.extend_from_slice(match order {
-        Order::Total => b"}ut",
-        Order::Refused => b"}ur",
-        Order::LastSeen => b"}ul",
-        Order::FirstSeen => b"}uf",
+        Order::Total => b"ut",
+        Order::Refused => b"ur",
+        Order::LastSeen => b"ul",
+        Order::FirstSeen => b"uf",
     });
 }
 
 /// Replaces `out` with the key of the record of a subject.
-pub(crate) fn write_record(prefix: &str, subject: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}", USAGE] {
+    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}", trial_tag(tracking), USAGE] {
         out.extend_from_slice(part);
     }
+}
+
+const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
+    if tracking.is_trial { TRIAL } else { b"" }
 }
 
 /// The entries of a subject as texts, without its domain. A long key or value is known by its digest only.
@@ -220,9 +233,22 @@ impl<'v> Counted<'v> {
 
 /// Appends the key of the counter of a subject, which is named by what is inside its hash tag.
 pub(crate) fn write_counter(out: &mut Vec<u8>, prefix: &str, subject: &[u8], algorithm: &Algorithm) {
+    write_subject(out, prefix, subject);
+    write_tag(out, algorithm);
+}
+
+/// The same up to the end of the hash tag.
+pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8]) {
     for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}"] {
         out.extend_from_slice(part);
     }
+}
+
+/// Appends the key of the counter of a trial: that of the real one with a mark before the algorithm, so that both are in the same hash slot. `key` begins
+/// as any key of the subject does.
+pub(crate) fn write_trial(out: &mut Vec<u8>, key: &[u8], algorithm: &Algorithm) {
+    out.extend_from_slice(tagged(key));
+    out.extend_from_slice(TRIAL);
     write_tag(out, algorithm);
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
-use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot};
+use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot, Trials};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::rules::Rules;
 use crate::rules::address;
@@ -36,13 +36,25 @@ impl Plan {
         }
         let limits: Vec<&Limit> =
             rules.limits().filter(|one| may_count(one, subject) && limit.is_none_or(|limit| one.path() == limit)).collect();
-        let counting: Vec<(&Limit, Amount)> = limits.iter().filter_map(|limit| Some((*limit, limit.amount?))).collect();
+        let counting: Vec<&Limit> = limits.iter().copied().filter(|limit| limit.amount.is_some() || limit.trial.is_some()).collect();
         match counting[..] {
-            [(limit, amount)] => Ok(Self::of_counter(rules, subject, (limit, amount), options)),
+            [limit] => Ok(limit.amount.map_or_else(
+                || Self::of_trial(rules, subject, limit, options),
+                |amount| Self::of_counter(rules, subject, (limit, amount), options),
+            )),
             [] if limits.is_empty() => Err(NoPlan::NoLimit),
             [] => Err(NoPlan::Unlimited),
-            _ => Err(NoPlan::Several(counting.iter().map(|(limit, _)| limit.path()).collect())),
+            _ => Err(NoPlan::Several(counting.iter().map(|limit| limit.path()).collect())),
         }
+    }
+
+    /// Of a limit that is `unlimited`, only the trial counts.
+    fn of_trial(rules: &Arc<Rules>, subject: &Subject, limit: &Limit, options: &Options) -> Self {
+        let mut key = Vec::new();
+        key::write_subject(&mut key, &options.key_prefix, &subject.tag());
+        let trials = Trials::of_counter(&key, limit);
+        let slots = [Slot::Unlimited(limit.id)].into_iter().collect();
+        Self { rules: Arc::clone(rules), slots, unknown_domain: false, checks: Arc::default(), trials }
     }
 
     fn of_counter(rules: &Arc<Rules>, subject: &Subject, (limit, amount): (&Limit, Amount), options: &Options) -> Self {
@@ -58,6 +70,7 @@ impl Plan {
             on_store_failure: limit.on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
         });
+        let trials = Trials::of_counter(&checks.keys, limit);
         let slot = Slot::Checked {
             check,
             limit: Some(limit.id),
@@ -67,7 +80,7 @@ impl Plan {
             is_default_cost: false,
             is_raised: false,
         };
-        Self { rules: Arc::clone(rules), slots: [slot].into_iter().collect(), unknown_domain: false, checks: Arc::new(checks) }
+        Self { rules: Arc::clone(rules), slots: [slot].into_iter().collect(), unknown_domain: false, checks: Arc::new(checks), trials }
     }
 }
 

@@ -16,6 +16,9 @@ use crate::store::{AnyStore, Memory, memory};
 /// Gives limits a name, as in a configuration that uses `replaces`.
 const NAMED: &str = "name: some-limit, ";
 
+/// Gives limits a trial.
+const TRIED: &str = "trial: {requests_per_unit: 5}, ";
+
 /// A service with ten limits at the second level, without a network.
 fn service(name: &str) -> Rls {
     let limit = |path: usize| {
@@ -57,6 +60,12 @@ fn a_usual_request_costs_three_allocations() {
     for name in ["", NAMED] {
         assert_eq!([1, 3, 10].map(|descriptors| decided(name, descriptors)), [3, 3, 14], "{name:?}");
     }
+}
+
+/// Further ones for trials: the list of them, their checks and their keys, and the call that asks the store twice.
+#[test]
+fn only_requests_with_trials_cost_more() {
+    assert_eq!([1, 3, 10].map(|descriptors| decided(TRIED, descriptors)), [7, 8, 26]);
 }
 
 /// While tracing is on, a call that its caller does not record costs what it costs without.

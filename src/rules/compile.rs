@@ -21,6 +21,7 @@ mod resource;
 mod sections;
 mod siblings;
 mod suspicion;
+mod trial;
 mod values;
 
 use std::sync::Arc;

@@ -160,6 +160,7 @@ pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
     };
     let mut all = vec![("rate", Some(rate(limit))), ("algorithm", algorithm(limit))];
     all.extend(limit.amount.iter().flat_map(options).map(|(name, value)| (name, Some(value))));
+    all.push(("trial", limit.trial.as_ref().map(|trial| tried(&trial.amount, limit.amount.as_ref()))));
     if let Some(usage) = &limit.usage {
         let usage::Settings { interval, buckets, expiry, subjects } = usage.settings;
         all.extend([
@@ -195,9 +196,24 @@ fn prefix(limit: &Limit) -> Option<String> {
     Some(bits.collect::<Vec<_>>().join(", ")).filter(|bits| !bits.is_empty())
 }
 
+/// What a trial says in one line: its rate, and what else differs from the real limit.
+fn tried(trial: &Amount, real: Option<&Amount>) -> String {
+    let all = |amount: &Amount| {
+        let mut all = vec![("algorithm", amount.algorithm.kind().spec().name.to_owned())];
+        all.extend(options(amount));
+        all
+    };
+    let known = real.map(all).unwrap_or_default();
+    let other = all(trial).into_iter().filter(|field| !known.contains(field)).map(|(name, value)| format!(", {name} {value}"));
+    std::iter::once(of_rate(trial.rate)).chain(other).collect()
+}
+
 fn rate(limit: &Limit) -> String {
-    let Some(amount) = limit.amount else { return "unlimited".to_owned() };
-    let Rate { requests_per_unit, unit, unit_multiplier } = amount.rate;
+    limit.amount.map_or_else(|| "unlimited".to_owned(), |amount| of_rate(amount.rate))
+}
+
+fn of_rate(rate: Rate) -> String {
+    let Rate { requests_per_unit, unit, unit_multiplier } = rate;
     match unit_multiplier {
         1 => format!("{requests_per_unit} per {}", unit.name()),
         multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),

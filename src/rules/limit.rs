@@ -43,6 +43,8 @@ pub struct Limit {
     pub name: Option<Box<str>>,
     /// The rate and its algorithm; `None` = unlimited.
     pub amount: Option<Amount>,
+    /// What is counted beside it and refuses nothing.
+    pub trial: Option<Box<Trial>>,
     /// Over the limit, the status is still OK.
     pub shadow_mode: bool,
     /// Over the limit, the request is refused only if all quota descriptors are over theirs.
@@ -59,6 +61,15 @@ pub struct Limit {
     pub metadata: Option<Metadata>,
     /// Where it is written.
     pub origin: Origin,
+}
+
+/// `trial`: another amount for the same requests, which counts for itself what it would refuse.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Its rate and algorithm.
+    pub amount: Amount,
+    /// `track_usage` of the limit: the trial has records of its own.
+    pub usage: Option<Arc<Tracking>>,
 }
 
 /// Where a limit is written, for operators. Limits of one document share its name.

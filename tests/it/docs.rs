@@ -237,13 +237,14 @@ fn run(commands: &[Shown]) {
     }
 }
 
-/// The files in `config/`, and the limit with usage that `config/README.md` shows, which the commands of pages ask about.
+/// The files in `config/`, and the limits with usage and with trials that `config/README.md` shows, which the commands of pages ask about.
 fn copy_examples(folder: &Path) {
     let page = tools::file("config/README.md");
-    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let tracked =
-        blocks.find(|block| block.starts_with("domain: shop\n") && block.contains("track_usage: true")).expect("a limit with usage");
-    fs::write(folder.join("shop.yaml"), tracked).expect("written");
+    for (domain, option) in [("shop", "track_usage: true"), ("cart", "trial:")] {
+        let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let shown = blocks.find(|block| block.starts_with(&format!("domain: {domain}\n")) && block.contains(option));
+        fs::write(folder.join(format!("{domain}.yaml")), shown.expect("the page shows limits with it")).expect("written");
+    }
     for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
         let file = file.expect("a file");
         fs::copy(file.path(), folder.join(file.file_name())).expect("copied");

@@ -45,6 +45,7 @@ mod size;
 mod subjects;
 mod support;
 mod tracing;
+mod trials;
 mod usage;
 mod variables;
 mod words;

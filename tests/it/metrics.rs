@@ -74,7 +74,11 @@ async fn every_family_of_a_scrape_is_declared() {
     for (environment, last) in
         [(&[][..], "weir_memory_keys"), (with_redis, "weir_redis_server_info"), (with_control_plane, "weir_xds_connected")]
     {
-        let weir = Weir::start(support::DEMO, environment);
+        let tried = (
+            "tried.yaml",
+            "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, requests_per_unit: 2, trial: { requests_per_unit: 1 } } }]",
+        );
+        let weir = Weir::start(&[support::DEMO, &[tried]].concat(), environment);
         let client = &mut weir.client().await;
         for domain in ["demo", "unknown"] {
             let _ = client.should_rate_limit(request(domain, vec![descriptor(&[("year", "x")]), descriptor(&[("none", "x")])])).await;

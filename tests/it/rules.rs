@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::mem::discriminant;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use weir::algorithm::{Algorithm, AlgorithmKind};
@@ -17,7 +18,7 @@ use weir::rules::compile::{Compiled, Options, ProcessDefaults, Severity, SourceT
 use weir::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
 use weir::rules::{Commit, Lookup, Rules};
 use weir::time::{Period, Tick};
-use weir::usage::Settings;
+use weir::usage::{Settings, Tracking};
 
 mod bombs;
 mod resources;
@@ -94,28 +95,32 @@ fn show_algorithm(amount: &Amount) -> String {
     line
 }
 
+fn show_amount(amount: &Amount) -> String {
+    let rate = amount.rate;
+    let mut line = match rate.unit_multiplier {
+        1 => format!("{} per {}", rate.requests_per_unit, rate.unit.name()),
+        many => format!("{} per {many} {}s", rate.requests_per_unit, rate.unit.name()),
+    };
+    line.extend(Some(amount.scale).filter(|scale| *scale != Scale::ONE).map(|scale| format!(", in units of {scale} hits")));
+    line += &show_algorithm(amount);
+    line.extend(amount.default_cost.map(|cost| format!(", {cost} hits by default")));
+    line
+}
+
+fn show_usage(usage: Option<&Arc<Tracking>>) -> String {
+    let Some(tracking) = usage else { return String::new() };
+    let Settings { interval, buckets, expiry, subjects } = tracking.settings;
+    format!(", usage in {buckets} buckets of {interval}, expiry {expiry}, {subjects} subjects")
+}
+
 /// A limit on one line, with everything that it says.
 fn show(limit: &Limit) -> String {
     let mut line = format!("limit {}: ", limit.path());
-    match limit.amount.map(|amount| amount.rate) {
-        None => line += "unlimited",
-        Some(rate) => {
-            write!(line, "{} per ", rate.requests_per_unit).expect("a string");
-            match rate.unit_multiplier {
-                1 => line += rate.unit.name(),
-                many => write!(line, "{many} {}s", rate.unit.name()).expect("a string"),
-            }
-        }
-    }
-    line.extend(limit.amount.filter(|amount| amount.scale != Scale::ONE).map(|amount| format!(", in units of {} hits", amount.scale)));
-    line.extend(limit.amount.map(|amount| show_algorithm(&amount)));
-    line.extend(limit.amount.and_then(|amount| amount.default_cost).map(|cost| format!(", {cost} hits by default")));
+    line += &limit.amount.map_or_else(|| "unlimited".to_owned(), |amount| show_amount(&amount));
+    line.extend(limit.trial.as_ref().map(|trial| format!(", tries [{}{}]", show_amount(&trial.amount), show_usage(trial.usage.as_ref()))));
     let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
     line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));
-    line.extend(limit.usage.as_ref().map(|usage| {
-        let Settings { interval, buckets, expiry, subjects } = usage.settings;
-        format!(", usage in {buckets} buckets of {interval}, expiry {expiry}, {subjects} subjects")
-    }));
+    line += &show_usage(limit.usage.as_ref());
     let flags = [("shadow", limit.shadow_mode), ("quota", limit.quota_mode), ("detailed", limit.detailed_metric)];
     line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {flag}")));
     for level in &limit.levels {

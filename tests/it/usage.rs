@@ -16,7 +16,7 @@ use weir::usage::{Record, Settings, Tracking};
 /// A limit with a ring of buckets of so many seconds.
 pub fn tracking(interval_secs: u64, buckets: u32) -> Arc<Tracking> {
     let settings = Settings { interval: Span::from_secs(interval_secs), buckets, ..Settings::default() };
-    Arc::new(Tracking { settings, domain: "d".into(), levels: [].into() })
+    Arc::new(Tracking { settings, domain: "d".into(), levels: [].into(), is_trial: false })
 }
 
 /// The checks, all of them tracked.

@@ -20,6 +20,8 @@ struct Meaning {
     kind: AlgorithmKind,
     /// Of buckets.
     interval: Option<Span>,
+    /// The trial beside a limit.
+    is_trial: bool,
 }
 
 fn algorithm(meaning: &Meaning, limit: u64) -> Algorithm {
@@ -52,6 +54,11 @@ fn key(meaning: &Meaning) -> Vec<u8> {
         .collect();
     let mut out = Vec::new();
     write(&mut out, "p", &meaning.domain, &entries, &levels, &algorithm(meaning, 1));
+    if meaning.is_trial {
+        let mut trial = Vec::new();
+        write_trial(&mut trial, &out, &algorithm(meaning, 1));
+        return trial;
+    }
     out
 }
 
@@ -86,14 +93,14 @@ fn meaning() -> impl Strategy<Value = Meaning> {
     let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
     let months = prop::sample::select(vec![None, None, Some(1_u32), Some(16)]);
     let calendar = prop::option::weighted(0.3, prop::sample::select(CALENDARS.to_vec()));
-    (hostile(), prop::collection::vec(entry, 0..4), window, months, kind, interval, calendar).prop_map(
-        |(domain, entries, window_secs, months, kind, interval, calendar)| {
+    (hostile(), prop::collection::vec(entry, 0..4), window, months, kind, interval, calendar, any::<bool>()).prop_map(
+        |(domain, entries, window_secs, months, kind, interval, calendar, is_trial)| {
             // 1,000 buckets at most.
             let interval = interval.filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
             let calendar = calendar.filter(|_| kind == AlgorithmKind::FixedWindow);
             let months = months.filter(|_| kind == AlgorithmKind::FixedWindow && calendar.is_none());
             let window_secs = if months.is_some() || calendar.is_some() { 0 } else { window_secs };
-            Meaning { domain, entries, window_secs, months, calendar, kind, interval }
+            Meaning { domain, entries, window_secs, months, calendar, kind, interval, is_trial }
         },
     )
 }
@@ -121,6 +128,8 @@ proptest! {
             *share_threshold = !*share_threshold;
         }
         prop_assert_eq!(left == toggled, key(&left) == key(&toggled), "a pattern and the same text: {:?}", left);
+        let other = Meaning { is_trial: !left.is_trial, ..left.clone() };
+        prop_assert_ne!(key(&left), key(&other), "a trial and its limit");
         let moved = moved(&left, by);
         prop_assert_eq!(left == moved, key(&left) == key(&moved), "{:?} {:?}", left, moved);
     }
@@ -131,7 +140,7 @@ proptest! {
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'{').count(), 1);
         prop_assert_eq!(key.iter().filter(|&&byte| byte == b'}').count(), 1);
         let end = key.iter().rposition(|&byte| byte == b'}').expect("a brace");
-        let mut tag_alone = Vec::new();
+        let mut tag_alone = if meaning.is_trial { TRIAL.to_vec() } else { Vec::new() };
         write_tag(&mut tag_alone, &algorithm(&meaning, 1));
         prop_assert_eq!(&key[end + 1..], &tag_alone[..]);
     }
@@ -160,8 +169,10 @@ fn keys_read_well_and_stay_short() {
         calendar: None,
         kind: AlgorithmKind::FixedWindow,
         interval: None,
+        is_trial: false,
     };
     assert_eq!(key(&meaning(b"/x?y=1")), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
+    assert_eq!(key(&Meaning { is_trial: true, ..meaning(b"/x") }), b"pw1{shop|user=42|path=/x}trfw60");
     assert!(key(&meaning(&vec![0xff; 1 << 20])).len() < 128);
 }
 

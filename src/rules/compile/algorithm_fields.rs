@@ -31,6 +31,16 @@ impl AlgorithmFields {
         defaults.iter().fold(Options { kind, ..self.options }, |options, defaults| options.apply_defaults(&defaults.options))
     }
 
+    /// The algorithm and the options of a limit, as defaults of its trial.
+    pub(super) fn of(options: &Options) -> Self {
+        Self { algorithm: Some(options.kind), options: *options, ..Self::default() }
+    }
+
+    /// The same with these options of usage.
+    pub(super) const fn with_usage(self, usage: usage::Options) -> Self {
+        Self { usage, ..self }
+    }
+
     /// The options that are meant for this limit: its own, and those of these fields.
     pub(super) fn written(&self, kind: AlgorithmKind, of_limit: impl Iterator<Item = Self>) -> Options {
         of_limit.fold(Options { kind, ..self.options }, |options, fields| options.apply_defaults(&fields.options))
@@ -88,14 +98,21 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Algor
     if let Some(node) = fields.get("on_store_failure") {
         is_valid &= set(&mut read.on_store_failure, named(problems, node, "on_store_failure", &OnStoreFailure::NAMED));
     }
+    let usage = read_usage(problems, fields)?;
+    is_valid.then_some(AlgorithmFields { usage, ..read })
+}
+
+/// Reads `track_usage` and its options; `None` if one of them is wrong, which is reported.
+pub(super) fn read_usage(problems: &mut Problems, fields: &Fields<'_>) -> Option<usage::Options> {
+    let (mut read, mut is_valid) = (usage::Options::default(), true);
     for name in USAGE {
         let Some(node) = fields.get(name) else { continue };
         is_valid &= match name {
-            "track_usage" => set(&mut read.usage.track, fields::bool(problems, node, name)),
-            "usage_interval" => set(&mut read.usage.interval, duration(problems, node, name)),
-            "usage_buckets" => set(&mut read.usage.buckets, fields::number(problems, node, name)),
-            "usage_expiry" => set(&mut read.usage.expiry, duration(problems, node, name)),
-            _ => set(&mut read.usage.subjects, fields::number(problems, node, name)),
+            "track_usage" => set(&mut read.track, fields::bool(problems, node, name)),
+            "usage_interval" => set(&mut read.interval, duration(problems, node, name)),
+            "usage_buckets" => set(&mut read.buckets, fields::number(problems, node, name)),
+            "usage_expiry" => set(&mut read.expiry, duration(problems, node, name)),
+            _ => set(&mut read.subjects, fields::number(problems, node, name)),
         };
     }
     is_valid.then_some(read)

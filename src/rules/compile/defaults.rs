@@ -9,8 +9,9 @@ use std::sync::Arc;
 use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
 use super::problem::{Location, Problems};
+use super::trial::TrialFields;
 use super::{Domain, ProcessDefaults};
-use crate::algorithm::{Algorithm, OptionError};
+use crate::algorithm::{Algorithm, OptionError, Options};
 use crate::rules::Commit;
 use crate::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
 use crate::time::Rate;
@@ -36,6 +37,12 @@ pub(super) struct Defaults {
 }
 
 impl Defaults {
+    /// A limit as the only default of its trial.
+    fn of_limit(fields: AlgorithmFields, at: Location) -> Self {
+        let fields = Some(Declared { value: fields, first: at });
+        Self { fields, ..Self::default() }
+    }
+
     /// The failure policy of limits without one of their own.
     pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
         self.fields.as_ref().and_then(|fields| fields.value.on_store_failure)
@@ -46,12 +53,23 @@ impl Defaults {
 pub(super) struct PendingLimit {
     /// `None`: unlimited.
     pub(super) amount: Option<PendingAmount>,
-    /// Makes the limit of its settled amount, its failure policy, and what is recorded of it.
+    /// What it tries.
+    pub(super) trial: Option<PendingTrial>,
+    /// Makes the limit of what it has become.
     pub(super) make: Box<MakeLimit>,
 }
 
-/// Makes a limit of its amount, its failure policy and its usage.
-type MakeLimit = dyn FnOnce(Option<Amount>, Option<OnStoreFailure>, Option<usage::Settings>) -> Limit;
+/// Makes a limit of its amount, its trial and its failure policy.
+type MakeLimit = dyn FnOnce(Option<Settled>, Option<Settled>, Option<OnStoreFailure>) -> Limit;
+
+/// An amount with all defaults applied.
+pub(super) struct Settled {
+    pub(super) amount: Amount,
+    /// Those of its algorithm.
+    pub(super) options: Options,
+    /// What is recorded of it.
+    pub(super) usage: Option<usage::Settings>,
+}
 
 /// The `rate_limit` of a pending limit.
 pub(super) struct PendingAmount {
@@ -62,6 +80,16 @@ pub(super) struct PendingAmount {
     /// The locations of its keys.
     pub(super) keys: Vec<(&'static str, Location)>,
     /// What the overlay and the defaults of the process add, the strongest first.
+    pub(super) layers: Vec<Layer>,
+}
+
+/// A `trial` that waits for its real limit.
+pub(super) struct PendingTrial {
+    pub(super) written: TrialFields,
+    pub(super) at: Location,
+    /// The locations of its keys.
+    pub(super) keys: Vec<(&'static str, Location)>,
+    /// What the overlay and the defaults of the process add where the real limit is unlimited.
     pub(super) layers: Vec<Layer>,
 }
 
@@ -118,23 +146,56 @@ pub(super) fn settle(problems: &mut Problems, domain: &mut Domain, process: Proc
         return Vec::new();
     }
     let defaults = &domain.defaults;
-    let settled = pending.into_iter().filter_map(|PendingLimit { amount, make }| match amount {
-        None => Some(make(None, None, None)),
-        Some(pending) => {
-            let (amount, usage) = settle_amount(problems, &pending, defaults, process)?;
+    let settled = pending.into_iter().filter_map(|PendingLimit { amount, trial, make }| {
+        let real = match &amount {
+            Some(pending) => Some((pending.rate, settle_amount(problems, pending, defaults, process)?)),
+            None => None,
+        };
+        let of_real = real.as_ref().map(|(rate, settled)| (*rate, settled));
+        let trial = match trial {
+            Some(trial) => Some(settle_trial(problems, trial, of_real, defaults, process)?),
+            None => None,
+        };
+        let policy = amount.and_then(|pending| {
             let of_layers = pending.layers.iter().find_map(|layer| layer.fields.on_store_failure);
-            Some(make(Some(amount), pending.fields.on_store_failure.or(of_layers).or(defaults.on_store_failure()), usage))
-        }
+            pending.fields.on_store_failure.or(of_layers).or(defaults.on_store_failure())
+        });
+        Some(make(real.map(|(_, settled)| settled), trial, policy))
     });
     settled.collect()
 }
 
-fn settle_amount(
+/// Settles the trial of a limit. `real` is the rate of the limit and what it has become; `None`: it is unlimited.
+///
+/// What the trial does not write is the real limit's, as far as that has a meaning for the algorithm and the unit of the trial. Where the limit is
+/// unlimited, it is that of the domain.
+fn settle_trial(
     problems: &mut Problems,
-    pending: &PendingAmount,
+    trial: PendingTrial,
+    real: Option<(Rate, &Settled)>,
     defaults: &Defaults,
     process: ProcessDefaults,
-) -> Option<(Amount, Option<usage::Settings>)> {
+) -> Option<Settled> {
+    let PendingTrial { written, at, keys, layers } = trial;
+    let rate = written.rate(real.map(|(rate, _)| rate))?;
+    if rate.window().is_none() {
+        let what = format!("a window of {} {}s is longer than 100 years", rate.unit_multiplier, rate.unit.name());
+        problems.error_in(at, what, "write a smaller 'unit_multiplier'");
+        return None;
+    }
+    let pending = PendingAmount { rate, fields: written.fields, at, keys, layers };
+    let Some((_, of_limit)) = real else { return settle_amount(problems, &pending, defaults, process) };
+    let of_limit_alone = Defaults::of_limit(AlgorithmFields::of(&of_limit.options), at);
+    let settled = settle_amount(problems, &pending, &of_limit_alone, process)?;
+    if settled.amount == of_limit.amount {
+        let what = "the trial is the same as the limit, so that it counts what the limit counts";
+        problems.warning_in(at, what, "write another 'requests_per_unit' in the trial, or remove 'trial'");
+    }
+    Some(Settled { usage: of_limit.usage, ..settled })
+}
+
+/// Applies the defaults to an amount; `None`, with an error, if its options make no algorithm.
+fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, process: ProcessDefaults) -> Option<Settled> {
     let of_domain = defaults.fields.iter().map(|defaults| defaults.value);
     let all: Vec<AlgorithmFields> = pending.layers.iter().map(|layer| layer.fields).chain(of_domain).collect();
     // A layer that makes no algorithm of this limit is left out: its author did not have this limit in mind, and no limit would be worse.
@@ -159,7 +220,8 @@ fn settle_amount(
                     problems.warning_in(at, warning.what, warning.remedy);
                 }
                 let default_cost = options.default_cost.and_then(NonZeroU64::new);
-                return Some((Amount { default_cost, ..Amount::new(pending.rate, Scale::new(options.scale), *algorithm) }, *usage));
+                let amount = Amount { default_cost, ..Amount::new(pending.rate, Scale::new(options.scale), *algorithm) };
+                return Some(Settled { amount, options, usage: *usage });
             }
             (Some(error), ..) | (None, Err(error), _) | (None, Ok(_), Err(error)) => error,
         };

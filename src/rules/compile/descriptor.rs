@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::algorithm_fields::AlgorithmFields;
-use super::defaults::{PendingAmount, PendingLimit};
+use super::algorithm_fields::{AlgorithmFields, USAGE};
+use super::defaults::{Layer, PendingAmount, PendingLimit, PendingTrial, Settled};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
 use super::overlay::Added;
 use super::problem::Problems;
 use super::rate::{self, RateLimit};
 use super::siblings::Siblings;
-use super::{Compiler, Domain, suspicion};
+use super::{Compiler, Domain, suspicion, trial};
 use crate::rules::address;
-use crate::rules::limit::{Level, Limit, LimitId, Matching, OnStoreFailure};
+use crate::rules::limit::{Level, Limit, LimitId, Matching, OnStoreFailure, Trial};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::Branch;
 use crate::time::Rate;
@@ -145,14 +145,16 @@ fn add_limit(
             None
         }
     });
-    let RateLimit { amount, at, keys, name, replaces } = rate_limit?;
+    let RateLimit { amount, at, keys, name, replaces, trial, usage } = rate_limit?;
     let name = name.or(added.name);
     if let Some(name) = name {
         domain.names.insert(name.into());
     }
     domain.replaced.extend(replaces.iter().map(|&(at, name)| (problems.here(at), name.into())));
+    let is_unlimited = matches!(amount, Ok(None));
+    let trial = trial.map(|node| trial::read(problems, node, is_unlimited));
     // The name counts even if the amount is wrong, so that one mistake is not reported as two.
-    let amount = amount.ok()?;
+    let (amount, trial) = (amount.ok()?, trial.map_or(Some(None), |read| read.map(Some))?);
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
@@ -163,9 +165,17 @@ fn add_limit(
     let id = LimitId::new(domain.number, domain.next_limit);
     domain.next_limit = domain.next_limit.checked_add(1)?;
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
-    if amount.is_none() {
+    if amount.is_none() && trial.is_none() {
         warn_of_unlimited(problems, at, &added);
     }
+    let layers: Vec<Layer> = added.layers.iter().copied().cloned().collect();
+    let trial = trial.map(|written| {
+        // An unlimited limit has no usage, so that what it says of usage is its trial's.
+        let of_usage = keys.iter().filter(|(key, _)| amount.is_none() && USAGE.contains(key));
+        let keys = of_usage.chain(&written.keys).map(|&(key, at)| (key, compiler.problems.here(at))).collect();
+        let (at, layers) = (compiler.problems.here(written.at), if amount.is_none() { layers.clone() } else { Vec::new() });
+        PendingTrial { written: written.with_usage(usage), at, keys, layers }
+    });
     let amount = amount.map(|(rate, fields)| {
         if shadow_mode {
             warn_of_shadow(compiler, fields.on_store_failure, &keys);
@@ -173,7 +183,6 @@ fn add_limit(
         let problems = &mut compiler.problems;
         let rate =
             if keys.iter().any(|(key, _)| *key == "unit_multiplier") { rate } else { multiplied(problems, at, (rate, &fields), &added) };
-        let layers = added.layers.into_iter().cloned().collect();
         let keys = keys.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
         PendingAmount { rate, fields, at: problems.here(at), keys, layers }
     });
@@ -181,13 +190,17 @@ fn add_limit(
     let origin = compiler.problems.origin(fields.node().at);
     domain.pending.push(PendingLimit {
         amount,
-        make: Box::new(move |amount, on_store_failure, usage| Limit {
+        trial,
+        make: Box::new(move |real, trial, on_store_failure| Limit {
             id,
-            usage: usage.map(|settings| tracking(settings, &domain_name, &levels)),
+            usage: real.as_ref().and_then(|real| real.usage).map(|settings| tracking(settings, &domain_name, &levels, IsTrial(false))),
+            trial: trial.map(|Settled { amount, usage, .. }| {
+                Box::new(Trial { amount, usage: usage.map(|settings| tracking(settings, &domain_name, &levels, IsTrial(true))) })
+            }),
             domain: domain_name,
             levels,
             name,
-            amount,
+            amount: real.map(|real| real.amount),
             shadow_mode,
             quota_mode,
             on_store_failure,
@@ -200,11 +213,14 @@ fn add_limit(
     Some(id)
 }
 
-/// A limit with `track_usage`.
-fn tracking(settings: usage::Settings, domain: &str, levels: &[Level]) -> Arc<Tracking> {
+/// A limit with `track_usage`, or its trial.
+fn tracking(settings: usage::Settings, domain: &str, levels: &[Level], IsTrial(is_trial): IsTrial) -> Arc<Tracking> {
     let levels = levels.iter().map(|level| (level.key.clone(), level.value.clone())).collect();
-    Arc::new(Tracking { settings, domain: domain.into(), levels })
+    Arc::new(Tracking { settings, domain: domain.into(), levels, is_trial })
 }
+
+/// Whether it is a trial's.
+struct IsTrial(bool);
 
 /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
 fn multiplied(problems: &mut Problems, at: Position, (rate, fields): (Rate, &AlgorithmFields), added: &Added<'_>) -> Rate {

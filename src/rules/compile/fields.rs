@@ -34,6 +34,16 @@ impl<'n> Fields<'n> {
         self.found.iter().find(|(found, _)| *found == key).map(|&(_, node)| node).filter(|node| node.value_type() != ValueType::Nothing)
     }
 
+    /// The value of a key, also if it is null; `None` if it is missing.
+    pub(super) fn written(&self, key: &str) -> Option<&'n Node> {
+        self.found.iter().find(|(found, _)| *found == key).map(|&(_, node)| node)
+    }
+
+    /// Whether no key has a value, and none was probably meant to have one.
+    pub(super) fn is_empty(&self) -> bool {
+        self.meant.is_empty() && !self.has_misplaced && self.found.iter().all(|(_, node)| node.value_type() == ValueType::Nothing)
+    }
+
     /// Whether a misspelled key was probably meant to be this one.
     pub(super) fn meant(&self, key: &str) -> bool {
         self.meant.contains(&key)
@@ -77,10 +87,12 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node, section: Section
                 fields.has_misplaced = true;
                 let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
                 let what = format!("'{known}' has no meaning {}", section.name());
-                let same = sections.iter().filter(|other| other.format() == section.format());
+                // Of what belongs to both, a trial is the rarer one.
+                let is_near = |other: &&Section| other.format() == section.format() && (**other != Section::Trial || sections.len() == 1);
+                let same = sections.iter().filter(is_near);
                 let names: Vec<&str> = same.map(|section| section.name()).collect();
                 let remedy = format!("it belongs {}", names.join(" or "));
-                if is_own || section == Section::Defaults || section.format() != Format::Files {
+                if is_own || matches!(section, Section::Defaults | Section::Trial) || section.format() != Format::Files {
                     problems.error_at(key, what, remedy);
                 } else {
                     if section == Section::Descriptor && AMOUNT.contains(&known) {

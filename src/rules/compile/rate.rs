@@ -1,10 +1,11 @@
 //! The `rate_limit` of a descriptor.
 
-use super::algorithm_fields::{self, AlgorithmFields};
+use super::algorithm_fields::{self, AlgorithmFields, USAGE};
 use super::fields::{self, Fields, Section};
 use super::problem::{Problems, quoted};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::time::{Rate, Unit};
+use crate::usage;
 
 /// The content of a `rate_limit`.
 pub(super) struct RateLimit<'n> {
@@ -17,6 +18,10 @@ pub(super) struct RateLimit<'n> {
     pub(super) name: Option<&'n str>,
     /// Names of other limits, with their positions.
     pub(super) replaces: Vec<(Position, &'n str)>,
+    /// Its `trial`, also if that is null.
+    pub(super) trial: Option<&'n Node>,
+    /// What it says of usage, if it is unlimited.
+    pub(super) usage: usage::Options,
 }
 
 /// The amount cannot be used, which is reported.
@@ -28,19 +33,23 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
     let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
     let replaces = replaces(problems, &fields, name);
-    let amount = if fields::switch(problems, &fields, "unlimited") {
-        unlimited(problems, &fields);
+    let is_unlimited = fields::switch(problems, &fields, "unlimited");
+    let trial = fields.written("trial");
+    let mut usage = usage::Options::default();
+    let amount = if is_unlimited {
+        usage = unlimited(problems, &fields);
         Ok(None)
     } else {
         // Both are read even if one is wrong, so that all problems are found at once.
         let (rate, options) = (rate(problems, &fields), algorithm_fields::read(problems, &fields));
         rate.zip(options).map(Some).ok_or(InvalidAmount)
     };
-    Some(RateLimit { amount, at: node.at, keys: fields.locations().collect(), name, replaces })
+    Some(RateLimit { amount, at: node.at, keys: fields.locations().collect(), name, replaces, trial, usage })
 }
 
-/// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one that it does not.
-fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
+/// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one that it does not. Only its trial has usage.
+fn unlimited(problems: &mut Problems, fields: &Fields<'_>) -> usage::Options {
+    let has_trial = fields.written("trial").is_some();
     if let Some(node) = fields.get("unit")
         && let Some(text) = fields::text(problems, node, "unit")
     {
@@ -51,7 +60,7 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
         }
     }
     for key in ["unit_multiplier"].into_iter().chain(algorithm_fields::keys()) {
-        if let Some(node) = fields.get(key) {
+        if let Some(node) = fields.get(key).filter(|_| !(has_trial && USAGE.contains(&key))) {
             let remedy = match key {
                 // No store is asked about it.
                 "track_usage" => {
@@ -67,19 +76,13 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) {
     {
         problems.warning(node.at, "'requests_per_unit' has no meaning beside 'unlimited' and is ignored", "remove one of them");
     }
+    if has_trial { algorithm_fields::read_usage(problems, fields).unwrap_or_default() } else { usage::Options::default() }
 }
 
 fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
     let unit = unit(problems, fields);
     let multiplier_node = fields.get("unit_multiplier");
-    let unit_multiplier = match multiplier_node.map(|node| (node, fields::number(problems, node, "unit_multiplier"))) {
-        None => Some(1),
-        Some((node, Some(0))) => {
-            problems.error_at(node, "'unit_multiplier' is 0, which makes the window zero", "write 1 or more, or remove it");
-            None
-        }
-        Some((_, multiplier)) => multiplier,
-    };
+    let unit_multiplier = unit_multiplier(problems, fields).ok().map(|written| written.unwrap_or(1));
     let requests_per_unit = match fields.get("requests_per_unit") {
         Some(node) => fields::amount(problems, node, "requests_per_unit"),
         None => {
@@ -99,7 +102,20 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
     Some(rate)
 }
 
-fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
+/// The `unit_multiplier`, if it is written.
+pub(super) fn unit_multiplier(problems: &mut Problems, fields: &Fields<'_>) -> Result<Option<u32>, InvalidAmount> {
+    let Some(node) = fields.get("unit_multiplier") else { return Ok(None) };
+    match fields::number(problems, node, "unit_multiplier").ok_or(InvalidAmount)? {
+        0 => {
+            problems.error_at(node, "'unit_multiplier' is 0, which makes the window zero", "write 1 or more, or remove it");
+            Err(InvalidAmount)
+        }
+        multiplier => Ok(Some(multiplier)),
+    }
+}
+
+/// The `unit`; `None`, with an error, if it is missing or wrong.
+pub(super) fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
     let node = fields.get("unit");
     let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
         if !fields.meant("unit") {

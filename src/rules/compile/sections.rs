@@ -10,6 +10,8 @@ pub(super) enum Section {
     RateLimit,
     Replaced,
     Defaults,
+    /// Of a file or of a control plane: the map `trial` in a limit.
+    Trial,
     /// The field `weir` in the metadata of a descriptor of a control plane.
     Weir,
     /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
@@ -28,6 +30,7 @@ impl Section {
             Self::OverlayDomain => "in a domain",
             Self::Replaced => "in an entry of replaces",
             Self::Defaults => "in defaults",
+            Self::Trial => "in trial",
             Self::Weir => "in metadata.weir",
         }
     }
@@ -38,7 +41,7 @@ impl Section {
 
     pub(super) const fn format(self) -> Format {
         match self {
-            Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults => Format::Files,
+            Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults | Self::Trial => Format::Files,
             Self::Weir => Format::Metadata,
             Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => Format::Overlay,
         }
@@ -53,6 +56,7 @@ impl Section {
             Self::OverlayDomain => "in the list of domains",
             Self::Replaced => "in the list of replaces",
             Self::Defaults => "under defaults",
+            Self::Trial => "under trial",
             Self::Weir => "in metadata.weir",
         }
     }
@@ -65,6 +69,7 @@ impl Section {
             Self::OverlayDomain => "begin each domain with '- domain: '",
             Self::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
             Self::Replaced => "write '- name: ' and the name of a limit",
+            Self::Trial => "write 'requests_per_unit: ' and a number below it",
             Self::Defaults | Self::Weir | Self::OverlayLimit => "write 'algorithm: ' and its options below it",
         }
     }
@@ -89,7 +94,7 @@ pub(super) enum Format {
 }
 
 /// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 31] = [
+const KEYS: [(&str, &[Section]); 32] = [
     ("domain", &[Section::Root, Section::OverlayDomain]),
     ("domains", &[Section::Overlay]),
     ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
@@ -106,13 +111,14 @@ const KEYS: [(&str, &[Section]); 31] = [
     ("share_threshold", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
     ("metadata", &[Section::Descriptor]),
     ("descriptors", &[Section::Root, Section::Descriptor, Section::OverlayDomain, Section::OverlayDescriptor]),
-    ("unit", &[Section::RateLimit]),
-    ("unit_multiplier", &[Section::RateLimit, Section::Weir, Section::OverlayLimit]),
-    ("requests_per_unit", &[Section::RateLimit]),
+    ("unit", &[Section::RateLimit, Section::Trial]),
+    ("unit_multiplier", &[Section::RateLimit, Section::Trial, Section::Weir, Section::OverlayLimit]),
+    ("requests_per_unit", &[Section::RateLimit, Section::Trial]),
     ("unlimited", &[Section::RateLimit]),
     ("name", &[Section::RateLimit, Section::Replaced, Section::Weir, Section::OverlayLimit]),
     ("replaces", &[Section::RateLimit]),
-    ("algorithm", &OF_ALGORITHM),
+    ("trial", &[Section::RateLimit, Section::Weir]),
+    ("algorithm", &OF_OPTIONS),
     ("on_store_failure", &OF_ALGORITHM),
     ("track_usage", &OF_ALGORITHM),
     ("usage_interval", &OF_ALGORITHM),
@@ -123,22 +129,26 @@ const KEYS: [(&str, &[Section]); 31] = [
     ("commit", &[Section::Root, Section::OverlayDomain]),
 ];
 
-/// The sections of an algorithm and its options.
+/// The sections of what a limit says besides its algorithm.
 const OF_ALGORITHM: [Section; 4] = [Section::RateLimit, Section::Defaults, Section::Weir, Section::OverlayLimit];
+
+/// The sections of an algorithm and its options.
+const OF_OPTIONS: [Section; 5] = [Section::RateLimit, Section::Defaults, Section::Trial, Section::Weir, Section::OverlayLimit];
 
 /// All keys with the sections that they belong to.
 fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
-    let options = OPTIONS.iter().map(|&(name, _)| (name, &OF_ALGORITHM[..]));
+    let options = OPTIONS.iter().map(|&(name, _)| (name, &OF_OPTIONS[..]));
     KEYS.into_iter().chain(options)
 }
 
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
-pub(super) const OWN_KEYS: [&str; 14] = [
+pub(super) const OWN_KEYS: [&str; 15] = [
     "match",
     "values",
     "values_file",
     "prefix",
     "unit_multiplier",
+    "trial",
     "algorithm",
     "on_store_failure",
     "track_usage",

@@ -137,7 +137,7 @@ impl UsageRecords {
         let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
         for table in self.tables.get().into_iter().flatten() {
             let table = lock(table);
-            let of_limit = |entry: &Entry| (&entry.tracking.domain, &entry.tracking.levels) == (&tracking.domain, &tracking.levels);
+            let of_limit = |entry: &Entry| entry.tracking.is_same_limit(tracking);
             for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry) && !entry.is_expired(now)) {
                 let summary = entry.record.summary();
                 if !order.lists(&summary) {
@@ -210,7 +210,7 @@ mod tests {
     const ONE: Hits = Hits { asked: 1, refused: 0, given_back: 0 };
 
     fn tracking() -> Arc<Tracking> {
-        Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() })
+        Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false })
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::usage::{Settings, Tracking};
 fn work(checks: usize, tracked: usize, from: usize) -> Work {
     let rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
     let bucket = Algorithm::try_new(&rate, &Options { kind: AlgorithmKind::TokenBucket, ..Options::default() }).expect("an algorithm");
-    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
+    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false });
     let all = Checks::of((0..checks).map(|_| (&b"w1{d|k=v}tb60"[..], Check::new(bucket, 1, Modes::default()))));
     let all = (0..tracked).fold(all, |all, index| all.tracked(CheckIndex(index), Arc::clone(&tracking)));
     let budget = Budget::until(Instant::now() + std::time::Duration::from_secs(60));

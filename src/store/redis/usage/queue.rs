@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_and_the_rest_is_counted() {
-        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
+        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false });
         let queue = UsageQueue::default();
         let summary = |asked| Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
         for number in 0..MAX_WAITING as u64 + 5 {
@@ -167,7 +167,7 @@ mod tests {
     /// A subject that comes again and again neither pushes others back nor is pushed back by them.
     #[test]
     fn those_that_wait_for_longest_are_taken_first() {
-        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into() });
+        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false });
         let queue = UsageQueue::default();
         let note = |number: u64, asked| {
             let summary = Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };

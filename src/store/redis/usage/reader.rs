@@ -115,7 +115,7 @@ impl UsageReader {
             Value::ServerError(error) => return Err(error::classify(error).error()),
             _ => return Err(StoreError::Unknown(error::PROTOCOL)),
         };
-        let records = self.records(&members, deadline).await?;
+        let records = self.records(tracking, &members, deadline).await?;
         let (mut found, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {
             match record {
@@ -144,12 +144,12 @@ impl UsageReader {
     }
 
     /// The headers of records, each without its cells.
-    async fn records(&self, subjects: &[Vec<u8>], deadline: Instant) -> Result<Vec<Option<Record>>, StoreError> {
+    async fn records(&self, tracking: &Tracking, subjects: &[Vec<u8>], deadline: Instant) -> Result<Vec<Option<Record>>, StoreError> {
         // All keys of a query have to be in one slot of a cluster.
         let per_query = if self.deployment.is_cluster() { 1 } else { subjects.len().max(1) };
         let record = |subject: &Vec<u8>| {
             let mut key = Vec::new();
-            key::write_record(&self.prefix, subject, &mut key);
+            key::write_record(&self.prefix, tracking, subject, &mut key);
             key
         };
         let parts: Vec<Vec<Vec<u8>>> = subjects.chunks(per_query).map(|part| part.iter().map(record).collect()).collect();

@@ -1,0 +1,66 @@
+//! Decides trials beside the checks of a request.
+//!
+//! A trial goes from here to the store and nowhere else: neither the denial cache nor a failure policy knows it, and its verdict delays nothing. Both are
+//! asked at once, so that they are in one batch to Redis.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use tokio::time::Instant;
+
+use super::{Limiter, less_reserve};
+use crate::plan::{CheckIndex, CheckIndices, Checks, Trials};
+use crate::store::{Budget, Store};
+use crate::time::Span;
+use crate::traces::TraceSpan;
+use crate::verdict::{Answers, Decision, Decisions, StoreError};
+
+/// The answer to a trial that the request did not wait for. It may be counted.
+const ABANDONED: StoreError = StoreError::Unknown("abandoned");
+
+impl Limiter {
+    /// Decides `checks` as [`Limiter::decide`] does, and counts the trials beside them. Returns the store's answers to the trials that ask for anything.
+    ///
+    /// The request waits for its trials where the store answers. Where it does not, they would only make an answer late that a failure policy has given.
+    pub async fn decide_with_trials(
+        &self,
+        checks: &Arc<Checks>,
+        trials: &Trials,
+        timeout: Option<Duration>,
+        parent: &TraceSpan,
+    ) -> (Decisions, Answers) {
+        let asked: CheckIndices = trials.iter().filter(|(_, check, _)| check.hits != 0).map(|(index, ..)| index).collect();
+        let decided = pin!(self.decide(checks, timeout, parent));
+        let tried = pin!(self.ask_trials(trials, &asked, timeout));
+        match select(decided, tried).await {
+            Either::Left((decisions, tried)) if decisions.iter().any(|decision| decision.store_error().is_some()) => {
+                let answers = tried.now_or_never();
+                (decisions, answers.unwrap_or_else(|| Answers::failed(trials.checks.len(), ABANDONED)))
+            }
+            Either::Left((decisions, tried)) => (decisions, tried.await),
+            Either::Right((answers, decided)) => (decided.await, answers),
+        }
+    }
+
+    /// What the trials have left.
+    pub async fn look_at_trials(&self, trials: &Trials) -> Decisions {
+        let answers = self.ask_trials(trials, &trials.checks.indices(), None).await;
+        answers.checks.into_iter().map(|answer| answer.map_or_else(Decision::PolicyAllows, Decision::Store)).collect()
+    }
+
+    async fn ask_trials(&self, trials: &Trials, picked: &[CheckIndex], timeout: Option<Duration>) -> Answers {
+        if picked.is_empty() {
+            return Answers::failed(trials.checks.len(), ABANDONED);
+        }
+        let left = timeout.map(less_reserve);
+        let budget = Budget {
+            deadline: Instant::now() + left.unwrap_or(Duration::MAX).min(self.options.store_timeout),
+            // As for a real limit. Nothing is held.
+            max_hold: left.map_or(Span::MAX, Span::from),
+        };
+        self.store.decide(&trials.checks, picked, budget).await
+    }
+}
