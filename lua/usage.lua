@@ -30,16 +30,13 @@ if steps[85] then -- 'U'
   end
   checked = { list(KEYS, 1, #KEYS - count) }
 
-  -- By index: whether the check was allowed when it was stepped first, nil if it failed. A request with all_or_none steps some checks again.
+  -- By index: whether the check was allowed when it was stepped last, nil if it failed. A request with all_or_none steps some checks again.
   local allowed = {}
   for code, step in pairs(steps) do
     if code ~= 85 and code ~= 65 then -- 'U', 'A'
       steps[code] = function(from, ...)
-        local result = step(from, ...)
-        if allowed[from] == nil then
-          allowed[from] = result
-        end
-        return result
+        allowed[from] = step(from, ...)
+        return allowed[from]
       end
     end
   end
