@@ -1,3 +1,4 @@
+mod trials;
 mod usage;
 
 use super::*;
