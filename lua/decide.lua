@@ -12,8 +12,8 @@ local keys, unpack = checked or KEYS, struct.unpack
 if firsts then
   firsts = { unpack('<' .. string.rep('H', #keys), firsts) }
 end
--- Logs are long, so that only parts of them are read.
-if log_read or not keys[1] then
+-- Logs and sets of holders are long, so that only parts of them are read.
+if log_read or holders_read or not keys[1] then
   found, states = {}, {}
 else
   found = call('MGET', list(keys))
@@ -74,8 +74,9 @@ for index = 1, #keys do
     else
       -- With a given time nothing expires. No life is longer than Redis can count.
       life = string.format('%.0f', kept and LONGEST or math.min(math.ceil(life) - now_ms, LONGEST))
-      if log_write and type(state) == 'table' then
-        log_write(keys[index], state, life)
+      if type(state) == 'table' then
+        local write = state.set and holders_write or log_write
+        write(keys[index], state, life)
       else
         call('SET', keys[index], state, 'PX', life)
       end

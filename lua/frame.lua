@@ -18,6 +18,7 @@
 --      all or none.
 --   6  if a key occurs twice: for each check the first index with its key, its slot. Otherwise missing or empty: each check has a slot of its own.
 --   7, 8  if usage is recorded: see usage.lua.
+--   9  if a limit is one of requests in flight: see concurrency.lua. Then 6 to 8 may be empty.
 --
 -- The reply: the seconds and microseconds of TIME; one packed text; the error lines. The text has a row per check:
 --   - Where the state says everything, the row is the state that the check found, or zeros for none. Rust takes the same step on it.
@@ -41,6 +42,8 @@ local call, list, floor = redis.call, unpack, math.floor
 local steps = {}
 -- Defined by log.lua if a log occurs: log_read(code, key) and log_write(key, log, life).
 local log_read, log_write
+-- Defined by concurrency.lua if it occurs: holders_read(key) and holders_write(key, state, life).
+local holders_read, holders_write
 
 -- The time in milliseconds, and the earliest expiry of a key: a key lives for five seconds longer than its state means something.
 local now_ms, soonest
@@ -71,6 +74,8 @@ local function read(index, code)
   if not state then
     if log_read and (code == 76 or code == 66) then -- 'L', 'B'
       state = log_read(code, KEYS[slot])
+    elseif code == 72 then -- 'H'
+      state = holders_read(KEYS[slot])
     else
       state = redis.pcall('GET', KEYS[slot])
     end

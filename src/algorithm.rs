@@ -5,6 +5,7 @@
 //! `lua/` that runs inside Redis. An algorithm is added by these two files, and by its lines in this one.
 
 mod calendar;
+pub mod concurrency;
 mod debt;
 mod definition;
 pub mod fixed_window;
@@ -17,6 +18,7 @@ pub mod sliding_window_log;
 mod ticks;
 pub mod token_bucket;
 
+pub use concurrency::Concurrency;
 pub use debt::Debt;
 pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
 pub use fixed_window::FixedWindow;
@@ -53,7 +55,7 @@ pub struct Spec {
 }
 
 /// The table of all algorithms, in the order of [`AlgorithmKind`].
-pub const TABLE: [Spec; 6] = [
+pub const TABLE: [Spec; 7] = [
     Spec {
         kind: AlgorithmKind::FixedWindow,
         name: "fixed_window",
@@ -114,6 +116,16 @@ pub const TABLE: [Spec; 6] = [
         options: &["max_delay", "scale", "default_cost", "count_denied", "max_debt"],
         counts_denied: false,
     },
+    Spec {
+        kind: AlgorithmKind::Concurrency,
+        name: "concurrency",
+        key_tag: *b"cc",
+        wire_code: b'H',
+        reply_numbers: 3,
+        script: include_str!("../lua/concurrency.lua"),
+        options: &["max_duration", "default_cost"],
+        counts_denied: false,
+    },
 ];
 
 /// The algorithms without their numbers.
@@ -132,6 +144,8 @@ pub enum AlgorithmKind {
     TokenBucket,
     /// `leaky_bucket`.
     LeakyBucket,
+    /// `concurrency`.
+    Concurrency,
 }
 
 /// An algorithm with its numbers.
@@ -149,6 +163,8 @@ pub enum Algorithm {
     TokenBucket(TokenBucket),
     /// A queue that drains at a constant rate: a shaper.
     LeakyBucket(LeakyBucket),
+    /// Places of requests in flight.
+    Concurrency(Concurrency),
 }
 
 /// Evaluates an expression with the algorithm, whichever it is. With `map`, the result is an algorithm of the same kind.
@@ -161,6 +177,7 @@ macro_rules! dispatch {
             Algorithm::SlidingWindowBuckets($inner) => $result,
             Algorithm::TokenBucket($inner) => $result,
             Algorithm::LeakyBucket($inner) => $result,
+            Algorithm::Concurrency($inner) => $result,
         }
     };
     (map $algorithm:expr, $inner:ident => $result:expr) => {
@@ -171,6 +188,7 @@ macro_rules! dispatch {
             Algorithm::SlidingWindowBuckets($inner) => Algorithm::SlidingWindowBuckets($result),
             Algorithm::TokenBucket($inner) => Algorithm::TokenBucket($result),
             Algorithm::LeakyBucket($inner) => Algorithm::LeakyBucket($result),
+            Algorithm::Concurrency($inner) => Algorithm::Concurrency($result),
         }
     };
 }
@@ -187,6 +205,7 @@ impl Algorithm {
             Self::SlidingWindowBuckets(_) => AlgorithmKind::SlidingWindowBuckets,
             Self::TokenBucket(_) => AlgorithmKind::TokenBucket,
             Self::LeakyBucket(_) => AlgorithmKind::LeakyBucket,
+            Self::Concurrency(_) => AlgorithmKind::Concurrency,
         }
     }
 
@@ -198,6 +217,7 @@ impl Algorithm {
             AlgorithmKind::SlidingWindowBuckets => Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, debt)?),
             AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(limit, window, options, debt)?),
             AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::Concurrency => Self::Concurrency(Definition::try_new(limit, window, options, debt)?),
         })
     }
 }
@@ -243,6 +263,8 @@ pub enum State {
         /// The tick: that of the limit which wrote the state. A limit of another amount may have another.
         tick: Tick,
     },
+    /// Of [`Concurrency`].
+    Holders(Box<concurrency::Holders>),
 }
 
 /// The options of a limit besides its rate; `None` = not written.
@@ -264,6 +286,8 @@ pub struct Options {
     pub subject_expiry: Option<Span>,
     /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits wait, or one full limit if that is more.
     pub max_delay: Option<Span>,
+    /// `max_duration` of a `concurrency` limit, which has to be written: after it, a request has lost its place.
+    pub max_duration: Option<Span>,
     /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
     pub count_denied: Option<bool>,
     /// `max_debt`: how many full limits below zero refused hits may take a key, if they count; default: 1. A `fixed_window` counts all of them.
@@ -281,7 +305,7 @@ pub struct Options {
 }
 
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 13] = [
+pub const OPTIONS: [(&str, OptionField); 14] = [
     ("burst", OptionField::Amount(|options| &mut options.burst)),
     ("scale", OptionField::Number(|options| &mut options.scale)),
     ("default_cost", OptionField::Amount(|options| &mut options.default_cost)),
@@ -289,6 +313,7 @@ pub const OPTIONS: [(&str, OptionField); 13] = [
     ("bucket_span", OptionField::Duration(|options| &mut options.bucket_span)),
     ("subject_expiry", OptionField::Duration(|options| &mut options.subject_expiry)),
     ("max_delay", OptionField::Duration(|options| &mut options.max_delay)),
+    ("max_duration", OptionField::Duration(|options| &mut options.max_duration)),
     ("count_denied", OptionField::Bool(|options| &mut options.count_denied)),
     ("max_debt", OptionField::Number(|options| &mut options.max_debt)),
     ("period", OptionField::Period(|options| &mut options.period)),

@@ -95,6 +95,9 @@ impl Limiter {
             now: memory::now(),
             max_hold: Span::from_micros(budget.max_hold.micros().saturating_sub(Span::from(began.elapsed()).micros())),
         });
+        if checks.has_holders() {
+            self.failure_policies.release_locally(checks, &decisions, || Arrival { now: memory::now(), max_hold: Span::ZERO });
+        }
         let delay = longest_delay(checks, &decisions);
         // A sleep takes a tick of the timer even when its time has come already.
         if delay > Span::ZERO {

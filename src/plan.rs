@@ -5,6 +5,7 @@
 mod all_or_none;
 mod checks;
 mod explain;
+mod holder;
 pub(crate) mod key;
 mod subject;
 mod trials;
@@ -26,6 +27,7 @@ use crate::overrides::{Applied, InForce};
 use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure, Scale};
 use crate::rules::{Commit, Lookup, Rules};
 use crate::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
+use holder::Holder;
 
 /// What the rules say about one request: the checks for the store, and how their decisions fill the response.
 #[derive(Debug)]
@@ -154,9 +156,12 @@ fn match_all(
     checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
+        let holder = limit.and_then(|limit| Holder::new(limit, entries));
+        let entries = holder.as_ref().map_or(entries, |holder| &holder.subject);
         if let Some(overrides) = overrides
             && let Some(slot) = overridden(overrides, checks, (rules, ask, options), (descriptor, entries), (*limit, &found))
         {
+            holder.inspect(|holder| holder.ask(&slot, checks));
             slots.push(slot);
             continue;
         }
@@ -171,6 +176,7 @@ fn match_all(
                 Some(amount) => check(Some(limit), amount),
             },
         };
+        holder.inspect(|holder| holder.ask(&slot, checks));
         slots.push(slot);
     }
     if found.iter().flatten().any(|limit| limit.trial.is_some()) {
@@ -307,6 +313,8 @@ fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[St
         return None;
     }
     let level_text = |(level, entry): (&limit::Level, &Entry<'_>)| match level {
+        // Its value is the id of the request.
+        level if limit.gauge.is_some() && std::ptr::eq(level, &raw const limit.levels[limit.levels.len() - 1]) => level.key.to_string(),
         level if level.share_threshold => level.text(),
         level if level.value_to_metric && !limit.detailed_metric && entry.value.is_empty() => level.key.to_string(),
         level if limit.detailed_metric || level.value_to_metric => text(entry, key::Counted::new(entry.value, level).bytes()),

@@ -180,6 +180,8 @@ pub enum Unit {
     Month,
     /// 365 days.
     Year,
+    /// None: the amount of a limit of requests in flight is of no time. No file and no request names it.
+    None,
 }
 
 impl Unit {
@@ -203,13 +205,14 @@ impl Unit {
     /// The name in a configuration file.
     #[must_use]
     pub fn name(self) -> &'static str {
-        Self::NAMED.iter().find(|&&(_, unit)| unit == self).map_or("unknown", |&(name, _)| name)
+        Self::NAMED.iter().find(|&&(_, unit)| unit == self).map_or("none", |&(name, _)| name)
     }
 
     /// The number of the unit on the wire.
     #[must_use]
     pub const fn number(self) -> i32 {
         match self {
+            Self::None => 0,
             Self::Second => 1,
             Self::Minute => 2,
             Self::Hour => 3,
@@ -230,6 +233,7 @@ impl Unit {
     #[must_use]
     pub const fn secs(self) -> u64 {
         match self {
+            Self::None => 0,
             Self::Second => 1,
             Self::Minute => 60,
             Self::Hour => 3_600,
@@ -292,9 +296,10 @@ pub struct Rate {
 }
 
 impl fmt::Display for Rate {
-    /// As operators write it: `500/minute`, `5/30 seconds`.
+    /// As operators write it: `500/minute`, `5/30 seconds`. Of a limit of requests in flight: `10 in flight`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit_multiplier {
+            _ if self.unit == Unit::None => write!(out, "{} in flight", self.requests_per_unit),
             1 => write!(out, "{}/{}", self.requests_per_unit, self.unit.name()),
             multiplier => write!(out, "{}/{multiplier} {}s", self.requests_per_unit, self.unit.name()),
         }
@@ -321,7 +326,7 @@ impl Rate {
     /// whose window has that many hits already stays as it is.
     #[must_use]
     pub fn widened(self, hits: u64) -> Self {
-        if hits <= self.requests_per_unit || self.requests_per_unit == 0 {
+        if hits <= self.requests_per_unit || self.requests_per_unit == 0 || self.unit == Unit::None {
             return self;
         }
         let per = u128::from(self.requests_per_unit);

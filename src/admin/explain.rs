@@ -9,7 +9,7 @@ use super::{Call, Parts, subject};
 use crate::ask::{Ask, Entry};
 use crate::http::json;
 use crate::overrides::{Applied, InForce, instant};
-use crate::plan::{Explanation, Outcome, Plan, Slot, ask_of, key};
+use crate::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::{Limit, Scale};
@@ -108,7 +108,7 @@ pub struct State {
     pub used: Option<u64>,
     /// Hits that still fit now, in whole units of the limit; `None` if no store answered.
     pub remaining: Option<u64>,
-    /// Seconds until the limit has fully recovered.
+    /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight.
     pub reset_seconds: Option<f64>,
     /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local` counted here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,7 +177,7 @@ impl Report {
                 levels,
                 limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
                 counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
-                live: check.and_then(|(check, scale)| Some(State::new(decisions?.0.get(check.0)?, scale))),
+                live: check.and_then(|(check, scale)| Some(State::new(decisions?.0.get(check.0)?, scale, &plan.checks[check]))),
                 trial: Tried::new(plan, index, decisions.map(|(_, tried)| tried)),
             }
         };
@@ -221,18 +221,18 @@ impl Tried {
         Some(Self {
             amount: fields.into_iter().find(|(name, _)| *name == "trial").map(|(_, amount)| amount)?,
             counter: String::from_utf8_lossy(trials.checks.key(&trials.checks[index])).into_owned(),
-            live: decisions.and_then(|decisions| Some(State::new(decisions.get(index.0)?, scale))),
+            live: decisions.and_then(|decisions| Some(State::new(decisions.get(index.0)?, scale, &trials.checks[index]))),
         })
     }
 }
 
 impl State {
-    fn new(decision: &Decision, scale: Scale) -> Self {
+    fn new(decision: &Decision, scale: Scale, check: &Check) -> Self {
         let verdict = decision.verdict();
         Self {
             used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
             remaining: verdict.map(|verdict| scale.units(verdict.remaining)),
-            reset_seconds: verdict.map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
+            reset_seconds: verdict.filter(|_| !check.algorithm.has_holders()).map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
             error: decision.store_error().map(|error| Redis::text_for_callers(error).to_owned()),
         }
     }

@@ -8,6 +8,7 @@ use super::query::Query;
 use super::reply::Failure;
 use crate::rules::limit::{Level, Limit};
 use crate::rules::{Rules, diff};
+use crate::time::Unit;
 
 /// Limits in an answer that asks for no number.
 const USUAL_COUNT: usize = 100;
@@ -72,8 +73,10 @@ pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
     });
     if let Some(fields) = object.as_object_mut() {
         if let Some(amount) = &limit.amount {
-            fields.insert("unit".to_owned(), amount.rate.unit.name().into());
-            fields.insert("unit_multiplier".to_owned(), amount.rate.unit_multiplier.into());
+            if amount.rate.unit != Unit::None {
+                fields.insert("unit".to_owned(), amount.rate.unit.name().into());
+                fields.insert("unit_multiplier".to_owned(), amount.rate.unit_multiplier.into());
+            }
             fields.insert("requests_per_unit".to_owned(), amount.rate.requests_per_unit.into());
         }
         let further: Map<String, Value> = further_fields(rules, limit).map(|(name, value)| (name.to_owned(), value.into())).collect();

@@ -90,7 +90,7 @@ impl Options {
 
 fn has_calendar(unit: Unit) -> bool {
     match unit {
-        Unit::Second | Unit::Minute | Unit::Hour => false,
+        Unit::None | Unit::Second | Unit::Minute | Unit::Hour => false,
         Unit::Day | Unit::Week | Unit::Month | Unit::Year => true,
     }
 }

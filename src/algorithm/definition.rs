@@ -57,6 +57,12 @@ pub(super) trait Definition: Copy {
     /// Replaces what becomes of refused hits, on the same counters.
     fn set_debt(&mut self, debt: Debt);
 
+    /// See [`Algorithm::largest_charge`].
+    fn largest_charge(&self) -> u64 {
+        let debt = if self.debt().counts() { self.most_debt() } else { 0 };
+        self.capacity() + debt.max(1)
+    }
+
     /// The most hits of debt, if refused hits count.
     fn most_debt(&self) -> u64 {
         self.debt().limits() * self.capacity()
@@ -111,6 +117,17 @@ impl AlgorithmKind {
             index += 1;
         }
         named
+    };
+
+    /// Those that count hits over a time: all but the last of the table, which counts requests in flight.
+    pub const OVER_TIME: [(&'static str, Self); TABLE.len() - 1] = {
+        let mut over_time = [("", Self::FixedWindow); TABLE.len() - 1];
+        let mut index = 0;
+        while index < over_time.len() {
+            over_time[index] = Self::NAMED[index];
+            index += 1;
+        }
+        over_time
     };
 
     /// Its row of the table.
@@ -194,11 +211,18 @@ impl Algorithm {
     /// key without a state reaches the bound of its debt.
     #[must_use]
     pub fn largest_charge(&self) -> u64 {
-        let debt = if self.counts_denied() { dispatch!(self, it => it.most_debt()) } else { 0 };
-        self.capacity() + debt.max(1)
+        dispatch!(self, it => it.largest_charge())
     }
 
-    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the length that counts.
+    /// Whether the last entry of a descriptor is the id of its request, and no part of the counter's key.
+    #[inline]
+    #[must_use]
+    pub const fn has_holders(&self) -> bool {
+        matches!(self, Self::Concurrency(_))
+    }
+
+    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the length that counts. Of a limit of requests in flight it
+    /// is the longest time that one counts.
     #[must_use]
     pub fn window(&self) -> Period {
         dispatch!(self, it => it.window())

@@ -76,6 +76,14 @@ impl Options {
         self.count_denied.unwrap_or(self.kind.spec().counts_denied)
     }
 
+    /// The window of a limit with this rate; `None` if it is none.
+    fn window(&self, rate: &Rate) -> Option<Span> {
+        match self.kind {
+            AlgorithmKind::Concurrency => Some(Span::ZERO),
+            _ => rate.window(),
+        }
+    }
+
     fn debt(&self) -> Result<Debt, OptionError> {
         let Some(limits) = self.max_debt else { return Ok(if self.counts_denied() { Debt::ONE } else { Debt::NONE }) };
         if !self.counts_denied() {
@@ -129,7 +137,10 @@ fn too_large(option: &'static str, units: u64, scale: u32, largest: u64, kind: A
         1 => (String::new(), ""),
         scale => (format!(" of {scale} hits each"), ", or a smaller 'scale'"),
     };
-    let what = format!("'{option}' is {units}{each}, which is more than a {} counts exactly in this window", kind.name());
+    let what = match kind {
+        AlgorithmKind::Concurrency => format!("'{option}' is {units}, and a concurrency limit has at most {largest} places"),
+        _ => format!("'{option}' is {units}{each}, which is more than a {} counts exactly in this window", kind.name()),
+    };
     OptionError::new(option, what, format!("write at most {largest}{smaller}"))
 }
 
@@ -139,7 +150,7 @@ impl Algorithm {
     /// # Errors
     /// The first [`OptionError`].
     pub fn try_new(rate: &Rate, options: &Options) -> Result<Self, OptionError> {
-        let window = rate.window().ok_or_else(|| {
+        let window = options.window(rate).ok_or_else(|| {
             let what = "the window is zero or longer than 100 years";
             OptionError::new("unit_multiplier", what, "write a unit_multiplier from 1 on that makes the window shorter")
         })?;

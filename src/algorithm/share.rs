@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn replicas_together_let_the_limit_pass_and_hardly_more() {
-        for (name, kind) in AlgorithmKind::NAMED {
+        for (name, kind) in AlgorithmKind::OVER_TIME {
             for limit in [0, 1, 2, 3, 7, 10, 100] {
                 for replicas in [1, 2, 3, 10, 1_000] {
                     let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u64,
+        fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u64,
             replicas in 1..=u32::MAX, hits in any::<i64>()) {
             let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
             prop_assert_eq!(whole.tick(), share.tick());

@@ -49,7 +49,7 @@ fn amount() -> impl Strategy<Value = u64> {
 
 /// Any algorithm but those of `without`.
 fn algorithm(count_denied: impl Strategy<Value = bool>, without: &'static [AlgorithmKind]) -> impl Strategy<Value = Algorithm> {
-    let kinds: Vec<_> = AlgorithmKind::NAMED.iter().map(|&(_, kind)| kind).filter(|kind| !without.contains(kind)).collect();
+    let kinds: Vec<_> = AlgorithmKind::OVER_TIME.iter().map(|&(_, kind)| kind).filter(|kind| !without.contains(kind)).collect();
     let secs = prop_oneof![Just(1_u32), Just(7), Just(60), Just(86_400), Just(31_536_000), Just(3_153_600_000)];
     let delay = prop_oneof![Just(0_u64), 0_u64..100_000_000, 0..=3_153_600_000_000_000_u64];
     (prop::sample::select(kinds), amount(), secs, count_denied, amount(), delay).prop_map(
@@ -68,6 +68,7 @@ fn window(algorithm: &Algorithm) -> Span {
         Algorithm::SlidingWindowBuckets(buckets) => buckets.tick.span(buckets.window),
         Algorithm::TokenBucket(token) => token.tick.span(token.window),
         Algorithm::LeakyBucket(leaky) => leaky.tick.span(leaky.window),
+        Algorithm::Concurrency(concurrency) => Span::from_micros(concurrency.max_duration),
     }
 }
 
@@ -254,6 +255,7 @@ proptest! {
         match &mut larger {
             Algorithm::FixedWindow(fixed) => fixed.limit = fixed.limit.saturating_add(more).min(MAX_SAFE_INTEGER),
             Algorithm::SlidingWindowLog(log) => log.limit = log.limit.saturating_add(more % 100_000),
+            Algorithm::Concurrency(concurrency) => concurrency.limit += 1,
             Algorithm::SlidingWindowBuckets(buckets) => buckets.limit = buckets.limit.saturating_add(more),
             // These must keep to the bounds of their tick.
             Algorithm::SlidingWindowCounter(counter) => counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into()),

@@ -139,6 +139,11 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     if descriptors.all.is_empty() {
         return Err(UsageError(format!("no descriptor finds a limit of the domain `{domain}`; name other values of generic-key")).into());
     }
+    let is_released = descriptors.all.iter().any(|descriptor| descriptor.is_released);
+    if is_released && !matches!(envoy.attach, Attach::Filter | Attach::Route) {
+        let what = "a limit of the domain counts requests in flight, whose end Envoy tells with --attach filter or --attach route only";
+        return Err(UsageError(what.to_owned()).into());
+    }
     print::out(text(envoy, &rules, &domain, &sources, &descriptors)?)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -254,6 +259,13 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
             "A request without {} is not limited by {key}; `--from '{key}={} or VALUE'` changes that.",
             source.text, source.text
         ));
+    }
+    if descriptors.all.iter().any(|descriptor| descriptor.is_released) {
+        notes.push(
+            "The last entry of a limit of requests in flight is the id of the request. It must not be one that clients choose: before this filter, \
+             header_mutation writes %STREAM_ID% into a header, as in deploy/envoy/concurrency.yaml."
+                .to_owned(),
+        );
     }
     if envoy.target == Target::EnvoyGateway {
         notes.push("Envoy Gateway needs extensionApis.enableEnvoyPatchPolicy: true.".to_owned());

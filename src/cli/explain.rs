@@ -175,6 +175,7 @@ fn text(report: &Report) -> String {
 fn state_text(state: &State) -> String {
     let counted = match (state.used, state.remaining, state.reset_seconds) {
         (Some(used), Some(remaining), Some(reset)) => Some(format!("{used} used, {remaining} left, unused again in {reset:.1} s")),
+        (Some(used), Some(remaining), None) => Some(format!("{used} used, {remaining} left")),
         _ => None,
     };
     match (counted, &state.error) {

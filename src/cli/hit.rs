@@ -161,8 +161,14 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
             let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
             let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));
             let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
-            let reset = status.duration_until_reset.as_ref().map_or(0, |duration| duration.seconds);
-            format!("{} of {} per {per} left{name}, reset in {reset} s", status.limit_remaining, limit.requests_per_unit)
+            let reset = status.duration_until_reset.as_ref().map(|duration| duration.seconds);
+            let left = format!("{} of {}", status.limit_remaining, limit.requests_per_unit);
+            // A limit of requests in flight has no unit, and no time until a reset.
+            match (limit.unit, reset) {
+                (0, None) => format!("{left} in flight left{name}"),
+                (0, Some(retry)) => format!("{left} in flight left{name}, retry in {retry} s"),
+                (_, reset) => format!("{left} per {per} left{name}, reset in {} s", reset.unwrap_or(0)),
+            }
         }
     };
     (code_name(status.code()), format!("{entries}: {limit}"))

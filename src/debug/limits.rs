@@ -11,6 +11,7 @@ use crate::live::{Live, RejectedConfig};
 use crate::rules::Rules;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::Limit;
+use crate::time::Unit;
 
 /// Problems of a refused configuration that are shown; the log and `weir check` have all.
 const MAX_PROBLEMS: usize = 50;
@@ -55,6 +56,7 @@ fn lines(rules: &Rules, generation: u64, rejected: Option<&RejectedConfig>, view
 /// Where the answer of the reference has no room: `, name: value` for what is not as usual, and last where the limit is written.
 fn line(rules: &Rules, limit: &Limit, text: &mut String) {
     let (unit, requests) = match &limit.amount {
+        Some(amount) if amount.rate.unit == Unit::None => ("UNKNOWN".to_owned(), amount.rate.requests_per_unit),
         Some(amount) => (amount.rate.unit.name().to_ascii_uppercase(), amount.rate.requests_per_unit),
         None => ("UNKNOWN".to_owned(), 0),
     };

@@ -230,7 +230,7 @@ fn counter(input: &mut Input<'_>) -> Counter {
         }
     };
     let entries = (0..count).map(entry).collect();
-    let kind = AlgorithmKind::NAMED[usize::from(input.byte()) % AlgorithmKind::NAMED.len()].1;
+    let kind = AlgorithmKind::OVER_TIME[usize::from(input.byte()) % AlgorithmKind::OVER_TIME.len()].1;
     let window = Span::from_secs([1, 16, 60, 160, 86_400][usize::from(input.byte() % 5)]);
     let is_short = window <= Span::from_secs(16) && kind == AlgorithmKind::SlidingWindowBuckets;
     let last = usize::from(input.byte());

@@ -114,7 +114,7 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     let is_set = |bit: u8| shape & bit != 0;
     let commit = if is_set(1) { Commit::AllOrNone } else { Commit::Each };
     let budget = Budget { deadline: Instant::now() + Duration::from_secs(1), max_hold: Span::from_secs(3_600) };
-    let kind = AlgorithmKind::NAMED[usize::from(shape >> 4) % AlgorithmKind::NAMED.len()].1;
+    let kind = AlgorithmKind::OVER_TIME[usize::from(shape >> 4) % AlgorithmKind::OVER_TIME.len()].1;
     let work = |keys: [&[u8]; 2], kinds: [AlgorithmKind; 2], hits: u8| {
         let hits = [1, 0, -1, i64::MAX, 3, -3, -i64::MAX, 100][usize::from(hits % 8)];
         let check = |kind| Check::new(algorithm(kind), hits, Modes::default());

@@ -258,8 +258,9 @@ const fn waits_alike(algorithm: &Algorithm) -> bool {
 
 /// Whether the store decides every check of the limit.
 fn bypasses(algorithm: &Algorithm) -> bool {
-    // A shaper's refusal depends on the caller's deadline, and a hit that is refused and counts is a charge.
-    algorithm.may_delay() || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
+    // A shaper's refusal depends on the caller's deadline, and that of a limit of requests in flight on their ends. A hit that is refused and counts is a
+    // charge.
+    algorithm.may_delay() || algorithm.has_holders() || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
 }
 
 /// Ignores poisoning: entries are written as a whole.

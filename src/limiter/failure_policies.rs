@@ -110,6 +110,23 @@ impl FailurePolicies {
         decisions
     }
 
+    /// Releases places in the counters of `local` too, whatever decided the releases of `checks`: they may have been acquired while the store was away.
+    /// `at` is called only if that may be.
+    pub fn release_locally(&self, checks: &Checks, decisions: &Decisions, at: impl FnOnce() -> Arrival) {
+        let is_release = |check: &Check| {
+            check.hits < 0
+                && check.on_store_failure == OnStoreFailure::Local
+                && check.algorithm.has_holders()
+                && self.local.contains(checks.key(check))
+        };
+        let open = checks.indexed().filter(|(index, check)| !matches!(decisions[index.0], Decision::Local(..)) && is_release(check));
+        let picked: CheckIndices = open.map(|(index, _)| index).collect();
+        if !picked.is_empty() {
+            let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
+            let _ = self.local.decide_at(&releases, &releases.indices(), at());
+        }
+    }
+
     fn decide_locally(&self, checks: &Checks, local: &[CheckIndex], decisions: &mut Decisions, at: Arrival) {
         let replicas = self.replicas.get();
         let shares = checks.subset(local, |algorithm| algorithm.share(replicas), |index| decisions[index.0].allows());
@@ -122,11 +139,13 @@ impl FailurePolicies {
     }
 }
 
-/// The decision by a check's own policy; `local` allows until it is decided. A limit in shadow mode neither refuses nor fails its request.
+/// The decision by a check's own policy; `local` allows until it is decided. A limit in shadow mode neither refuses nor fails its request. Neither does the
+/// release of a place: the request has ended, and its place becomes free after `max_duration`.
 const fn by_policy(check: &Check, error: StoreError) -> Decision {
+    let is_free = check.modes.shadow || check.hits < 0 && check.algorithm.has_holders();
     match check.on_store_failure {
-        OnStoreFailure::Error if !check.modes.shadow => Decision::Fails(error),
-        OnStoreFailure::Deny if !check.modes.shadow => Decision::PolicyRefuses(error),
+        OnStoreFailure::Error if !is_free => Decision::Fails(error),
+        OnStoreFailure::Deny if !is_free => Decision::PolicyRefuses(error),
         OnStoreFailure::Error | OnStoreFailure::Deny | OnStoreFailure::Allow | OnStoreFailure::Local => Decision::PolicyAllows(error),
     }
 }

@@ -93,6 +93,11 @@ impl Exposition {
         self.series(family).push(Series { labels: Rc::clone(labels), last, value: count as f64 });
     }
 
+    /// Adds one gauge.
+    pub(super) fn gauge(&mut self, family: &'static Family, labels: &Rc<str>, value: i64) {
+        self.series(family).push(Series { labels: Rc::clone(labels), last: None, value: value as f64 });
+    }
+
     fn series(&mut self, family: &'static Family) -> &mut Vec<Series> {
         &mut self.values.entry(family.name).or_insert_with(|| Values { family, series: Vec::new() }).series
     }

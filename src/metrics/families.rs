@@ -231,6 +231,8 @@ families! {
     DECISIONS = Counter "weir_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests gave back (is_negative_hits), as asked.
     NEGATIVE_HITS = Counter "weir_negative_hits_total" ["domain", "limit", "name"];
+    /// Places that requests in flight hold: taken less given back through this process, without those that have expired. Replicas add up; one alone may be below zero.
+    CONCURRENCY_HOLDERS = Gauge "weir_concurrency_holders" ["domain", "limit", "name"];
     /// Requests that a trial would allow (ok) or refuse (over_limit), or that the store did not count for it (not_counted).
     TRIAL_DECISIONS = Counter "weir_trial_decisions_total" ["domain", "limit", "name", "outcome"];
     /// Hits that requests asked of a limit with a trial, without give-backs.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::cells::{Cells, Core};
 use super::counts::{
@@ -18,9 +19,11 @@ use super::partition::{Parts, partition};
 use super::reading::LimitReading;
 use super::trials::{self, TrialSeries, TrialsOfDomain};
 use super::{Metrics, Sample, families, process};
+use crate::algorithm::concurrency::Gauge;
 use crate::plan::{Check, Modes, Plan, Slot, Trials};
-use crate::rules::limit::{Level, LimitId};
+use crate::rules::limit::{Level, Limit, LimitId};
 use crate::rules::{Domain, Rules};
+use crate::time::Micros;
 use crate::verdict::{Answers, Decision, Decisions, StoreError};
 
 /// The label `limit` of all limits that requests bring along, which have no path.
@@ -63,6 +66,29 @@ pub(super) struct LimitSeries {
     unlimited: bool,
     /// Hits are counted in series whose labels depend on the request.
     dynamic: bool,
+    holders: Option<Holders>,
+}
+
+/// The gauges of a limit of requests in flight: that of the rules in force, and that of the rules before, by which some requests are still decided.
+#[derive(Clone, Debug)]
+struct Holders {
+    current: Arc<Gauge>,
+    before: Option<Arc<Gauge>>,
+}
+
+impl Holders {
+    /// Those of `limit`, which goes on with what its gauge counted before.
+    fn new(limit: &Limit, known: Option<&Self>) -> Option<Self> {
+        let current = Arc::clone(limit.gauge.as_ref()?);
+        for gauge in known.into_iter().flat_map(|known| known.before.iter().chain([&known.current])) {
+            current.absorb(gauge);
+        }
+        Some(Self { current, before: known.map(|known| Arc::clone(&known.current)) })
+    }
+
+    fn places(&self, now: Micros) -> i64 {
+        self.current.places(now) + self.before.as_ref().map_or(0, |before| before.places(now))
+    }
 }
 
 /// The series of the current rules, by the names of their domains.
@@ -95,10 +121,12 @@ impl DomainSeries {
                 known.unwrap_or_else(|| Arc::new(TrialSeries::new(cores)))
             });
             let own = known.map_or_else(|| Arc::new(Series::new(cores)), |known| Arc::clone(&known.series));
+            let holders = Holders::new(limit, known.and_then(|known| known.holders.as_ref()));
             by_limit.push(Arc::clone(&own));
             trials.extend(trial.clone().map(|trial| (limit.id.limit, trial)));
             let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            by_id.insert(id, LimitSeries { series: own, trial, path: limit.path_in_domain(), unlimited: limit.amount.is_none(), dynamic });
+            let (path, unlimited) = (limit.path_in_domain(), limit.amount.is_none());
+            by_id.insert(id, LimitSeries { series: own, trial, path, unlimited, dynamic, holders });
         }
         Self { domain: Arc::clone(domain), by_limit: by_limit.into(), trials: Arc::new(trials), by_id }
     }
@@ -143,14 +171,14 @@ impl Metrics {
 
     /// Adds the counters of all limits; `add_hits` adds those that envoyproxy/ratelimit has too.
     pub fn gather_limits(&self, exposition: &mut Exposition, add_hits: impl Fn(&mut Exposition, &LimitReading<'_>)) {
-        let domains = self.series_by_domain();
+        let (domains, now) = (self.series_by_domain(), now());
         let mut all: Vec<(&SeriesId, &LimitSeries)> = domains.iter().flat_map(|domain| &domain.by_id).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         for (id, limit) in all {
             let counts = limit.series.sums();
             if !self.omits_unused_limits || counts != Counts::default() {
                 add_hits(exposition, &limit.reading(id, &counts));
-                limit.gather(id, &counts, exposition);
+                limit.gather(id, &counts, now, exposition);
             }
         }
         for (of_hits, counts) in self.dynamic.series() {
@@ -204,7 +232,7 @@ impl LimitSeries {
         LimitReading::new(&id.labels, counts, !self.dynamic && !self.unlimited)
     }
 
-    fn gather(&self, id: &SeriesId, counts: &Counts, exposition: &mut Exposition) {
+    fn gather(&self, id: &SeriesId, counts: &Counts, now: Micros, exposition: &mut Exposition) {
         let named = id.name.as_deref().map(|name| ("name", name));
         let of_limit = labels([("domain", &*id.labels.domain), ("limit", &self.path)].into_iter().chain(named));
         let expected = |outcome| outcome < Outcome::Blocked as usize && self.unlimited == (outcome == Outcome::Unlimited as usize);
@@ -212,6 +240,9 @@ impl LimitSeries {
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
         if let Some(trial) = &self.trial {
             trials::gather(trial, &of_limit, exposition);
+        }
+        if let Some(holders) = &self.holders {
+            exposition.gauge(&families::CONCURRENCY_HOLDERS, &of_limit, holders.places(now));
         }
     }
 }
@@ -353,6 +384,13 @@ impl Checked<'_> {
             Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => None,
         }
     }
+}
+
+/// The wall clock, by which stores note the holders of limits.
+#[expect(clippy::disallowed_methods, reason = "scrapes have no other clock, and no decision depends on it")]
+fn now() -> Micros {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Adds the outcomes. A series that is not `expected` is shown once it has counted something.

@@ -123,7 +123,7 @@ fn a_raise_has_the_unit_of_the_limit_and_is_above_it() {
 #[test]
 fn a_raised_limit_goes_on_with_its_counter() {
     use crate::algorithm::Arrival;
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         let rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
         let max_delay = (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(54));
         let options = Options { kind, max_delay, ..Options::default() };

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Algorithm;
+use crate::algorithm::concurrency::{Change, Gauge};
 use crate::rules::Commit;
 use crate::rules::limit::OnStoreFailure;
+use crate::time::Micros;
 use crate::usage::Tracking;
+use crate::verdict::Verdict;
 
 /// The number of a check among the [`Checks`] of its request, from 0 on. Everything that has one element per check is indexed by it: the answers
 /// of a store, and the decisions.
@@ -30,6 +33,8 @@ pub struct Checks {
     pub(super) passing_quotas: usize,
     /// The checks of limits with `track_usage`. Apart from the checks, so that those of other limits cost nothing more.
     pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
+    /// The checks of limits of requests in flight, each with the gauge of its holders; apart for the same reason.
+    pub(super) gauges: Vec<(CheckIndex, Arc<Gauge>)>,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
@@ -111,6 +116,23 @@ impl Checks {
     #[must_use]
     pub fn tracking(&self, index: CheckIndex) -> Option<&Arc<Tracking>> {
         self.tracked.iter().find(|(tracked, _)| *tracked == index).map(|(_, tracking)| tracking)
+    }
+
+    fn gauge(&self, index: CheckIndex) -> Option<Arc<Gauge>> {
+        self.gauges.iter().find(|(known, _)| *known == index).map(|(_, gauge)| Arc::clone(gauge))
+    }
+
+    /// Whether a check is of a limit of requests in flight.
+    #[must_use]
+    pub fn has_holders(&self) -> bool {
+        !self.gauges.is_empty()
+    }
+
+    /// Notes what a store says that a check has taken or given back; a store does so with each of its verdicts on a limit of requests in flight.
+    pub fn note_holders(&self, index: CheckIndex, verdict: &mut Verdict, now: Micros) {
+        if let Some((_, gauge)) = self.gauges.iter().find(|(known, _)| *known == index) {
+            gauge.note(Change::take(verdict), self[index].hits > 0, now);
+        }
     }
 
     /// The checks of limits with `track_usage`.
@@ -206,6 +228,7 @@ impl Checks {
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
             tracked: Vec::new(),
+            gauges: (0..).map(CheckIndex).zip(picked).filter_map(|(own, index)| Some((own, self.gauge(*index)?))).collect(),
             is_blocked: self.is_blocked,
         }
     }

@@ -261,6 +261,10 @@ pub fn of_overrides(prefix: &str) -> Vec<u8> {
 /// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
 fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);
+    // A changed `max_duration` keeps the holders.
+    if algorithm.has_holders() {
+        return;
+    }
     match algorithm.window() {
         // Windows are whole seconds, or whole ticks where a tick is longer than a second.
         Period::Even(length) => out.extend_from_slice(itoa::Buffer::new().format(length.micros() / MICROS_PER_SECOND).as_bytes()),

@@ -24,7 +24,7 @@ use crate::plan::{Plan, Slot};
 use crate::proto::rate_limit_response::Code;
 use crate::rules::limit::{LimitId, Scale};
 use crate::time::{Rate, Span};
-use crate::verdict::{Decision, Decisions, StoreError};
+use crate::verdict::{Decision, Decisions, StoreError, Wait};
 use encode::{Extras, encode};
 use extras::extras;
 
@@ -205,9 +205,18 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str)
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
                 limit: is_known(decision).then(|| (shown, name.unwrap_or(path))),
                 remaining: decision.verdict().map_or(0, |verdict| scale.units(verdict.remaining)),
-                reset_secs: decision.until_reset().map(Span::secs_rounded_up),
+                reset_secs: until_reset(decision, plan.checks[*check].algorithm.has_holders()).map(Span::secs_rounded_up),
             }
         }
+    }
+}
+
+/// The `duration_until_reset` of a status. A limit of requests in flight has none, and when it refuses the time until a retry.
+fn until_reset(decision: &Decision, has_holders: bool) -> Option<Span> {
+    match decision.retry_after() {
+        _ if !has_holders => decision.until_reset(),
+        Some(Wait::For(span)) => Some(span),
+        Some(Wait::Never) | None => None,
     }
 }
 

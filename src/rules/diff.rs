@@ -12,7 +12,7 @@ use super::compile::OneLine;
 use super::limit::{Amount, Level, Limit, Matching, OnStoreFailure, Scale};
 use super::{Commit, Rules};
 use crate::algorithm::{Algorithm, Debt};
-use crate::time::{Period, Rate};
+use crate::time::{Period, Rate, Span, Unit};
 use crate::usage;
 
 /// Characters of a path, or of the text of a field.
@@ -215,6 +215,7 @@ fn rate(limit: &Limit) -> String {
 fn of_rate(rate: Rate) -> String {
     let Rate { requests_per_unit, unit, unit_multiplier } = rate;
     match unit_multiplier {
+        _ if unit == Unit::None => rate.to_string(),
         1 => format!("{requests_per_unit} per {}", unit.name()),
         multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),
     }
@@ -231,6 +232,7 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
         Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => Vec::new(),
         Algorithm::TokenBucket(bucket) => vec![("burst", amount.scale.units(bucket.burst).to_string())],
         Algorithm::LeakyBucket(bucket) => vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())],
+        Algorithm::Concurrency(concurrency) => vec![("max_duration", Span::from_micros(concurrency.max_duration).to_string())],
         Algorithm::SlidingWindowBuckets(ring) => {
             let span = |ticks: u64| ring.tick.span(ticks).to_string();
             let all = [
@@ -248,6 +250,9 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
         own.push(("default_cost", cost.to_string()));
     }
     let debt = amount.algorithm.debt();
+    if amount.algorithm.has_holders() {
+        return own;
+    }
     own.push(("count_denied", debt.counts().to_string()));
     if debt != Debt::ONE && debt != Debt::NONE {
         own.push(("max_debt", debt.limits().to_string()));

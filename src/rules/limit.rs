@@ -5,6 +5,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
+use crate::algorithm::concurrency::Gauge;
 use crate::time::Rate;
 use crate::usage::Tracking;
 
@@ -53,6 +54,8 @@ pub struct Limit {
     pub on_store_failure: Option<OnStoreFailure>,
     /// `track_usage`: the usage of each subject is recorded.
     pub usage: Option<Arc<Tracking>>,
+    /// How many places of a limit of requests in flight are taken; `None` for all other limits.
+    pub gauge: Option<Arc<Gauge>>,
     /// Metrics carry the request's values of all levels.
     pub detailed_metric: bool,
     /// Names of limits that this one switches off within a request.

@@ -122,7 +122,7 @@ impl Memory {
     #[must_use]
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
         debug_assert!(picked.is_sorted_by(|one, next| one.0 < next.0), "picked indices ascend: {picked:?}");
-        let answers: SmallVec<[_; 4]> = match checks.commit {
+        let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = match checks.commit {
             Commit::Each => {
                 let mut picked = picked.iter().peekable();
                 let mut answer = |(index, check)| match picked.next_if_eq(&&index) {
@@ -135,6 +135,11 @@ impl Memory {
         };
         if checks.is_tracked() {
             self.record_usage(checks, &answers, at.now);
+        }
+        if checks.has_holders() {
+            for (index, answer) in answers.iter_mut().enumerate() {
+                answer.as_mut().into_iter().for_each(|verdict| checks.note_holders(CheckIndex(index), verdict, at.now));
+            }
         }
         Answers { now: at.now, checks: answers }
     }
@@ -152,6 +157,13 @@ impl Memory {
                 self.0.usage.record(&key, tracking, now, hits);
             }
         }
+    }
+
+    /// Whether it holds a key, perhaps one that has expired.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let key = self.fingerprint(key);
+        self.size().keys > 0 && self.lock(self.shard_index(key)).find(key).is_some()
     }
 
     /// The usage record under a key at `now`.

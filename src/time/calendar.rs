@@ -55,7 +55,7 @@ impl Calendar {
         let (month, day) = date.map_or((1, 1), |date| (date.month().unsigned_abs(), date.day().unsigned_abs()));
         let weekday = anchor.map_or(week_starts, Anchor::weekday);
         let days = match unit {
-            Unit::Second | Unit::Minute | Unit::Hour => return None,
+            Unit::None | Unit::Second | Unit::Minute | Unit::Hour => return None,
             Unit::Day => Days::Every,
             Unit::Week => Days::Weekly(weekday.to_monday_zero_offset().unsigned_abs()),
             Unit::Month => Days::Monthly(day),

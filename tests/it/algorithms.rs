@@ -24,14 +24,16 @@ pub struct Ask {
     pub algorithm: Algorithm,
     pub at: Arrival,
     pub hits: Vec<i64>,
+    /// The id that each check is asked by, where that matters.
+    pub ids: Vec<String>,
     pub expected: Vec<Expected>,
 }
 
 impl Sequence {
     /// The checks of a request on the one key of the line.
     pub fn checks(&self, key: &str, ask: &Ask) -> Checks {
-        let check = |&hits: &i64| (key.as_bytes(), Check::new(ask.algorithm, hits, self.modes));
-        let mut checks = Checks::of(ask.hits.iter().map(check));
+        let check = |(&hits, id): (&i64, &String)| (key.as_bytes(), Check::new(ask.algorithm.asked_by(id.as_bytes()), hits, self.modes));
+        let mut checks = Checks::of(ask.hits.iter().zip(&ask.ids).map(check));
         checks.commit = self.commit;
         checks
     }
@@ -84,6 +86,7 @@ pub fn tables() -> Vec<Sequence> {
         table(AlgorithmKind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
         table(AlgorithmKind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
         table(AlgorithmKind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
+        table(AlgorithmKind::Concurrency, include_str!("../vectors/algorithms/concurrency.txt")),
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/all_or_none.txt")),
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/changed_amounts.txt")),
         table(AlgorithmKind::FixedWindow, include_str!("../vectors/answers.txt")),
@@ -117,6 +120,10 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
     };
     let mut options = Options { kind, period: calendar.map(|_| PeriodKind::Calendar), ..Options::default() };
+    if kind == AlgorithmKind::Concurrency {
+        options.max_duration = rate.window();
+        rate = Rate { unit: Unit::None, unit_multiplier: 1, ..rate };
+    }
     let (mut modes, mut commit) = (Modes::default(), Commit::Each);
     let mut max_hold = Span::from_secs(3_600);
     for word in words {
@@ -127,6 +134,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             ("bucket_interval", text) => options.bucket_interval = Some(span(text)),
             ("bucket_span", text) => options.bucket_span = Some(span(text)),
             ("max_delay", text) => options.max_delay = Some(span(text)),
+            ("max_duration", text) => options.max_duration = Some(span(text)),
             ("patience", text) => max_hold = span(text),
             ("timezone", name) => options.timezone = Some(Zone::named(name).expect("a zone")),
             ("week_starts", name) => options.week_starts = WEEKDAYS.iter().find(|(day, _)| *day == name).map(|(_, day)| *day),
@@ -141,8 +149,8 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             (other, _) => panic!("no option: {other}"),
         }
     }
-    let made = |rate: &Rate| Algorithm::try_new(rate, &options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"));
-    let mut algorithm = made(&rate);
+    let made = |rate: &Rate, options: &Options| Algorithm::try_new(rate, options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"));
+    let mut algorithm = made(&rate, &options);
     let mut expected = expected.split(',').map(|text| answer(text.trim()));
     let mut now = START;
     let mut asks = Vec::new();
@@ -154,15 +162,19 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             }
             (Some(time), _) => now = START.checked_add_signed(micros(time)).expect("a time"),
             (_, Some(amount)) => {
+                let (amount, duration) = amount.split_once('/').unwrap_or((amount, ""));
                 rate.requests_per_unit = amount.parse().expect("a limit");
-                algorithm = made(&rate);
+                options.max_duration = if duration.is_empty() { options.max_duration } else { Some(span(duration)) };
+                algorithm = made(&rate, &options);
             }
             (None, None) => {
+                let (hits, ids): (Vec<&str>, Vec<String>) =
+                    word.split('+').map(|hits| hits.split_once(':').unwrap_or((hits, ""))).map(|(hits, id)| (hits, id.to_owned())).unzip();
                 let hits: Vec<i64> =
-                    word.split('+').map(|hits| if hits == "max" { i64::MAX } else { hits.parse().expect("hits") }).collect();
+                    hits.into_iter().map(|hits| if hits == "max" { i64::MAX } else { hits.parse().expect("hits") }).collect();
                 let expected: Vec<Expected> = expected.by_ref().take(hits.len()).collect();
                 assert_eq!(hits.len(), expected.len(), "as many answers as hits: {line}");
-                asks.push(Ask { algorithm, at: Arrival { now: Micros(now), max_hold }, hits, expected });
+                asks.push(Ask { algorithm, at: Arrival { now: Micros(now), max_hold }, hits, ids, expected });
             }
         }
     }

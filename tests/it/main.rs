@@ -26,6 +26,7 @@ mod grpc_tls;
 mod hits;
 mod house;
 mod http;
+mod in_flight;
 mod instructions;
 mod listeners;
 mod logs;

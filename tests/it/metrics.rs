@@ -76,7 +76,8 @@ async fn every_family_of_a_scrape_is_declared() {
     {
         let tried = (
             "tried.yaml",
-            "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, requests_per_unit: 2, trial: { requests_per_unit: 1 } } }]",
+            "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, requests_per_unit: 2, trial: { requests_per_unit: 1 } } }, \
+             { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 1m } }]",
         );
         let weir = Weir::start(&[support::DEMO, &[tried]].concat(), environment);
         let client = &mut weir.client().await;

@@ -51,6 +51,10 @@ fn rules_of(yaml: &str) -> Rules {
 
 /// The algorithm with its numbers, as far as they are not those of a limit that says nothing; durations in milliseconds.
 fn show_algorithm(amount: &Amount) -> String {
+    if let Algorithm::Concurrency(it) = amount.algorithm {
+        assert_eq!(it.limit, amount.rate.requests_per_unit);
+        return format!(", concurrency with max_duration {} ms", it.max_duration / 1_000);
+    }
     let window = amount.rate.window().expect("a compiled rate");
     let hits = amount.scale.hits(amount.rate.requests_per_unit);
     let ms = |tick: Tick, ticks: u64| format!("{} ms", ticks as f64 * tick.micros() as f64 / 1_000.0);
@@ -85,6 +89,7 @@ fn show_algorithm(amount: &Amount) -> String {
         Algorithm::LeakyBucket(it) => {
             (format!(", leaky_bucket with max_delay {}", ms(it.tick, it.max_delay)), it.tick, (it.limit, it.window), it.debt)
         }
+        Algorithm::Concurrency(_) => unreachable!("it returned"),
     };
     assert_eq!(limit, hits);
     assert_eq!(of_window, window.micros().div_ceil(rate.micros()), "the window in ticks");
@@ -98,6 +103,7 @@ fn show_algorithm(amount: &Amount) -> String {
 fn show_amount(amount: &Amount) -> String {
     let rate = amount.rate;
     let mut line = match rate.unit_multiplier {
+        _ if rate.unit == weir::time::Unit::None => rate.to_string(),
         1 => format!("{} per {}", rate.requests_per_unit, rate.unit.name()),
         many => format!("{} per {many} {}s", rate.requests_per_unit, rate.unit.name()),
     };

@@ -64,7 +64,7 @@ async fn a_key_in_redis_takes_what_the_model_says() {
     let info: String = redis.run(&["INFO"]);
     let is_the_modelled = info.contains("redis_version:7.0.") && info.contains("mem_allocator:jemalloc");
     let mut client = weir.client().await;
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         // Hits on a key, and bytes of its value.
         for (keys, hits, length) in [(30_000, 1, 8), (12_000, 1, 90), (6_000, 9, 20)] {
             let is_ring = kind == AlgorithmKind::SlidingWindowBuckets;

@@ -16,7 +16,7 @@ fn buckets() -> Options {
 #[test]
 fn an_option_belongs_to_one_algorithm() {
     let second = Some(Span::from_secs(1));
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         let none = Options { kind, ..Options::default() };
         let given = [
             ("burst", AlgorithmKind::TokenBucket, Options { burst: Some(1), ..none }),
@@ -91,7 +91,7 @@ fn the_values_that_remedies_name_are_valid() {
 /// The largest amount that an error names is valid, and one more is not.
 #[test]
 fn an_amount_that_is_too_large_names_the_largest() {
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         for scale in [1, 1_000, 999_983] {
             let of = |units: u64| {
                 let rate = Rate { requests_per_unit: units, unit: Unit::Month, unit_multiplier: 1 };
@@ -120,7 +120,7 @@ fn defaults_are_as_documented() {
     let Algorithm::SlidingWindowBuckets(buckets) = default(AlgorithmKind::SlidingWindowBuckets) else { panic!("buckets") };
     assert_eq!((buckets.interval, buckets.buckets, buckets.expiry), (1_000_000, 61, 61_000_000));
     assert!(!default(AlgorithmKind::LeakyBucket).may_delay());
-    for (_, kind) in AlgorithmKind::NAMED {
+    for (_, kind) in AlgorithmKind::OVER_TIME {
         let zero =
             Algorithm::try_new(&Rate { requests_per_unit: 0, ..rate }, &Options { kind, ..Options::default() }).expect("a limit of 0");
         assert_eq!(zero.capacity(), 0);

@@ -35,6 +35,8 @@ pub(super) struct Descriptor {
     /// The limits that it finds, for people.
     limits: Vec<String>,
     further: usize,
+    /// One of them counts requests in flight: it is asked again when a request has ended.
+    pub(super) is_released: bool,
 }
 
 impl Descriptor {
@@ -165,10 +167,11 @@ impl Walk<'_> {
 
     fn add(&mut self, list: &[Yaml], path: &[String], own: &Outline) {
         let index = *self.known.entry_ref(list).or_insert_with(|| {
-            self.found.all.push(Descriptor { actions: list.to_vec(), limits: Vec::new(), further: 0 });
+            self.found.all.push(Descriptor { actions: list.to_vec(), limits: Vec::new(), further: 0, is_released: false });
             self.found.all.len() - 1
         });
         let descriptor = &mut self.found.all[index];
+        descriptor.is_released |= own.has_holders;
         if descriptor.limits.len() < MOST_NAMED {
             descriptor.limits.push(named(path, own));
         } else {

@@ -220,6 +220,15 @@ fn rate_limits(descriptors: &Descriptors) -> Yaml {
 
 /// The descriptors, each below the limits that it finds.
 fn commented(descriptors: &Descriptors, field: &str) -> Yaml {
-    let item = |own: &super::descriptors::Descriptor| Yaml::Commented(own.comments(), Box::new(one(field, own.actions.clone())));
-    descriptors.all.iter().map(item).collect::<Vec<_>>().into()
+    let mut items = Vec::with_capacity(descriptors.all.len());
+    for own in &descriptors.all {
+        let item = one(field, own.actions.clone());
+        items.push(Yaml::Commented(own.comments(), Box::new(item.clone())));
+        if own.is_released {
+            let back = map([("number", 1_u32.into()), ("is_negative_hits", true.into())]);
+            let release = item.with("hits_addend", back).with("apply_on_stream_done", true);
+            items.push(Yaml::Commented(vec!["the same when the request has ended".to_owned()], Box::new(release)));
+        }
+    }
+    items.into()
 }

@@ -17,7 +17,7 @@ pub struct KeyShape {
     pub algorithm: AlgorithmKind,
     /// Bytes of its name in Redis, without the number of a fixed window.
     pub bytes: u32,
-    /// Entries of a log, or buckets with hits; without a meaning for the others.
+    /// Entries of a log, buckets with hits, or requests in flight; without a meaning for the others.
     pub entries: u32,
     /// The window of its limit.
     pub window: Duration,
@@ -43,6 +43,16 @@ const COUNTER_STATE: u64 = 32;
 const LOG_HEADER: u64 = 39;
 const LOG_CELL: u64 = 10;
 const RING_CELL: u64 = 13;
+
+/// A sorted set of up to so many members is one text (`zset-max-listpack-entries`): a header, and for a holder its id and its time, each with its length
+/// before and behind it.
+const LISTED_HOLDERS: u64 = 128;
+const LIST_HEADER: u64 = 7;
+const LIST_HOLDER: u64 = 28;
+const HOLDER_ID: u64 = 16;
+
+/// A holder in the memory store: an entry in each of two trees, whose nodes may be half empty.
+const MEMORY_HOLDER: f64 = 110.0;
 
 /// Seconds by which the key of a fixed window outlives the window, and the longest random time on top (`EXPIRATION_JITTER_MAX_SECONDS`).
 const GRACE_SECS: f64 = 5.0;
@@ -82,10 +92,20 @@ pub fn redis_bytes(shape: &KeyShape, keys: Option<f64>) -> f64 {
         AlgorithmKind::SlidingWindowCounter => value_bytes(COUNTER_STATE),
         AlgorithmKind::SlidingWindowLog => log(LOG_CELL),
         AlgorithmKind::SlidingWindowBuckets => log(RING_CELL),
+        AlgorithmKind::Concurrency => holders_bytes(cells + 1),
     };
     // A table has a power of two of slots, at least one for each key.
     let slots = keys.map_or(MOST_SLOTS, |keys| keys.max(1.0).log2().ceil().exp2() / keys.max(1.0));
     (TABLES * allocated(TABLE_ENTRY) + name + value) as f64 + TABLES as f64 * TABLE_SLOT * slots
+}
+
+/// The sorted set of so many holders: one text while they are few, later a skiplist and a table (`lua/concurrency.lua`).
+fn holders_bytes(holders: u64) -> u64 {
+    if holders <= LISTED_HOLDERS {
+        return allocated(OBJECT) + allocated(LIST_HEADER + holders * LIST_HOLDER);
+    }
+    let each = allocated(TABLE_ENTRY) + allocated(text_bytes(HOLDER_ID)) + (NODE_BYTES + TABLE_SLOT * MOST_SLOTS) as u64;
+    allocated(OBJECT) + holders * each
 }
 
 /// Bytes that Redis counts for the usage record of a subject with so many buckets, in a server with many of them, at most. `name` is the length of its
@@ -140,6 +160,8 @@ pub fn memory_bytes(shape: &KeyShape) -> f64 {
     match shape.algorithm {
         // A log begins with space for four entries of 16 bytes, and doubles it.
         AlgorithmKind::SlidingWindowLog => measured + (f64::from(shape.entries.max(4).next_power_of_two()) - 4.0) * 16.0,
+        // Two trees of at most half-empty nodes.
+        AlgorithmKind::Concurrency => measured + f64::from(shape.entries.max(4) - 4) * MEMORY_HOLDER,
         _ => measured,
     }
 }

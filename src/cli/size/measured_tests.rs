@@ -101,11 +101,11 @@ fn generated() -> String {
     let mut constant = |name: &str, doc: &str, kind: &str, value: &str| {
         let _ = write!(text, "\n/// {doc}\npub(super) const {name}: {kind} = {value};\n");
     };
-    let all: String = AlgorithmKind::NAMED.iter().map(|&(name, kind)| algorithm(name, kind)).collect();
+    let all: String = AlgorithmKind::OVER_TIME.iter().map(|&(name, kind)| algorithm(name, kind)).collect();
     constant(
         "ALGORITHMS",
         "One row for each algorithm.",
-        &format!("[AlgorithmCosts; {}]", AlgorithmKind::NAMED.len()),
+        &format!("[AlgorithmCosts; {}]", AlgorithmKind::OVER_TIME.len()),
         &format!("[\n{all}]"),
     );
     let mut scalar = |name: &str, doc: &str, section: &str, of: &str| constant(name, doc, "f64", &literal(number(&row(section, of)[1])));
@@ -209,7 +209,7 @@ fn the_batches_are_those_of_the_columns() {
 /// The table has keys such as `w1{bench|user=12345}x`. Its figures have a few bytes of buffers in them.
 #[test]
 fn the_bytes_of_a_key_in_redis_are_those_of_the_table() {
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         let measured = number(&row("algorithms", name)[6]);
         let shape = KeyShape { algorithm: kind, bytes: 21, entries: 1, window: Duration::from_secs(60) };
         let modelled = redis_bytes(&shape, Some(20_000.0));

@@ -116,7 +116,7 @@ fn counters_in_memory_have_one_replica() {
 fn usage_needs_more() {
     let usage = UsageDemand { subjects: 5e6, buckets: 60 };
     let with = Demand { usage: Some(usage), ..DEMAND };
-    for (_, algorithm) in AlgorithmKind::NAMED {
+    for (_, algorithm) in AlgorithmKind::OVER_TIME {
         for redis in [REDIS, RedisInput { kind: RedisKind::Cluster, ..REDIS }] {
             let [without, with] = [DEMAND, with].map(|demand| plan(&Demand { algorithm, ..demand }, &FLEET, &redis));
             let [of_redis, of_usage] = [&without.redis[0], &with.redis[0]];
@@ -139,7 +139,7 @@ fn usage_needs_more() {
 /// Whatever the products of measured ratios say.
 #[test]
 fn a_check_costs_no_less_in_a_smaller_batch() {
-    for (_, algorithm) in AlgorithmKind::NAMED {
+    for (_, algorithm) in AlgorithmKind::OVER_TIME {
         for case in 0..8 {
             let listed = (case & 4 != 0).then_some(0.5);
             let shape = RedisShape { algorithm, is_cluster: case & 1 != 0, is_tls: case & 2 != 0, listed };
@@ -213,7 +213,7 @@ fn figures(plan: &Plan) -> Vec<f64> {
 
 prop_compose! {
     fn demands()(rate in 1_u64..1_000_000_000, descriptors in 1_u32..=256, keys in 1_u64..100_000_000_000, key_bytes in 1_u32..=65_535,
-        (_, algorithm) in prop::sample::select(AlgorithmKind::NAMED.to_vec()), window in 1_u64..3_000_000_000, entries in 1_u32..=100_000,
+        (_, algorithm) in prop::sample::select(AlgorithmKind::OVER_TIME.to_vec()), window in 1_u64..3_000_000_000, entries in 1_u32..=100_000,
         limits in 0_u32..=10_000_000, cached in 0_u32..=99, has_local in any::<bool>(),
         usage in prop::option::of((1_u64..100_000_000_000, 1_u32..=1_000))) -> Demand {
         Demand { rate: (rate as f64).max(f64::from(descriptors)), descriptors, keys: keys as f64, key_bytes, algorithm,

@@ -133,7 +133,7 @@ fn a_single_hit_and_what_never_passes_are_refused_and_the_store_knows_other_wait
 fn refusals_that_leave_something_are_not_cached() {
     let (cache, now) = (cache(), Instant::now());
     let left = Verdict { remaining: 3, ..refused_for(900) };
-    for (_, kind) in AlgorithmKind::NAMED {
+    for (_, kind) in AlgorithmKind::OVER_TIME {
         for hits in [2, 5, 11] {
             let some = checks(made(kind, 10, false), &[(&hits.to_string(), hits)]);
             cache.record_all(&some, &[left], now);
@@ -209,7 +209,7 @@ fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
 #[test]
 fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
     let (cache, now) = (cache(), Instant::now());
-    for (_, kind) in AlgorithmKind::NAMED {
+    for (_, kind) in AlgorithmKind::OVER_TIME {
         for count_denied in [true, false] {
             let one = checks(made(kind, 10, count_denied), &[("a", 1)]);
             cache.record_all(&one, &[refused_for(900)], now);
@@ -283,7 +283,7 @@ proptest! {
     /// the store has the states that it would have without the cache. Only a fixed window that counts refused hits lacks those that the cache refused.
     #[test]
     fn the_store_would_have_refused_too(
-        kind in prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec()), limit in 0..12_u64, count_denied in any::<bool>(),
+        kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..12_u64, count_denied in any::<bool>(),
         operations in prop::collection::vec(
             (0..400_000_u64, 0..50_000_u64, prop::collection::vec((0..2_usize, prop_oneof![8 => 1..4_i64, 2 => 4..15_i64, 1 => -3..=0_i64]), 1..4), any::<bool>()),
             1..60,

@@ -88,7 +88,7 @@ const CALENDARS: [(Unit, &str, &str); 9] = [
 
 fn meaning() -> impl Strategy<Value = Meaning> {
     let entry = (hostile(), hostile(), prop::bool::weighted(0.2));
-    let kind = prop::sample::select(AlgorithmKind::NAMED.map(|(_, kind)| kind).to_vec());
+    let kind = prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec());
     let interval = prop::sample::select(vec![None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))]);
     let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
     let months = prop::sample::select(vec![None, None, Some(1_u32), Some(16)]);

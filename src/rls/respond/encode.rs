@@ -69,7 +69,7 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
         out.push(tag(2, BYTES));
         put_varint(out, limit_bytes(rate, name) as u64);
         put_number(out, tag(1, VARINT), on_wire(rate.requests_per_unit));
-        out.extend_from_slice(&[tag(2, VARINT), rate.unit.number() as u8]);
+        put_number(out, tag(2, VARINT), rate.unit.number().cast_unsigned().into());
         if !name.is_empty() {
             out.push(tag(3, BYTES));
             put_varint(out, name.len() as u64);
@@ -93,7 +93,7 @@ fn status_bytes(status: &Status<'_>) -> usize {
 
 fn limit_bytes(rate: &Rate, name: &str) -> usize {
     number_bytes(on_wire(rate.requests_per_unit))
-        + 2
+        + number_bytes(rate.unit.number().cast_unsigned().into())
         + if name.is_empty() { 0 } else { field_bytes(name.len()) }
         + multiplier(rate).map_or(0, |multiplier| field_bytes(number_bytes(multiplier)))
 }

@@ -1,6 +1,6 @@
 //! The header fields about limits, in the forms that clients may know, and the field that names the limits which refused.
 
-use sfv::{KeyRef, ListSerializer, key_ref};
+use sfv::{KeyRef, ListSerializer, ParameterSerializer, key_ref};
 
 use super::policies::{self, Policy};
 use super::structured::{Name, integer};
@@ -8,7 +8,7 @@ use super::{HeaderNames, Status};
 use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::HeaderValue;
-use crate::time::Rate;
+use crate::time::{Rate, Unit};
 
 const QUOTA: &KeyRef = key_ref("q");
 const WINDOW: &KeyRef = key_ref("w");
@@ -20,8 +20,12 @@ fn header(key: &str, value: String) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 
-fn window_secs(rate: &Rate) -> u64 {
-    rate.unit.secs().saturating_mul(rate.unit_multiplier.into())
+/// The parameter with the window, which a limit of requests in flight does not have.
+fn with_window<'s>(item: ParameterSerializer<&'s mut String>, rate: &Rate) -> ParameterSerializer<&'s mut String> {
+    match rate.unit {
+        Unit::None => item,
+        unit => item.parameter(WINDOW, integer(unit.secs().saturating_mul(rate.unit_multiplier.into()))),
+    }
 }
 
 /// Three headers about one descriptor: the last one that is over its limit, or else the one with the least remaining hits, the first on a tie.
@@ -53,7 +57,7 @@ pub(super) fn draft_03(statuses: &[Status<'_>], names: &HeaderNames) -> Vec<Head
     let _ = limits.bare_item(integer(least_rate.requests_per_unit));
     for index in policies::shown(statuses) {
         let Some((rate, name)) = &statuses[index].limit else { continue };
-        let item = limits.bare_item(integer(rate.requests_per_unit)).parameter(WINDOW, integer(window_secs(rate)));
+        let item = with_window(limits.bare_item(integer(rate.requests_per_unit)), rate);
         if !name.is_empty() {
             let _ = item.parameter(NAME, Name::new(name).value());
         }
@@ -70,7 +74,7 @@ pub(super) fn draft_11(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> V
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());
     for Policy { name, rate, remaining, reset_secs } in policies::policies(ask, plan, statuses) {
         let quota = quotas.bare_item(name.value()).parameter(QUOTA, integer(rate.requests_per_unit));
-        let _ = quota.parameter(WINDOW, integer(window_secs(&rate)));
+        let _ = with_window(quota, &rate);
         let state = states.bare_item(name.value()).parameter(REMAINING, integer(remaining));
         if let Some(secs) = reset_secs {
             let _ = state.parameter(RESET, integer(secs));
@@ -91,5 +95,6 @@ pub(super) fn refused_by(key: &str, names: &[Name]) -> Option<HeaderValue> {
 
 /// The status with the least remaining hits, the first on a tie.
 fn least<'a, 's>(statuses: &'a [Status<'s>]) -> Option<&'a Status<'s>> {
-    statuses.iter().filter(|status| status.limit.is_some() && status.reset_secs.is_some()).min_by_key(|status| status.remaining)
+    let is_known = |status: &&Status<'_>| status.limit.is_some_and(|(rate, _)| status.reset_secs.is_some() || rate.unit == Unit::None);
+    statuses.iter().filter(is_known).min_by_key(|status| status.remaining)
 }

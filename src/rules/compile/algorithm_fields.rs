@@ -51,6 +51,11 @@ impl AlgorithmFields {
         self.options.period == Some(PeriodKind::Calendar)
     }
 
+    /// Whether they make limits of requests in flight.
+    pub(super) fn is_concurrency(&self) -> bool {
+        self.algorithm == Some(AlgorithmKind::Concurrency)
+    }
+
     /// The warning that an anchor changes nothing.
     pub(super) fn idle_anchor(&self, rate: &Rate) -> Option<OptionError> {
         self.options.has_idle_anchor(rate).then(|| OptionError {
@@ -204,6 +209,7 @@ mod tests {
             bucket_span: Some(SECOND),
             subject_expiry: Some(SECOND),
             max_delay: Some(SECOND),
+            max_duration: Some(SECOND),
             count_denied: Some(true),
             max_debt: Some(2),
             period: Some(PeriodKind::Calendar),

@@ -11,10 +11,10 @@ use super::fields::{self, Fields, Section};
 use super::problem::{Location, Problems};
 use super::trial::TrialFields;
 use super::{Domain, ProcessDefaults};
-use crate::algorithm::{Algorithm, OptionError, Options};
+use crate::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
 use crate::rules::Commit;
 use crate::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
-use crate::time::Rate;
+use crate::time::{Rate, Unit};
 use crate::usage;
 
 /// The values of `commit` in a file.
@@ -81,6 +81,8 @@ pub(super) struct PendingAmount {
     pub(super) keys: Vec<(&'static str, Location)>,
     /// What the overlay and the defaults of the process add, the strongest first.
     pub(super) layers: Vec<Layer>,
+    /// The last descriptor of its path has a value that is no pattern, or a list of values.
+    pub(super) has_last_value: bool,
 }
 
 /// A `trial` that waits for its real limit.
@@ -120,6 +122,12 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Do
         return;
     };
     let location = problems.here(node.at);
+    if read.is_concurrency() {
+        let what = "'algorithm: concurrency' is no default: the last descriptor of such a limit is the request's id";
+        problems.error_at(keys.lack("algorithm"), what, "write it in the 'rate_limit' of these limits");
+        domain.defaults.is_invalid = true;
+        return;
+    }
     domain.defaults.keys.extend(keys.locations().map(|(key, at)| (key, problems.here(at))));
     domain.defaults.is_invalid |= !declare(problems, &mut domain.defaults.fields, "defaults", Declared { value: read, first: location });
 }
@@ -177,13 +185,18 @@ fn settle_trial(
     process: ProcessDefaults,
 ) -> Option<Settled> {
     let PendingTrial { written, at, keys, layers } = trial;
+    if written.fields.is_concurrency() || real.is_some_and(|(_, settled)| settled.amount.algorithm.has_holders()) {
+        let what = "a concurrency limit has no trial: its requests take places and give them back";
+        problems.error_in(at, what, "remove 'trial', or write another 'algorithm' for both");
+        return None;
+    }
     let rate = written.rate(real.map(|(rate, _)| rate))?;
     if rate.window().is_none() {
         let what = format!("a window of {} {}s is longer than 100 years", rate.unit_multiplier, rate.unit.name());
         problems.error_in(at, what, "write a smaller 'unit_multiplier'");
         return None;
     }
-    let pending = PendingAmount { rate, fields: written.fields, at, keys, layers };
+    let pending = PendingAmount { rate, fields: written.fields, at, keys, layers, has_last_value: false };
     let Some((_, of_limit)) = real else { return settle_amount(problems, &pending, defaults, process) };
     let of_limit_alone = Defaults::of_limit(AlgorithmFields::of(&of_limit.options), at);
     let settled = settle_amount(problems, &pending, &of_limit_alone, process)?;
@@ -207,7 +220,11 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
         options.leave_out_defaults(&pending.fields.written(options.kind, of_limit), &pending.rate);
         foreign.extend(options.remove_wrong_calendar(&pending.rate));
         options.calendar_months = process.calendar_months;
-        let algorithm = Algorithm::try_new(&pending.rate, &options);
+        // A control plane sends a unit with each limit.
+        let is_concurrency = options.kind == AlgorithmKind::Concurrency;
+        let rate = if is_concurrency { Rate { unit: Unit::None, unit_multiplier: 1, ..pending.rate } } else { pending.rate };
+        let misplaced = if is_concurrency { misplaced_concurrency(pending, &pending.layers[left_out..]) } else { None };
+        let algorithm = misplaced.map_or_else(|| Algorithm::try_new(&rate, &options), Err);
         let usage_options = all[left_out..].iter().fold(pending.fields.usage, |usage, defaults| usage.apply_defaults(&defaults.usage));
         let usage = match usage_options.without_effect().filter(|error| pending.keys.iter().any(|(key, _)| *key == error.option)) {
             Some(error) => Err(error),
@@ -220,7 +237,7 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
                     problems.warning_in(at, warning.what, warning.remedy);
                 }
                 let default_cost = options.default_cost.and_then(NonZeroU64::new);
-                let amount = Amount { default_cost, ..Amount::new(pending.rate, Scale::new(options.scale), *algorithm) };
+                let amount = Amount { default_cost, ..Amount::new(rate, Scale::new(options.scale), *algorithm) };
                 return Some(Settled { amount, options, usage: *usage });
             }
             (Some(error), ..) | (None, Err(error), _) | (None, Ok(_), Err(error)) => error,
@@ -236,6 +253,19 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
                 }
             }
         }
+    }
+    None
+}
+
+/// Why a limit is none of requests in flight, whose last descriptor is the request's id.
+fn misplaced_concurrency(pending: &PendingAmount, layers: &[Layer]) -> Option<OptionError> {
+    let error = |what: &str, remedy: &str| Some(OptionError { option: "algorithm", what: what.to_owned(), remedy: remedy.to_owned() });
+    if !pending.fields.is_concurrency() && !layers.iter().any(|layer| layer.of_limit && layer.fields.is_concurrency()) {
+        return error("'algorithm: concurrency' is no default", "write it for the limits whose last descriptor is the request's id");
+    }
+    if pending.has_last_value {
+        let what = "the last descriptor of a concurrency limit has a value, which would be the id of one request";
+        return error(what, "remove its 'value', or write a descriptor for the id below it, such as 'key: request', and the limit there");
     }
     None
 }

@@ -11,11 +11,13 @@ use super::problem::Problems;
 use super::rate::{self, RateLimit};
 use super::siblings::Siblings;
 use super::{Compiler, Domain, suspicion, trial};
+use crate::algorithm::Algorithm;
+use crate::algorithm::concurrency::Gauge;
 use crate::rules::address;
 use crate::rules::limit::{Level, Limit, LimitId, Matching, OnStoreFailure, Trial};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::Branch;
-use crate::time::Rate;
+use crate::time::{Rate, Span, Unit};
 use crate::usage::{self, Tracking};
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so that long keys above many limits multiply.
@@ -184,7 +186,10 @@ fn add_limit(
         let rate =
             if keys.iter().any(|(key, _)| *key == "unit_multiplier") { rate } else { multiplied(problems, at, (rate, &fields), &added) };
         let keys = keys.into_iter().map(|(key, at)| (key, problems.here(at))).collect();
-        PendingAmount { rate, fields, at: problems.here(at), keys, layers }
+        let is_one =
+            |level: &Level| level.value.as_deref().is_some_and(|value| level.matching.is_by_more_than_text() || !value.contains('*'));
+        let has_last_value = path.last().is_some_and(is_one);
+        PendingAmount { rate, fields, at: problems.here(at), keys, layers, has_last_value }
     });
     let (domain_name, levels, name) = (domain.name.clone(), Box::<[Level]>::from(path), name.map(Into::into));
     let origin = compiler.problems.origin(fields.node().at);
@@ -193,6 +198,7 @@ fn add_limit(
         trial,
         make: Box::new(move |real, trial, on_store_failure| Limit {
             id,
+            gauge: real.as_ref().and_then(|real| gauge(&real.amount.algorithm)),
             usage: real.as_ref().and_then(|real| real.usage).map(|settings| tracking(settings, &domain_name, &levels, IsTrial(false))),
             trial: trial.map(|Settled { amount, usage, .. }| {
                 Box::new(Trial { amount, usage: usage.map(|settings| tracking(settings, &domain_name, &levels, IsTrial(true))) })
@@ -213,6 +219,14 @@ fn add_limit(
     Some(id)
 }
 
+/// The gauge of a limit of requests in flight.
+fn gauge(algorithm: &Algorithm) -> Option<Arc<Gauge>> {
+    match algorithm {
+        Algorithm::Concurrency(concurrency) => Some(Arc::new(Gauge::new(Span::from_micros(concurrency.max_duration)))),
+        _ => None,
+    }
+}
+
 /// A limit with `track_usage`, or its trial.
 fn tracking(settings: usage::Settings, domain: &str, levels: &[Level], IsTrial(is_trial): IsTrial) -> Arc<Tracking> {
     let levels = levels.iter().map(|level| (level.key.clone(), level.value.clone())).collect();
@@ -224,7 +238,7 @@ struct IsTrial(bool);
 
 /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
 fn multiplied(problems: &mut Problems, at: Position, (rate, fields): (Rate, &AlgorithmFields), added: &Added<'_>) -> Rate {
-    let Some((unit_multiplier, layer)) = added.unit_multiplier else { return rate };
+    let Some((unit_multiplier, layer)) = added.unit_multiplier.filter(|_| rate.unit != Unit::None) else { return rate };
     if fields.has_calendar() {
         let what = format!("the limit has 'period: calendar': the 'unit_multiplier' of {} is not used for this limit", layer.source);
         problems.warning(at, what, "remove it, or remove 'period'");

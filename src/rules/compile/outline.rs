@@ -7,6 +7,7 @@ use super::data::Data;
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Tester, Totals};
 use super::problem::{Problem, Problems, Severity, quoted};
+use crate::algorithm::AlgorithmKind;
 use crate::rules::source::{self, Content, Node, Position, ValueType};
 use crate::rules::tree::Glob;
 
@@ -23,6 +24,8 @@ pub struct Outline {
     pub share_threshold: bool,
     /// It has a `rate_limit`.
     pub has_limit: bool,
+    /// That is a limit of requests in flight.
+    pub has_holders: bool,
     /// Where its key is written.
     pub at: WrittenAt,
     /// The descriptors below it.
@@ -144,8 +147,13 @@ fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>)
         let matched = matched.map(Tester::new);
         let share_threshold = fields::switch(problems, &fields, "share_threshold");
         let children = fields.get("descriptors").map_or_else(Vec::new, |list| level(problems, data, list, file));
-        let has_limit = fields.get("rate_limit").is_some();
-        Some(Outline { key, value, matched, share_threshold, has_limit, at: written_at(file, node.at), children })
+        let limit = fields.get("rate_limit");
+        // No default makes one.
+        let limit_fields = limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
+        let algorithm = limit_fields.as_ref().and_then(|fields| fields.get("algorithm")).and_then(Node::text);
+        let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
+        let (has_limit, at) = (limit.is_some(), written_at(file, node.at));
+        Some(Outline { key, value, matched, share_threshold, has_limit, has_holders, at, children })
     };
     items.iter().filter_map(descriptor).collect()
 }

@@ -3,6 +3,7 @@
 use super::algorithm_fields::{self, AlgorithmFields, USAGE};
 use super::fields::{self, Fields, Section};
 use super::problem::{Problems, quoted};
+use crate::algorithm::AlgorithmKind;
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::time::{Rate, Unit};
 use crate::usage;
@@ -80,9 +81,10 @@ fn unlimited(problems: &mut Problems, fields: &Fields<'_>) -> usage::Options {
 }
 
 fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
-    let unit = unit(problems, fields);
-    let multiplier_node = fields.get("unit_multiplier");
-    let unit_multiplier = unit_multiplier(problems, fields).ok().map(|written| written.unwrap_or(1));
+    let has_window = fields.get("algorithm").and_then(Node::text) != Some(AlgorithmKind::Concurrency.name());
+    let unit = if has_window { unit(problems, fields) } else { no_unit(problems, fields) };
+    let multiplier_node = fields.get("unit_multiplier").filter(|_| has_window);
+    let unit_multiplier = if has_window { unit_multiplier(problems, fields).ok().map(|written| written.unwrap_or(1)) } else { Some(1) };
     let requests_per_unit = match fields.get("requests_per_unit") {
         Some(node) => fields::amount(problems, node, "requests_per_unit"),
         None => {
@@ -94,12 +96,25 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
         }
     };
     let rate = Rate { requests_per_unit: requests_per_unit?, unit: unit?, unit_multiplier: unit_multiplier? };
-    if rate.window().is_none() {
+    if has_window && rate.window().is_none() {
         let what = format!("a window of {} {}s is longer than 100 years", rate.unit_multiplier, rate.unit.name());
         problems.error_at(multiplier_node.unwrap_or_else(|| fields.node()), what, "write a smaller 'unit_multiplier'");
         return None;
     }
     Some(rate)
+}
+
+/// A limit of requests in flight counts what is there at a time, and not within a time.
+fn no_unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
+    let mut unit = Some(Unit::None);
+    for key in ["unit", "unit_multiplier"] {
+        if let Some(node) = fields.get(key) {
+            let what = format!("a concurrency limit has no '{key}': 'requests_per_unit' is how many requests may be in flight at a time");
+            problems.error_at(node, what, format!("remove '{key}', or write another 'algorithm'"));
+            unit = None;
+        }
+    }
+    unit
 }
 
 /// The `unit_multiplier`, if it is written.

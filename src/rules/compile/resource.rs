@@ -12,6 +12,7 @@ use super::locations::{Resources, in_metadata};
 use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
 use super::problem::{Problem, Problems};
 use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, defaults, descriptor};
+use crate::algorithm::AlgorithmKind;
 use crate::rules::limit::Metadata;
 use crate::rules::resource::{Descriptor, Policy, Resource};
 use crate::rules::source::{Content, Node, Pair, Position};
@@ -216,7 +217,10 @@ impl Converter<'_> {
         if policy.unlimited {
             entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
         } else {
-            if policy.unit != 0 {
+            // A control plane sends a unit with each limit; one of requests in flight has none.
+            let is_concurrency =
+                |(key, value): &Pair| key.text() == Some("algorithm") && value.text() == Some(AlgorithmKind::Concurrency.name());
+            if policy.unit != 0 && !options.iter().any(is_concurrency) {
                 let unit = u64::try_from(policy.unit).ok().and_then(Unit::from_number);
                 let unit = unit.map_or_else(|| Node::of_text(at, &policy.unit.to_string()), |unit| Node::of_text(at, unit.name()));
                 entries.push((self.key("unit"), unit));

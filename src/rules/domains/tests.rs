@@ -536,9 +536,9 @@ domains:
     let file = SourceText { name: "o.yaml".into(), text: wrong.into() };
     let problems = Overlay::read(file, &Options::default()).expect_err("it is wrong");
     let expected = "\
-o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket
+o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
 o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, count_denied, max_debt, period, timezone, week_starts, anchor
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, max_debt, period, timezone, week_starts, anchor
 o.yaml:8:65: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
 o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
 o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit

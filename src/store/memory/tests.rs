@@ -153,7 +153,7 @@ fn an_empty_store_is_small() {
 
 fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
     let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-    AlgorithmKind::NAMED.into_iter().map(move |(name, kind)| {
+    AlgorithmKind::OVER_TIME.into_iter().map(move |(name, kind)| {
         let options = crate::algorithm::Options { kind, ..Default::default() };
         (name, Algorithm::try_new(&rate, &options).expect("a limit"))
     })

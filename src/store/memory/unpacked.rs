@@ -1,8 +1,9 @@
-//! The states of a shard that do not fit into two words: logs, rings, and the few whose numbers are too large.
+//! The states of a shard that do not fit into two words: logs, rings, holders, and the few whose numbers are too large.
 //!
 //! A table entry refers to such a state by its index. The index of a removed state is used again for the next one.
 
 use crate::algorithm::State;
+use crate::algorithm::concurrency::Holders;
 use crate::algorithm::sliding_window_buckets::Ring;
 use crate::algorithm::sliding_window_log::Log;
 
@@ -24,6 +25,7 @@ pub(super) struct UnpackedStates {
 enum Cell {
     Log(Box<Log>),
     Buckets(Box<Ring>),
+    Holders(Box<Holders>),
     Other(Box<State>),
     /// Taken out for the length of a step.
     Taken,
@@ -91,6 +93,7 @@ impl From<State> for Cell {
         match state {
             State::Log(log) => Self::Log(log),
             State::Buckets(ring) => Self::Buckets(ring),
+            State::Holders(holders) => Self::Holders(holders),
             other => Self::Other(Box::new(other)),
         }
     }
@@ -101,6 +104,7 @@ impl Cell {
         match self {
             Self::Log(log) => Some(State::Log(log)),
             Self::Buckets(ring) => Some(State::Buckets(ring)),
+            Self::Holders(holders) => Some(State::Holders(holders)),
             Self::Other(state) => Some(*state),
             Self::Taken | Self::Free { .. } => None,
         }

@@ -54,6 +54,30 @@ fn files_with_mistakes_and_unknown_domains_are_refused() {
 }
 
 #[test]
+fn places_of_requests_in_flight_are_released() {
+    let limits = "domain: d
+descriptors:
+  - key: user
+    descriptors:
+      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 5, max_duration: 1m } }
+";
+    let (_folder, path) = folder_with(&[("a.yaml", limits)]);
+    let from = ["--from=user=header:x-user", "--from=request=header:x-stream-id"];
+    let print = |attach: &str| weir(&[&["envoy"], &from[..], &["--attach", attach, path.as_str()]].concat(), &[]);
+    for attach in ["filter", "route"] {
+        let text = stdout(&print(attach));
+        let (acquire, release) = text.split_once("# the same when the request has ended\n").unwrap_or_else(|| panic!("{text}"));
+        for (part, is_release) in [(acquire, false), (release, true)] {
+            assert!(part.contains("header_name: x-stream-id"), "{text}");
+            assert_eq!(part.contains("is_negative_hits: true") && part.contains("apply_on_stream_done: true"), is_release, "{text}");
+        }
+        assert!(text.contains("header_mutation writes %STREAM_ID%"), "{text}");
+    }
+    let output = print("virtual-host");
+    assert!(!output.status.success() && stderr(&output).contains("--attach filter"), "{}", stderr(&output));
+}
+
+#[test]
 fn the_output_says_what_it_is_for() {
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
     let print = |more: &[&str]| {

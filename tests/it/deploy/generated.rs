@@ -174,9 +174,10 @@ fn several_descriptors_quotas_and_delays_of_the_examples() {
         );
     }
     let algorithms = tools::file("config/algorithms.yaml");
-    let keys = ["customer", "login", "tenant", "user", "model_tokens", "mailbox"];
+    let keys = ["customer", "login", "tenant", "user", "model_tokens", "mailbox", "report"];
     let mut from: Vec<_> = keys.iter().map(|key| format!("--from={key}=query:{key}")).collect();
     from.extend(["--from=remote_address=remote-address".to_owned(), "--from=upstream=generic-key:legacy".to_owned()]);
+    from.push("--from=request=header:x-stream-id".to_owned());
     let site = site(&algorithms, &from.iter().map(String::as_str).collect::<Vec<_>>(), |_| {});
     let always = ["legacy-system", "per-client"];
     assert_found(
@@ -185,6 +186,8 @@ fn several_descriptors_quotas_and_delays_of_the_examples() {
             (("/", &[], 2), &always),
             (("/?user=ann", &[], 2), &["legacy-system", "per-client", "per-user"]),
             (("/?a=b&login=x", &[], 2), &["legacy-system", "per-client", "logins"]),
+            // Envoy shows no name of a limit without a window.
+            (("/?report=ann", &[("x-stream-id", "1")], 2), &always),
             (("/?mailbox=ann", &[], 2), &["legacy-system", "per-client", "mails"]),
             (
                 ("/?customer=1&tenant=2&model_tokens=3", &[], 2),

@@ -17,7 +17,7 @@ fn each_algorithm(extra: &str) -> String {
         // A log's limit must not be above 100,000, and this amount is below it.
         format!("  - key: {name}\n    rate_limit: {{ unit: year, requests_per_unit: 1000, algorithm: {name}{extra} }}\n")
     };
-    format!("domain: faults\ndescriptors:\n{}", AlgorithmKind::NAMED.iter().map(name).collect::<String>())
+    format!("domain: faults\ndescriptors:\n{}", AlgorithmKind::OVER_TIME.iter().map(name).collect::<String>())
 }
 
 /// Any number of hits gets an answer and no error, no count wraps around, and the key stays limited afterwards.
@@ -39,7 +39,7 @@ fn g13_any_number_of_hits_is_limited() {
         client.ask(request)
     };
     for number in 0..mixes {
-        let (key, value) = (AlgorithmKind::NAMED[number % AlgorithmKind::NAMED.len()].0, format!("m{}", random.u8(..20)));
+        let (key, value) = (AlgorithmKind::OVER_TIME[number % AlgorithmKind::OVER_TIME.len()].0, format!("m{}", random.u8(..20)));
         let hits = if random.u8(..4) == 0 { random.u64(..) >> random.u8(..64) } else { corners[random.usize(..corners.len())] };
         let record = ask(key, &value, hits);
         errors += usize::from(record.is_failed());
@@ -49,7 +49,7 @@ fn g13_any_number_of_hits_is_limited() {
     goal.must(errors == 0, format!("{errors} errors (seed {seed})"));
     goal.must(wraps == 0, format!("{wraps} answers with more remaining than the limit (seed {seed})"));
     goal.must(huge_allowed == 0, format!("{huge_allowed} requests allowed for more hits than the limit (seed {seed})"));
-    for (key, _) in AlgorithmKind::NAMED {
+    for (key, _) in AlgorithmKind::OVER_TIME {
         // A limit that counts refused hits is used up by one such request; the other limits do not change.
         let huge = ask(key, "after", u64::MAX);
         let used_up = key == "fixed_window";
@@ -65,7 +65,7 @@ fn g13_any_number_of_hits_is_limited() {
     goal.must_expire(&redis);
     goal.end(format!(
         "{mixes} requests of up to 2^64-1 hits on {} algorithms: {errors} errors, {wraps} wrapped, all limited afterwards",
-        AlgorithmKind::NAMED.len()
+        AlgorithmKind::OVER_TIME.len()
     ));
 }
 
@@ -107,7 +107,7 @@ fn g14_redis_s_clock_jumps() {
     let server = RedisServer::start();
     let mut redis = server.connection();
     let (mut most, mut longest) = (0, Span::ZERO);
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         let options = algorithm::Options { kind, ..Default::default() };
         let algorithm = Algorithm::try_new(&TEN, &options).expect("a good limit");
         // A leaky bucket without max_delay allows one hit at a time.
@@ -128,7 +128,7 @@ fn g14_redis_s_clock_jumps() {
     let seconds = longest.micros() / 1_000_000;
     goal.end(format!(
         "±1 h and ±50 ms on {} algorithms: at most {most} of 10 admitted by a jump, longest wait {seconds} s of a window of 60 s",
-        AlgorithmKind::NAMED.len()
+        AlgorithmKind::OVER_TIME.len()
     ));
 }
 
@@ -137,8 +137,8 @@ fn g14_redis_s_clock_jumps() {
 fn g15_redis_and_memory_agree() {
     let (goal, each) = (Goal::of("G15"), Pace::here().pick(10_000, 250_000));
     // Panics at the first difference.
-    let done: usize = AlgorithmKind::NAMED.iter().map(|(_, kind)| differential::run_for(&[*kind], each)).sum();
-    goal.end(format!("{done} operations on {} algorithms: 0 differences", AlgorithmKind::NAMED.len()));
+    let done: usize = AlgorithmKind::OVER_TIME.iter().map(|(_, kind)| differential::run_for(&[*kind], each)).sum();
+    goal.end(format!("{done} operations on {} algorithms: 0 differences", AlgorithmKind::OVER_TIME.len()));
 }
 
 /// After any request, every key has a TTL and a bounded length. A key that lost its TTL gets one with its next hit.
@@ -155,7 +155,7 @@ fn g16_every_key_expires() {
     let mut client = BlockingClient::new(&weir);
     let long = "x".repeat(100_000);
     let mut asked = 0;
-    for key in AlgorithmKind::NAMED.iter().map(|(name, _)| *name).chain(["long"]) {
+    for key in AlgorithmKind::OVER_TIME.iter().map(|(name, _)| *name).chain(["long"]) {
         for value in ["a", "a b{}|%", "\u{1F600}", &long] {
             for (hits, is_negative_hits) in [(1, false), (2_000, false), (0, false), (1, true), (5, false)] {
                 let mut request = request("faults", vec![descriptor(&[(key, value)])]);
@@ -171,7 +171,7 @@ fn g16_every_key_expires() {
         redis.run::<()>(&["PERSIST", &key]);
     }
     let mut expiring = 0;
-    for (name, _) in AlgorithmKind::NAMED {
+    for (name, _) in AlgorithmKind::OVER_TIME {
         client.ask(request("faults", vec![descriptor(&[(name, "a")])]));
         for key in redis.keys().into_iter().filter(|key| key.contains(&format!("{name}=a}}"))) {
             expiring += usize::from(redis.run::<i64>(&["PTTL", &key]) > 0);
@@ -182,6 +182,6 @@ fn g16_every_key_expires() {
     goal.must(expiring >= 1, "no key got a new TTL");
     goal.end(format!(
         "{asked} requests: 0 keys without a TTL, longest key {longest} bytes; {expiring} of {} keys that had lost theirs got a new one",
-        AlgorithmKind::NAMED.len()
+        AlgorithmKind::OVER_TIME.len()
     ));
 }

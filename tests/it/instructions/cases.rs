@@ -58,7 +58,7 @@ fn counted() {
     for descriptors in [1, 3, 10] {
         request(descriptors);
     }
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         step(name, kind);
     }
     calendar();

@@ -66,7 +66,7 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
         // Opens the connection and shows the clock; the second time with the script.
         ask_one(&redis, "before", 10, 1).await.expect("Redis is well");
         back.store(0, Ordering::Relaxed);
-        let all = AlgorithmKind::NAMED.map(|(name, kind)| {
+        let all = AlgorithmKind::OVER_TIME.map(|(name, kind)| {
             let unit = if kind == AlgorithmKind::FixedWindow { Unit::Minute } else { Unit::Year };
             (name, Check::new(made(kind, unit), 1, Modes::default()))
         });

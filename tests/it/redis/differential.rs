@@ -9,7 +9,7 @@ mod stored_state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, Value, cmd};
+use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, cmd};
 use weir::algorithm::{self, AlgorithmKind, Arrival, State};
 use weir::plan::{AllOrNone, CheckIndex};
 use weir::rules::Commit;
@@ -144,7 +144,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         }
         add(call([(&batch.checks, batch.when)]).command(ScriptRef::ByHash));
         for (key, _) in &batch.stored {
-            add(cmd("GET").arg(key).clone());
+            add(stored_state::read(key));
         }
     }
     let replies = connection.req_packed_commands(&pipeline.get_packed_pipeline(), 0, commands).expect("Redis answers");
@@ -165,13 +165,8 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
             assert_eq!(&call.keep_for(reply), kept, "{}", shown());
         }
         for (key, expected) in &batch.stored {
-            let text = match replies.next().expect("one per command") {
-                Value::BulkString(text) => Some(text.clone()),
-                Value::Nil => None,
-                other => panic!("{other:?}"),
-            };
-            let expected = expected.as_ref().map(stored_state::of_state);
-            let found = text.as_deref().map(|text| stored_state::of_text(text, expected.as_ref()));
+            let expected = expected.as_ref().and_then(stored_state::of_state);
+            let found = stored_state::of_reply(replies.next().expect("one per command"), expected.as_ref());
             assert_eq!(found, expected, "{}; {}", String::from_utf8_lossy(key), shown());
         }
     }
@@ -251,6 +246,11 @@ fn token_bucket() {
 #[test]
 fn leaky_bucket() {
     run(&[AlgorithmKind::LeakyBucket]);
+}
+
+#[test]
+fn concurrency() {
+    run(&[AlgorithmKind::Concurrency]);
 }
 
 #[test]

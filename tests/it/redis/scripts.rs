@@ -21,7 +21,7 @@ fn each_algorithm(limit: u64) -> Vec<(&'static str, Algorithm)> {
         let options = algorithm::Options { kind, max_delay, count_denied: Some(false), ..Default::default() };
         (name, Algorithm::try_new(&rate, &options).expect("a good limit"))
     };
-    AlgorithmKind::NAMED.iter().map(make).collect()
+    AlgorithmKind::OVER_TIME.iter().map(make).collect()
 }
 
 fn check_of(algorithm: Algorithm, hits: i64) -> Check {
@@ -264,7 +264,7 @@ async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let rate = Rate { requests_per_unit: 5, unit: Unit::Second, unit_multiplier: 1 };
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         let options = algorithm::Options { kind, count_denied: Some(false), ..Default::default() };
         let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
         let mut wait = None;

@@ -8,7 +8,7 @@ use crate::time::{Rate, Tick, Unit};
 
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let units = vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
-    let named = prop::sample::select(&AlgorithmKind::NAMED[..]);
+    let named = prop::sample::select(&AlgorithmKind::OVER_TIME[..]);
     (named, prop::sample::select(units), prop_oneof![1..200_u64, 1..=u64::from(u32::MAX), 1..1_u64 << 53], 1..90_u32).prop_filter_map(
         "options that belong together",
         |((_, kind), unit, requests_per_unit, unit_multiplier)| {

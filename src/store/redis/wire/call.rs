@@ -18,6 +18,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
 
 use super::script;
+use crate::algorithm::concurrency::HolderId;
 use crate::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
 use crate::plan::{Check, CheckIndex, CheckIndices, Checks, key};
 use crate::rules::Commit;
@@ -106,6 +107,7 @@ impl Call<'_> {
         let mut firsts: SmallVec<[usize; 16]> = SmallVec::with_capacity(checks);
         let mut key = Vec::new();
         let mut was_tracked = false;
+        let mut holders: Vec<u8> = Vec::new();
         for (position, (request, index)) in self.indexed().enumerate() {
             let check = &request.checks[index];
             write_key(request.checks, check, self.now, &mut key);
@@ -118,7 +120,11 @@ impl Call<'_> {
                 limits.push(&check.algorithm);
                 limits.len() - 1
             });
-            let run = self.run(request, check, limit);
+            let mut run = self.run(request, check, limit);
+            if let Algorithm::Concurrency(concurrency) = &check.algorithm {
+                run.check_number = (position - holders.len() / HolderId::BYTES) as u64;
+                holders.extend_from_slice(&concurrency.holder.0);
+            }
             // The step of a run tells only of its last check whether it is allowed.
             let is_tracked = usage.is_some() && request.checks.tracking(index).is_some();
             match runs.last_mut() {
@@ -154,11 +160,17 @@ impl Call<'_> {
         if firsts.iter().enumerate().any(|(position, &first)| first != position) {
             firsts.iter().for_each(|first| pack_short(&mut packed, first + 1));
         }
-        if !packed.is_empty() || usage.is_some() {
+        if !packed.is_empty() || usage.is_some() || !holders.is_empty() {
             command.arg(&packed[..]);
         }
         if let Some(UsageArguments { rows, limits, .. }) = &usage {
             command.arg(&rows[..]).arg(&limits[..]);
+        }
+        if !holders.is_empty() {
+            if usage.is_none() {
+                command.arg("").arg("");
+            }
+            command.arg(&holders[..]);
         }
     }
 
@@ -202,7 +214,7 @@ impl Call<'_> {
     }
 
     /// The number of a packed run that belongs to the checks and not to their limit. Fixed windows: microseconds until the counter may expire, jitter
-    /// included. Leaky buckets: the longest delay in ticks.
+    /// included. Leaky buckets: the longest delay in ticks. Limits of requests in flight: the checks of other algorithms before it.
     fn check_number(&self, check: &Check, max_hold: Span) -> u64 {
         match &check.algorithm {
             Algorithm::FixedWindow(fixed) => {

@@ -1,6 +1,7 @@
 //! Random limits, times and checks, including the edge cases: huge hits, window edges, clocks that go back, limits that change.
 
 use super::*;
+use weir::algorithm::concurrency::{LARGEST_LIMIT, LONGEST_DURATION};
 
 /// Zones of calendars: half hours, both hemispheres, midnights that do not exist.
 const ZONES: [&str; 6] = ["UTC", "Europe/Berlin", "America/Havana", "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia"];
@@ -45,6 +46,9 @@ impl Generator {
         loop {
             let random = &mut self.random;
             let kind = self.kinds[random.usize(..self.kinds.len())];
+            if kind == AlgorithmKind::Concurrency {
+                return self.places();
+            }
             let requests = match random.u8(..10) {
                 0 => random.u64(0..2),
                 1 => u64::from(u32::MAX) - random.u64(0..3),
@@ -98,6 +102,26 @@ impl Generator {
         }
     }
 
+    fn places(&mut self) -> Algorithm {
+        let random = &mut self.random;
+        let requests_per_unit = match random.u8(..10) {
+            0 => random.u64(0..2),
+            1 => LARGEST_LIMIT - random.u64(0..3),
+            _ => random.u64(1..12),
+        };
+        let max_duration = match random.u8(..8) {
+            0 => random.u64(1..=LONGEST_DURATION.micros()),
+            1 => random.u64(1..1_000),
+            _ => 1_000_000 * random.u64(1..60),
+        };
+        let options = algorithm::Options {
+            kind: AlgorithmKind::Concurrency,
+            max_duration: Some(Span::from_micros(max_duration)),
+            ..Default::default()
+        };
+        Algorithm::try_new(&Rate { requests_per_unit, unit: Unit::None, unit_multiplier: 1 }, &options).expect("a limit")
+    }
+
     pub fn time(&mut self) -> Micros {
         let random = &mut self.random;
         let limit = self.limits[random.usize(..self.limits.len())];
@@ -138,6 +162,9 @@ impl Generator {
         if self.is_steady && random.u8(..16) > 0 {
             return random.i64(-2..6);
         }
+        if limit.has_holders() && random.u8(..3) > 0 {
+            return if random.bool() { 1 } else { -1 };
+        }
         match random.u8(..24) {
             0..3 => 0,
             3 => i64::MAX,
@@ -160,6 +187,8 @@ impl Generator {
             let limit = if self.random.u8(..10) == 0 { self.other_amount(limit) } else { limit };
             let modes = Modes { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
             let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored_state::tag(&limit));
+            // Few, so that acquires and releases meet.
+            let limit = limit.asked_by(&[self.random.u8(..9)]);
             checks.push((key, Check::new(limit, self.hits(&limit), modes)));
         }
         let mut checks = Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
@@ -169,6 +198,9 @@ impl Generator {
 
     /// The limit after a reload that changed its amount: the key stays the same, also if the tick changes.
     fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
+        if limit.has_holders() {
+            return self.places();
+        }
         let window = limit.window().shortest().micros() / 1_000_000;
         let unit_multiplier = u32::try_from(window).unwrap_or(u32::MAX);
         let requests_per_unit = match self.random.u8(..4) {

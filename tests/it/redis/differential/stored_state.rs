@@ -1,5 +1,6 @@
 //! The states stored in Redis, decoded so that they can be compared.
 
+use bb8_redis::redis::{Cmd, Value, cmd};
 use weir::algorithm::{Algorithm, State};
 use weir::plan::{Check, Checks};
 use weir::time::{Micros, Period};
@@ -12,6 +13,8 @@ pub enum Stored {
     Packed(Vec<i64>),
     /// The newest tick or bucket, and the hits of each tick or bucket that has any.
     Log(Option<u64>, Vec<(u64, u64)>),
+    /// Ids, and since when each holds how many places; ids, and when each was released.
+    Holders(Vec<(Vec<u8>, u64, u64)>, Vec<(Vec<u8>, u64)>),
     Unreadable(Vec<u8>),
 }
 
@@ -24,11 +27,58 @@ pub fn tag(limit: &Algorithm) -> String {
         Algorithm::SlidingWindowBuckets(buckets) => format!("sb{}x{}", buckets.interval, buckets.buckets),
         Algorithm::TokenBucket(_) => "tb".to_owned(),
         Algorithm::LeakyBucket(_) => "lb".to_owned(),
+        Algorithm::Concurrency(_) => return HOLDERS.to_owned(),
     };
     match limit.window() {
         Period::Even(length) => format!("{name}.{}", length.micros()),
         calendar => format!("{name}.{calendar:?}"),
     }
+}
+
+/// The tag of keys that are sorted sets.
+const HOLDERS: &str = "cc";
+
+/// The command that reads a key.
+pub fn read(key: &[u8]) -> Cmd {
+    match key.ends_with(HOLDERS.as_bytes()) {
+        true => cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES").clone(),
+        false => cmd("GET").arg(key).clone(),
+    }
+}
+
+/// The stored value in a reply to [`read`]; `None` if there is none.
+pub fn of_reply(reply: &Value, like: Option<&Stored>) -> Option<Stored> {
+    match reply {
+        Value::BulkString(text) => Some(of_text(text, like)),
+        Value::Nil => None,
+        Value::Array(members) if members.is_empty() => None,
+        Value::Array(members) => Some(of_members(members)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As `lua/concurrency.lua` describes it.
+fn of_members(members: &[Value]) -> Stored {
+    let (mut holders, mut tombstones, mut weights, mut more) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for pair in members.as_chunks::<2>().0 {
+        let [Value::BulkString(member), Value::BulkString(score)] = pair else { panic!("{pair:?}") };
+        let score: i64 = String::from_utf8_lossy(score).parse::<f64>().expect("a score") as i64;
+        match (&member[..], member.len()) {
+            (b"x", 1) => more = -score,
+            ([b't', id @ ..], 17) => tombstones.push((id.to_vec(), (-score - (1 << 20)).cast_unsigned())),
+            ([b'w', id @ ..], 17) => weights.push((id.to_vec(), (-score).cast_unsigned())),
+            (id, 16) => holders.push((id.to_vec(), score.cast_unsigned(), 1)),
+            _ => panic!("{pair:?}"),
+        }
+    }
+    for (id, places) in weights {
+        let holder = holders.iter_mut().find(|(holder, ..)| *holder == id).expect("a weight has a holder");
+        holder.2 = places;
+    }
+    assert_eq!(more, holders.iter().map(|(.., places)| places.cast_signed() - 1).sum::<i64>(), "the sum of all places");
+    holders.sort();
+    tombstones.sort();
+    Stored::Holders(holders, tombstones)
 }
 
 /// The key's name in Redis.
@@ -40,8 +90,14 @@ pub fn key(checks: &Checks, check: &Check, now: Micros) -> Vec<u8> {
     key
 }
 
-pub fn of_state(state: &State) -> Stored {
-    match state {
+/// `None` for a state that no key stands for.
+pub fn of_state(state: &State) -> Option<Stored> {
+    Some(match state {
+        State::Holders(all) => {
+            let holders: Vec<_> = all.iter().map(|(id, holder)| (id.0.to_vec(), holder.since, holder.places)).collect();
+            let tombstones: Vec<_> = all.tombstones().map(|(id, at)| (id.0.to_vec(), at)).collect();
+            return (!holders.is_empty() || !tombstones.is_empty()).then_some(Stored::Holders(holders, tombstones));
+        }
         State::FixedWindow { count, .. } => Stored::Text(count.to_string()),
         State::Tokens { last, level, tick } => Stored::Packed(vec![tick.exponent().into(), last.cast_signed(), *level]),
         State::Queue { last, backlog, tick } => Stored::Packed(vec![tick.exponent().into(), last.cast_signed(), backlog.cast_signed()]),
@@ -62,11 +118,11 @@ pub fn of_state(state: &State) -> Stored {
             let counts = (oldest..=ring.last).map(|number| (number, ring.count(number))).filter(|&(_, count)| count > 0).collect();
             Stored::Log(Some(ring.last), counts)
         }
-    }
+    })
 }
 
 /// Decodes a stored value as the variant of `like`.
-pub fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
+fn of_text(text: &[u8], like: Option<&Stored>) -> Stored {
     match (std::str::from_utf8(text), like) {
         (_, Some(Stored::Log(..))) => of_log(text).unwrap_or_else(|| Stored::Unreadable(text.to_vec())),
         (_, Some(Stored::Packed(_))) if text.len().is_multiple_of(8) => {

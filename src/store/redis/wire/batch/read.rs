@@ -7,9 +7,10 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, WorkReply};
+use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, Work, WorkReply};
 use crate::algorithm::FixedWindow;
 use crate::plan::Check;
+use crate::store::memory;
 use crate::store::redis::error;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::replies::{Parser, Token, time};
@@ -54,7 +55,14 @@ impl Batch<'_> {
             is_in_sync &= !matches!(outcome, Err(GroupError { error: PROTOCOL_ERROR, .. }));
             match outcome {
                 Ok(now) => {
-                    for (&CheckRef { work, pick }, answer) in group.items.iter().zip(&answers) {
+                    for (&CheckRef { work, pick }, answer) in group.items.iter().zip(&mut answers) {
+                        let Work { checks, picked, .. } = self.work[work];
+                        if checks.has_holders()
+                            && let Ok(verdict) = answer
+                        {
+                            // By the clock that scrapes read, which may differ from that of Redis.
+                            checks.note_holders(picked[pick], verdict, memory::now());
+                        }
                         replies[work].answers[pick] = *answer;
                         replies[work].now = now;
                     }
