@@ -19,7 +19,7 @@ pub struct Holder {
 /// The holders of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    holders: BTreeMap<HolderId, Holder>,
+    by_id: BTreeMap<HolderId, Holder>,
     by_time: BTreeSet<(u64, HolderId)>,
     /// Of all holders, with those that have expired.
     used: u64,
@@ -38,7 +38,7 @@ const fn is_live(since: u64, now: u64, life: u64) -> bool {
 impl Holders {
     /// All holders, in the order of their ids, with those that have expired.
     pub fn iter(&self) -> impl Iterator<Item = (HolderId, Holder)> {
-        self.holders.iter().map(|(&id, &holder)| (id, holder))
+        self.by_id.iter().map(|(&id, &holder)| (id, holder))
     }
 
     /// All tombstones, in the order of their ids, each with the tick of its release.
@@ -47,12 +47,12 @@ impl Holders {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.holders.is_empty() && self.tombstones.is_empty()
+        self.by_id.is_empty() && self.tombstones.is_empty()
     }
 
     /// The places of all holders that have not expired.
     pub(super) fn used(&self, now: u64, life: u64) -> u64 {
-        let expired = self.expired(now, life).filter_map(|(_, id)| self.holders.get(id));
+        let expired = self.expired(now, life).filter_map(|(_, id)| self.by_id.get(id));
         self.used - expired.map(|holder| holder.places).sum::<u64>()
     }
 
@@ -63,7 +63,7 @@ impl Holders {
 
     /// The holder of this id, if it has not expired.
     pub(super) fn find(&self, id: HolderId, now: u64, life: u64) -> Option<Holder> {
-        self.holders.get(&id).copied().filter(|holder| is_live(holder.since, now, life))
+        self.by_id.get(&id).copied().filter(|holder| is_live(holder.since, now, life))
     }
 
     /// Whether an id was released that held nothing.
@@ -87,13 +87,13 @@ impl Holders {
 
     pub(super) fn insert(&mut self, id: HolderId, holder: Holder) {
         self.remove(id);
-        self.holders.insert(id, holder);
+        self.by_id.insert(id, holder);
         self.by_time.insert((holder.since, id));
         self.used += holder.places;
     }
 
     pub(super) fn remove(&mut self, id: HolderId) {
-        if let Some(holder) = self.holders.remove(&id) {
+        if let Some(holder) = self.by_id.remove(&id) {
             self.by_time.remove(&(holder.since, id));
             self.used -= holder.places;
         }
