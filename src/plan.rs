@@ -24,7 +24,8 @@ use smallvec::SmallVec;
 use crate::algorithm::{self, Algorithm};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::overrides::{Applied, InForce};
-use crate::rules::limit::{self, Amount, Limit, LimitId, OnStoreFailure, Scale};
+use crate::rules::limit::{self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale};
+use crate::rules::table::RowNumber;
 use crate::rules::{Commit, Lookup, Rules};
 use crate::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
 use holder::Holder;
@@ -60,6 +61,8 @@ pub enum Slot {
     Blocked {
         /// The limit that would apply.
         limit: Option<LimitId>,
+        /// The row of its table.
+        row: Option<RowNumber>,
         /// The amount that would be shown; `None` without a limit.
         shown: Option<Rate>,
         /// The time to the end of the block; `None`: it has none.
@@ -73,6 +76,8 @@ pub enum Slot {
         check: CheckIndex,
         /// The configured limit; `None` if the descriptor has a limit of its own.
         limit: Option<LimitId>,
+        /// The row of the limit's table.
+        row: Option<RowNumber>,
         /// The amount, as the response shows it.
         shown: Rate,
         /// The hits of a unit of that amount.
@@ -136,7 +141,7 @@ fn unlimited_slot(overrides: &InForce<'_>, (ask, options): (&Ask<'_>, &Options),
         Some(Applied::Block { ends_in }) => {
             checks.is_blocked = true;
             let key = add_blocked_key(checks, (ask, options), entries, None, None);
-            Slot::Blocked { limit: None, shown: None, ends_in, key }
+            Slot::Blocked { limit: None, row: None, shown: None, ends_in, key }
         }
         Some(Applied::Exempt) => Slot::Exempt { limit: None },
         Some(Applied::Raise(_)) | None => Slot::Free,
@@ -150,13 +155,13 @@ fn match_all(
     options: &Options,
     (checks, trials): (&mut Checks, &mut Option<Box<Trials>>),
 ) -> SmallVec<[Slot; 4]> {
-    let found: SmallVec<[Option<&Limit>; 4]> =
+    let found: SmallVec<[Option<LimitInForce<'_>>; 4]> =
         ask.descriptors().map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries)).collect();
     checks.list.reserve(ask.len());
     checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
-        let holder = limit.and_then(|limit| Holder::new(limit, entries));
+        let holder = limit.and_then(|found| Holder::new(found.limit, entries));
         let entries = holder.as_ref().map_or(entries, |holder| &holder.subject);
         if let Some(overrides) = overrides
             && let Some(slot) = overridden(overrides, checks, (rules, ask, options), (descriptor, entries), (*limit, &found))
@@ -165,13 +170,14 @@ fn match_all(
             slots.push(slot);
             continue;
         }
-        let mut check =
-            |limit: Option<&Limit>, amount: &Amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
+        let mut check = |limit: Option<LimitInForce<'_>>, amount: &Amount| {
+            add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount)
+        };
         let slot = match (*limit, descriptor.limit) {
             (_, Some(rate)) => own_amount(rate, (rules, ask, options), entries).map_or(Slot::Free, |amount| check(None, &amount)),
             (None, None) => Slot::Free,
-            (Some(limit), None) => match &limit.amount {
-                None => Slot::Unlimited(limit.id),
+            (Some(limit), None) => match limit.amount() {
+                None => Slot::Unlimited(limit.limit.id),
                 Some(_) if is_replaced(limit, &found) => Slot::Free,
                 Some(amount) => check(Some(limit), amount),
             },
@@ -179,7 +185,7 @@ fn match_all(
         holder.inspect(|holder| holder.ask(&slot, checks));
         slots.push(slot);
     }
-    if found.iter().flatten().any(|limit| limit.trial.is_some()) {
+    if found.iter().flatten().any(|in_force| in_force.limit.trial.is_some()) {
         *trials = Trials::new(ask, options, checks, &slots, &found);
     }
     slots
@@ -191,24 +197,25 @@ fn overridden(
     checks: &mut Checks,
     (rules, ask, options): (&Rules, &Ask<'_>, &Options),
     (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    (limit, found): (Option<&Limit>, &[Option<&Limit>]),
+    (limit, found): (Option<LimitInForce<'_>>, &[Option<LimitInForce<'_>>]),
 ) -> Option<Slot> {
     let is_replaced = limit.is_some_and(|limit| is_replaced(limit, found));
     let amount = match descriptor.limit {
         Some(rate) => own_amount(rate, (rules, ask, options), entries),
-        None => limit.filter(|_| !is_replaced).and_then(|limit| limit.amount),
+        None => limit.filter(|_| !is_replaced).and_then(|limit| limit.amount().copied()),
     };
-    let id = limit.map(|limit| limit.id);
+    let id = limit.map(|limit| limit.limit.id);
     Some(match overrides.find(ask.domain, entries, amount.as_ref())? {
         Applied::Block { ends_in } => {
             checks.is_blocked = true;
             let key = add_blocked_key(checks, (ask, options), entries, limit, amount.as_ref());
-            Slot::Blocked { limit: id, shown: amount.map(|amount| amount.shown), ends_in, key }
+            let row = limit.and_then(|limit| limit.row);
+            Slot::Blocked { limit: id, row, shown: amount.map(|amount| amount.shown), ends_in, key }
         }
         Applied::Exempt => {
             // It stays a quota, of which there is always some left: otherwise an exemption could make the request fail for its other quotas.
-            let is_unlimited = limit.is_some_and(|limit| limit.amount.is_none());
-            let is_quota = limit.is_some_and(|limit| limit.quota_mode && !is_replaced);
+            let is_unlimited = limit.is_some_and(|limit| limit.amount().is_none());
+            let is_quota = limit.is_some_and(|limit| limit.limit.quota_mode && !is_replaced);
             checks.passing_quotas += usize::from(!is_unlimited && (is_quota || options.quota_mode));
             Slot::Exempt { limit: id }
         }
@@ -228,11 +235,11 @@ fn add_blocked_key(
     checks: &mut Checks,
     (ask, options): (&Ask<'_>, &Options),
     entries: &[Entry<'_>],
-    limit: Option<&Limit>,
+    limit: Option<LimitInForce<'_>>,
     amount: Option<&Amount>,
 ) -> BlockedKey {
     let start = checks.keys.len();
-    let levels = limit.map_or(&[][..], |limit| &limit.levels);
+    let levels = limit.map_or(&[][..], |limit| &limit.limit.levels);
     key::write_any(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, amount.map(|amount| &amount.algorithm));
     BlockedKey::new(start..checks.keys.len())
 }
@@ -241,8 +248,8 @@ fn add_blocked_key(
 /// valid window, and 2^32 - 1 units of 2^32 - 1 hits are cut to the most that is counted.
 fn own_amount(rate: Rate, (rules, ask, options): (&Rules, &Ask<'_>, &Options), entries: &[Entry<'_>]) -> Option<Amount> {
     let scale = match rules.find(ask.domain, entries) {
-        Lookup::Limit(Limit { amount: Some(amount), .. }) => amount.scale,
-        _ => Scale::ONE,
+        Lookup::Limit(limit) => limit.amount().map_or(Scale::ONE, |amount| amount.scale),
+        Lookup::NoLimit | Lookup::UnknownDomain => Scale::ONE,
     };
     let of_hits = Rate { requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER), ..rate };
     let own_limit = algorithm::Options { calendar_months: options.calendar_months, ..Default::default() };
@@ -253,15 +260,16 @@ fn add_check(
     checks: &mut Checks,
     (rules, ask, options): (&Rules, &Ask<'_>, &Options),
     (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    limit: Option<&Limit>,
+    in_force: Option<LimitInForce<'_>>,
     amount: &Amount,
 ) -> Slot {
+    let limit = in_force.map(|in_force| in_force.limit);
     let Amount { rate, scale, default_cost, shown, algorithm } = amount;
     let is_default_cost = default_cost.is_some() && ask.names_no_hits(descriptor);
     let start = checks.keys.len();
     let levels = limit.map_or(&[][..], |limit| &limit.levels);
     key::write(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, algorithm);
-    let (shadow, quota) = limit.map_or((false, false), |limit| (limit.shadow_mode, limit.quota_mode));
+    let (shadow, quota) = in_force.map_or((false, false), |in_force| (in_force.shadow_mode(), in_force.limit.quota_mode));
     let on_store_failure = limit.map_or_else(|| rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
     let check = CheckIndex(checks.len());
     if let Some(tracking) = limit.and_then(|limit| limit.usage.as_ref()) {
@@ -278,6 +286,7 @@ fn add_check(
     Slot::Checked {
         check,
         limit: limit.map(|limit| limit.id),
+        row: in_force.and_then(|in_force| in_force.row),
         shown: *shown,
         scale: *scale,
         metric: metric_levels(limit, entries),
@@ -286,7 +295,7 @@ fn add_check(
     }
 }
 
-fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<&'r Limit> {
+fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &[Entry<'_>]) -> Option<LimitInForce<'r>> {
     match descriptor.limit {
         Some(_) => None,
         None => match rules.find(domain, entries) {
@@ -297,13 +306,14 @@ fn find<'r>(rules: &'r Rules, domain: &[u8], descriptor: &Descriptor, entries: &
 }
 
 /// Whether a matched limit of the request names `limit` in its `replaces`. A limit that is replaced itself, or unlimited, replaces others too.
-fn is_replaced(limit: &Limit, found: &[Option<&Limit>]) -> bool {
-    limit.name.as_ref().is_some_and(|name| found.iter().flatten().any(|other| other.replaces.contains(name)))
+fn is_replaced(limit: LimitInForce<'_>, found: &[Option<LimitInForce<'_>>]) -> bool {
+    let replaces = |name: &str| found.iter().flatten().any(|other| other.limit.replaces.iter().any(|replaced| **replaced == *name));
+    limit.name().is_some_and(replaces)
 }
 
 /// The names of the metric's levels, if they depend on the request: for a limit of the request's own, `detailed_metric` or `value_to_metric`. A level
 /// with `share_threshold` keeps its pattern, and addresses are those that are counted.
-fn metric_levels(limit: Option<&Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
+fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
     let text = |entry: &Entry<'_>, value: &[u8]| {
         let (key, value) = (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(value));
         format!("{key}_{value}")

@@ -12,6 +12,7 @@ pub mod domains;
 pub mod limit;
 pub mod resource;
 mod source;
+pub mod table;
 pub(crate) mod tree;
 
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::ask::Entry;
-use limit::{Limit, LimitId, OnStoreFailure};
+use limit::{Limit, LimitId, LimitInForce, LimitTable, OnStoreFailure};
+use table::RowNumber;
 use tree::Tree;
 pub use tree::trace;
 
@@ -60,8 +62,8 @@ pub enum Lookup<'r> {
     UnknownDomain,
     /// The descriptor has no limit: no branch matches it, or the one that does has no limit.
     NoLimit,
-    /// The limit on the branch of its last entry.
-    Limit(&'r Limit),
+    /// The limit on the branch of its last entry, or that of the row of its table.
+    Limit(LimitInForce<'r>),
 }
 
 impl Rules {
@@ -108,7 +110,18 @@ impl Rules {
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
         let Some(domain) = self.by_name.get(domain) else { return Lookup::UnknownDomain };
-        domain.tree.find(entries).map_or(Lookup::NoLimit, |id| Lookup::Limit(&domain.limits[id.limit as usize]))
+        let Some(id) = domain.tree.find(entries) else { return Lookup::NoLimit };
+        let limit = &domain.limits[id.limit as usize];
+        match &limit.table {
+            None => Lookup::Limit(limit.into()),
+            Some(table) => domain.find_row(limit, table, entries),
+        }
+    }
+
+    /// A limit with what a row of its table says, which [`Rules::find`] has found in these rules.
+    #[must_use]
+    pub fn in_force(&self, id: LimitId, row: Option<RowNumber>) -> LimitInForce<'_> {
+        LimitInForce { limit: self.limit(id), row }
     }
 
     /// Why [`Rules::find`] finds what it does, level by level; `None` if no file defines the domain.
@@ -159,7 +172,21 @@ impl Domain {
         &self.name
     }
 
-    /// Its limits, in the order of the files.
+    /// The limit of a descriptor whose branch has a table. Apart, so that look-ups without one stay short.
+    #[inline(never)]
+    fn find_row<'r>(&'r self, limit: &'r Limit, table: &LimitTable, entries: &[Entry<'_>]) -> Lookup<'r> {
+        let value = entries.get(table.level).map(|entry| entry.value).unwrap_or_default();
+        match table.rows.find(value) {
+            Some(row) => {
+                let of_row = table.rows.meaning(row).and_then(|meaning| self.limits.get(meaning.limit as usize));
+                Lookup::Limit(LimitInForce { limit: of_row.unwrap_or(limit), row: Some(row) })
+            }
+            None if table.has_default => Lookup::Limit(limit.into()),
+            None => Lookup::NoLimit,
+        }
+    }
+
+    /// Its limits: those of descriptors in the order of the files, then those of plans in tables.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits

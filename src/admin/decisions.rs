@@ -43,16 +43,22 @@ pub struct OfLimit {
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure> {
     let (count, domain) = (query.count(USUAL_COUNT)?, query.get("domain"));
     let mut report = Decisions { now: now(), totals: Outcomes::new(), free: parts.metrics.free_descriptors(), limits: Vec::new() };
-    let mut all = Vec::new();
+    let mut by_limit: BTreeMap<(String, String), Outcomes> = BTreeMap::new();
     parts.metrics.read_decisions(|of_limit, path, counts| {
         let outcomes: Outcomes = counts.filter(|(_, count)| *count > 0).map(|(outcome, count)| (outcome.to_owned(), count)).collect();
         for (outcome, count) in &outcomes {
             *report.totals.entry(outcome.clone()).or_default() += count;
         }
         if !outcomes.is_empty() && domain.is_none_or(|domain| domain == of_limit) {
-            all.push((outcomes.values().sum::<u64>(), of_limit.to_owned(), path.to_owned(), outcomes));
+            // The plans of a table are one limit here.
+            let sum = by_limit.entry((of_limit.to_owned(), path.to_owned())).or_default();
+            for (outcome, count) in outcomes {
+                *sum.entry(outcome).or_default() += count;
+            }
         }
     });
+    let mut all: Vec<_> =
+        by_limit.into_iter().map(|((domain, path), outcomes)| (outcomes.values().sum::<u64>(), domain, path, outcomes)).collect();
     all.sort_unstable_by(|one, other| (other.0, &one.1, &one.2).cmp(&(one.0, &other.1, &other.2)));
     all.truncate(count);
     report.limits =

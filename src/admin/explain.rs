@@ -12,9 +12,9 @@ use crate::overrides::{Applied, InForce, instant};
 use crate::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
-use crate::rules::limit::{Limit, Scale};
+use crate::rules::limit::{LimitInForce, Scale};
 use crate::rules::trace::{self, End, How, Named, Trace, WhyNot};
-use crate::rules::{Rules, diff};
+use crate::rules::{Lookup, Rules, diff};
 use crate::store::Redis;
 use crate::verdict::{Decision, Decisions};
 
@@ -190,13 +190,15 @@ impl Report {
     /// Adds to the reason of each descriptor which override decides it.
     fn name_overrides(&mut self, plan: &Plan, ask: &Ask<'_>, overrides: InForce<'_>) {
         for ((descriptor, slot), (_, entries)) in self.descriptors.iter_mut().zip(&plan.slots).zip(ask.descriptors()) {
-            let limit = match slot {
-                Slot::Exempt { limit } | Slot::Blocked { limit, .. } => *limit,
-                Slot::Checked { limit, is_raised: true, .. } => *limit,
+            match slot {
+                Slot::Exempt { .. } | Slot::Blocked { .. } | Slot::Checked { is_raised: true, .. } => {}
                 Slot::Free | Slot::Unlimited(_) | Slot::Checked { .. } => continue,
+            }
+            let amount = match plan.rules.find(ask.domain, entries) {
+                Lookup::Limit(limit) => limit.amount(),
+                Lookup::NoLimit | Lookup::UnknownDomain => None,
             };
-            let amount = limit.and_then(|id| plan.rules.limit(id).amount);
-            let Some((one, applied)) = overrides.which(ask.domain, entries, amount.as_ref()) else { continue };
+            let Some((one, applied)) = overrides.which(ask.domain, entries, amount) else { continue };
             let until = one.until.map_or_else(String::new, |until| format!(" until {}", instant(until)));
             let by = if one.by.is_empty() { String::new() } else { format!(" of {}", one.by) };
             let why = if one.reason.is_empty() { String::new() } else { format!(": {}", one.reason) };
@@ -239,15 +241,15 @@ impl State {
 }
 
 /// The name of an outcome, and the limit that applies or would apply.
-fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<&'p Limit>) {
-    match outcome {
+fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<LimitInForce<'p>>) {
+    match *outcome {
         Outcome::UnknownDomain => ("unknown_domain", None),
         Outcome::NoLimit => ("no_limit", None),
         Outcome::Replaced { limit, .. } => ("replaced", Some(limit)),
         Outcome::Unlimited(limit) => ("unlimited", Some(limit)),
-        Outcome::Exempt(limit) => ("exempt", *limit),
-        Outcome::Blocked(limit) => ("blocked", *limit),
-        Outcome::Checked { limit, .. } => ("checked", *limit),
+        Outcome::Exempt(limit) => ("exempt", limit),
+        Outcome::Blocked(limit) => ("blocked", limit),
+        Outcome::Checked { limit, .. } => ("checked", limit),
     }
 }
 
@@ -261,22 +263,27 @@ fn reason(plan: &Plan, ask: &Ask<'_>, explanation: &Explanation<'_>) -> String {
             let domain = one_line(&String::from_utf8_lossy(ask.domain));
             format!("not limited: no file defines the domain {domain}; there are: {}", list(&domains, more))
         }
-        Outcome::NoLimit => format!("not limited: {}", why_no_limit(explanation.trace.as_ref())),
+        Outcome::NoLimit => format!("not limited: {}", why_no_limit(&plan.rules, explanation.trace.as_ref())),
         Outcome::Replaced { by, .. } => {
-            let by: Vec<_> =
-                by.iter().map(|limit| format!("{} ({})", one_line(&limit.path()), one_line(&limit.origin.to_string()))).collect();
+            let by: Vec<_> = by
+                .iter()
+                .map(|by| by.limit)
+                .map(|limit| format!("{} ({})", one_line(&limit.path()), one_line(&limit.origin.to_string())))
+                .collect();
             format!("not limited: replaced by {}", by.join(", "))
         }
-        Outcome::Unlimited(_) => "unlimited".to_owned(),
+        Outcome::Unlimited(limit) => rate(plan, *limit),
         Outcome::Exempt(_) => "exempt by an override of an operator".to_owned(),
         Outcome::Blocked(_) => "blocked by an override of an operator".to_owned(),
         Outcome::Checked { limit: None, .. } => "the request brings a limit along".to_owned(),
-        Outcome::Checked { limit: Some(limit), .. } if limit.shadow_mode => format!("{}, never refused (shadow_mode)", rate(plan, limit)),
-        Outcome::Checked { limit: Some(limit), .. } => rate(plan, limit),
+        Outcome::Checked { limit: Some(limit), .. } if limit.shadow_mode() => {
+            format!("{}, never refused (shadow_mode)", rate(plan, *limit))
+        }
+        Outcome::Checked { limit: Some(limit), .. } => rate(plan, *limit),
     }
 }
 
-fn why_no_limit(trace: Option<&Trace>) -> String {
+fn why_no_limit(rules: &Rules, trace: Option<&Trace>) -> String {
     match trace.map(|trace| &trace.end) {
         Some(End::NoBranch(keys)) => {
             let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
@@ -294,13 +301,21 @@ fn why_no_limit(trace: Option<&Trace>) -> String {
                 format!("what it matches has no rate_limit; the files go on with {}", list(&names, below.more))
             }
         }
-        Some(End::Limit(_)) | None => String::new(),
+        Some(End::Limit(id)) => {
+            let table = rules.limit(*id).table.as_ref().map(|table| one_line(table.rows.file()));
+            format!("the table {} has no row for it, and there is no 'rate_limit'", table.unwrap_or_default())
+        }
+        None => String::new(),
     }
 }
 
-fn rate(plan: &Plan, limit: &Limit) -> String {
-    let rate = diff::fields(&plan.rules, limit).into_iter().find(|(name, _)| *name == "rate");
-    rate.map(|(_, rate)| rate).unwrap_or_default()
+/// The rate, and what says so.
+fn rate(plan: &Plan, limit: LimitInForce<'_>) -> String {
+    let fields = diff::fields(&plan.rules, limit);
+    let field = |sought| fields.iter().find(|(name, _)| *name == sought).map(|(_, value)| value.as_str());
+    let plan = field("plan").map(|plan| format!(", plan {}", one_line(plan)));
+    let row = field("row").map(|row| format!(", row {}", one_line(row)));
+    format!("{}{}{}", field("rate").unwrap_or_default(), plan.unwrap_or_default(), row.unwrap_or_default())
 }
 
 impl Level {
@@ -341,10 +356,10 @@ fn one_line(text: &str) -> String {
 }
 
 impl Shown {
-    fn new(rules: &Rules, limit: &Limit) -> Self {
+    fn new(rules: &Rules, limit: LimitInForce<'_>) -> Self {
         Self {
-            path: limit.path(),
-            from: one_line(&limit.origin.to_string()),
+            path: limit.limit.path(),
+            from: one_line(&limit.limit.origin.to_string()),
             fields: Fields(diff::fields(rules, limit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
         }
     }

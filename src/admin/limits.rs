@@ -66,7 +66,7 @@ pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
         "limit": limit.path(),
         "domain": limit.domain,
         "path": limit.levels.iter().map(level).collect::<Vec<_>>(),
-        "unlimited": limit.amount.is_none(),
+        "unlimited": limit.is_unlimited(),
         "shadow_mode": limit.shadow_mode,
         "quota_mode": limit.quota_mode,
         "from": { "document": *limit.origin.document, "line": Some(limit.origin.line).filter(|&line| line > 0) },

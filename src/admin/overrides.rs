@@ -17,7 +17,7 @@ use crate::plan::key::{self, Subject};
 use crate::plan::{CheckIndex, Plan, Slot, ask_of};
 use crate::rules::Rules;
 use crate::rules::compile::OneLine;
-use crate::rules::limit::{Limit, OnStoreFailure};
+use crate::rules::limit::{Limit, LimitInForce, OnStoreFailure};
 use crate::store::memory;
 use crate::verdict::StoreError;
 
@@ -217,8 +217,15 @@ fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {
     if reach.unfit.len() > MAX_NAMED {
         warnings.push(format!("it does not apply to {} more limits", reach.unfit.len() - MAX_NAMED));
     }
-    let keeps_count = reach.limits.iter().all(|limit| keeps_counter(limit, one.kind));
-    Ok(Reached { limits: reach.limits.iter().map(|limit| path(limit)).collect(), keeps_count, warnings })
+    let keeps_count = reach.limits.iter().all(|limit| keeps_counter(*limit, one.kind));
+    Ok(Reached { limits: paths(&reach.limits), keeps_count, warnings })
+}
+
+/// The paths of limits, each once: those of a table's plans have one path.
+fn paths(limits: &[LimitInForce<'_>]) -> Vec<String> {
+    let mut paths: Vec<_> = limits.iter().map(|limit| path(limit.limit)).collect();
+    paths.dedup();
+    paths
 }
 
 fn path(limit: &Limit) -> String {
@@ -242,8 +249,8 @@ fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
 }
 
 /// Whether a raised limit counts under the key of before.
-fn keeps_counter(limit: &Limit, kind: Kind) -> bool {
-    let (Some(amount), Kind::Raise(to)) = (&limit.amount, kind) else { return true };
+fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
+    let (Some(amount), Kind::Raise(to)) = (limit.amount(), kind) else { return true };
     let suffix = |algorithm: &crate::algorithm::Algorithm| {
         let mut suffix = Vec::new();
         algorithm.write_key_suffix(&mut suffix);

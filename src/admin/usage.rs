@@ -14,7 +14,7 @@ use super::reply::Failure;
 use super::subject;
 use crate::algorithm::Algorithm;
 use crate::plan::key;
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Amount, Limit};
 use crate::store::Redis;
 use crate::time::{Micros, Span, parse_duration};
 use crate::usage::{Hits, Order, Record, Tracking};
@@ -190,8 +190,14 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let Some(tracking) = usage_of(limit, is_trial) else { return Err(untracked(limit)) };
     // A trial counts for itself, whatever the domain commits.
     let commit = snapshot.rules.commit(limit.domain.as_bytes()).filter(|_| !is_trial).unwrap_or_default();
-    let amount = if is_trial { limit.trial.as_ref().map(|trial| trial.amount) } else { limit.amount };
-    let is_per_second = commit == crate::rules::Commit::Each && amount.is_some_and(|amount| amount.rate.unit == crate::time::Unit::Second);
+    // Of a table whose rows have several units, the main Redis has the subjects of the longer ones.
+    let is_of_second = |amount: &Amount| amount.rate.unit == crate::time::Unit::Second;
+    let mut amounts = limit.amounts().peekable();
+    let are_of_seconds = match &limit.trial {
+        Some(trial) if is_trial => is_of_second(&trial.amount),
+        _ => amounts.peek().is_some() && amounts.all(is_of_second),
+    };
+    let is_per_second = commit == crate::rules::Commit::Each && are_of_seconds;
     let deadline = Instant::now() + TIMEOUT;
     let top = parts.usage.top(tracking, is_per_second, order, (offset, count), deadline).await.map_err(|error| failed(&error))?;
     let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
@@ -283,7 +289,9 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
 /// The limit that the parameters `domain` and `limit` name, or the only one with usage.
 fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query, is_trial: bool) -> Result<&'r Limit, Failure> {
     let (domain, name) = (query.get("domain"), query.get("limit"));
-    let of_domain = || limits.iter().copied().filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain));
+    // The limits of a table's plans record what that of the descriptor does.
+    let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
+    let of_domain = || limits.iter().copied().filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit));
     if let Some(name) = name {
         let mut named =
             of_domain().filter(|limit| limit.path() == name || limit.path_in_domain() == name || limit.name.as_deref() == Some(name));

@@ -71,6 +71,15 @@ impl Options {
         self.leave_out_calendar(written, rate);
     }
 
+    /// These options, and for those that are not written those of `below`, of whatever algorithm.
+    #[must_use]
+    pub fn over(mut self, below: &Self) -> Self {
+        for (_, field) in OPTIONS {
+            field.fill(&mut self, *below);
+        }
+        self
+    }
+
     /// Whether refused hits count.
     fn counts_denied(&self) -> bool {
         self.count_denied.unwrap_or(self.kind.spec().counts_denied)

@@ -1,5 +1,6 @@
 //! `weir check`: checks limit files without a service.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -188,25 +189,27 @@ impl Found {
             text += &format!("{problem}\n");
             text += &line.map(|line| excerpt(line, problem.line, problem.column)).unwrap_or_default();
         }
-        if let Some(Difference { added, removed, changed }) = &self.difference {
+        if let Some(Difference { added, removed, changed, rows }) = &self.difference {
             text.extend(added.iter().map(|limit| format!("added: {limit}\n")));
             text.extend(removed.iter().map(|limit| format!("removed: {limit}\n")));
             text.extend(changed.iter().map(|limit| format!("changed: {limit}\n")));
+            text.extend(rows.iter().map(|rows| format!("changed: {rows}\n")));
         }
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
         text += &match self.counts {
             None => format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning")),
             Some((limits, domains)) => {
                 let warned = if warnings == 0 { String::new() } else { format!(", {}", counted(warnings, "warning")) };
-                let compared = self.difference.as_ref().map(|Difference { added, removed, changed }| {
+                let compared = self.difference.as_ref().map(|Difference { added, removed, changed, .. }| {
                     format!("; {} added, {} removed, {} changed", added.len(), removed.len(), changed.len())
                 });
+                let tables = self.rules.as_ref().map(tables).unwrap_or_default();
                 let what = match self.entries {
                     Some(1) => "an overlay of 1 entry".to_owned(),
                     Some(entries) => format!("an overlay of {entries} entries"),
                     None => format!("{} in {}", counted(limits, "limit"), counted(domains, "domain")),
                 };
-                format!("ok: {what}{warned}{}\n", compared.unwrap_or_default())
+                format!("ok: {what}{tables}{warned}{}\n", compared.unwrap_or_default())
             }
         };
         text
@@ -240,6 +243,9 @@ impl Found {
             /// Not counted if there is an error.
             limits: Option<usize>,
             domains: Option<usize>,
+            /// Of all tables.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            rows: Option<usize>,
         }
         let problems = self.problems.iter().map(|problem| Entry {
             file: &problem.file,
@@ -250,10 +256,25 @@ impl Found {
             remedy: &problem.remedy,
         });
         let (limits, domains) = self.counts.unzip();
+        let tables = self.rules.iter().flat_map(Rules::limits).filter_map(|limit| limit.own_table());
+        let rows = tables.map(|table| table.rows.len()).reduce(|sum, rows| sum + rows);
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
-        let summary = Summary { ok: self.counts.is_some(), errors, warnings, limits, domains };
+        let summary = Summary { ok: self.counts.is_some(), errors, warnings, limits, domains, rows };
         print::json(&Report { problems: problems.collect(), skipped: &self.skipped, diff: self.difference.as_ref(), summary })
     }
+}
+
+/// The rows and plans of all tables, if there are some.
+fn tables(rules: &Rules) -> String {
+    let tables = || rules.limits().filter_map(|limit| limit.own_table());
+    let rows: usize = tables().map(|table| table.rows.len()).sum();
+    let plans = rules.limits().filter_map(|limit| Some((&limit.domain, limit.plan.as_deref()?))).collect::<HashSet<_>>().len();
+    let of_tables = match tables().count() {
+        0 => String::new(),
+        count => format!(", {} in {}", counted(rows, "row"), counted(count, "table")),
+    };
+    let of_plans = if plans == 0 { String::new() } else { format!(", {}", counted(plans, "plan")) };
+    of_tables + &of_plans
 }
 
 /// A line of a file with a mark below the column, as compilers print it. Of a long line, the part around the column is shown.

@@ -219,7 +219,8 @@ fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageEr
         _ => None,
     };
     let limits = rules.limits().filter(|limit| *limit.domain == *domain);
-    let longest = limits.filter_map(|limit| delay(&limit.amount.as_ref()?.algorithm)).max().unwrap_or(Span::from_micros(0));
+    let longest =
+        limits.flat_map(|limit| limit.amounts().filter_map(|amount| delay(&amount.algorithm))).max().unwrap_or(Span::from_micros(0));
     let longest_ms = longest.micros().div_ceil(1_000);
     let ms = envoy.timeout_ms.unwrap_or(longest_ms.saturating_add(TIMEOUT_MS));
     if ms <= longest_ms && longest_ms > 0 {

@@ -69,7 +69,8 @@ fn line(rules: &Rules, limit: &Limit, text: &mut String) {
             let _ = write!(text, ", unit_multiplier: {}", amount.rate.unit_multiplier);
         }
         Some(_) => {}
-        None => text.push_str(", unlimited: true"),
+        None if limit.is_unlimited() => text.push_str(", unlimited: true"),
+        None => {}
     }
     for (name, value) in limits::further_fields(rules, limit) {
         let is_usual =

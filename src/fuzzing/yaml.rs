@@ -110,10 +110,13 @@ fn check_served(rules: Rules) {
         };
         let is_exact =
             limit.levels.iter().all(|level| !level.key.contains('*') && level.value.as_ref().is_some_and(|value| !value.contains('*')));
-        assert!(!is_exact || found.is_some_and(|found| found.id == limit.id), "{limit:?} is written exactly so, but {found:?} is found");
+        assert!(
+            !is_exact || found.is_some_and(|found| found.limit.id == limit.id),
+            "{limit:?} is written exactly so, but {found:?} is found"
+        );
         // Each has counters of its own: an earlier input may have asked for the same.
         let service = service(&live, format!("{number}:{}:", fastrand::u64(..)));
-        let expected = found.is_none_or(|found| found.shadow_mode || found.amount.is_none_or(|amount| amount.algorithm.capacity() > 0));
+        let expected = found.is_none_or(|found| found.shadow_mode() || found.amount().is_none_or(|amount| amount.algorithm.capacity() > 0));
         let answer = ask(&service, &limit.domain, &entries);
         assert_eq!(answer, if expected { Code::Ok } else { Code::OverLimit }, "{limit:?}: {found:?}");
     }

@@ -124,7 +124,7 @@ fn read_all(files: &[LimitFile]) -> Result<Vec<SourceText>, Vec<Problem>> {
     let (mut texts, mut problems) = (Vec::with_capacity(files.len()), Vec::new());
     for file in files {
         match read_one(file) {
-            Ok(text) if text.len() as u64 > scan::MAX_FILE_BYTES => problems.push(scan::too_long(&file.name)),
+            Ok(text) if text.len() as u64 > file.max_bytes() => problems.push(file.too_long()),
             Ok(text) => texts.push(SourceText { name: file.name.to_string_lossy().into_owned(), text }),
             Err(error) => problems.push(scan::unreadable(&file.name, &error)),
         }
@@ -135,7 +135,7 @@ fn read_all(files: &[LimitFile]) -> Result<Vec<SourceText>, Vec<Problem>> {
 /// Bounded, because the file may have grown since the scan.
 fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    File::open(&file.real)?.take(scan::MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
+    File::open(&file.real)?.take(file.max_bytes() + 1).read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -229,10 +229,11 @@ fn put_in_force(live: &Live, options: &Options, texts: &[SourceText], skipped: &
 }
 
 /// Logs what a reload did to limits.
-pub(super) fn log_difference(Difference { added, removed, changed }: &Difference) {
+pub(super) fn log_difference(Difference { added, removed, changed, rows }: &Difference) {
     log_limits("added", added);
     log_limits("removed", removed);
     log_limits("changed", changed);
+    log_limits("with changed tables", rows);
 }
 
 /// Logs the first of the limits that a reload added, removed or changed.

@@ -54,6 +54,8 @@ pub(super) struct SeriesId {
     labels: Labels,
     /// The label `name` of Weir's own metrics, which a limit without a name does not have.
     name: Option<Box<str>>,
+    /// The label `plan`, which a limit without a plan does not have.
+    plan: Option<Box<str>>,
 }
 
 /// The series of one limit, as scrapes show it.
@@ -114,7 +116,8 @@ impl DomainSeries {
         let (mut by_limit, mut trials) = (Vec::with_capacity(limits.len()), HashMap::new());
         for limit in limits {
             let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
-            let id = SeriesId { labels: Labels::new(limit.domain.to_string(), &levels), name: limit.name.clone() };
+            let id =
+                SeriesId { labels: Labels::new(limit.domain.to_string(), &levels), name: limit.name.clone(), plan: limit.plan.clone() };
             let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
             let trial = limit.trial.as_ref().map(|_| {
                 let known = known.and_then(|known| known.trial.clone());
@@ -125,7 +128,7 @@ impl DomainSeries {
             by_limit.push(Arc::clone(&own));
             trials.extend(trial.clone().map(|trial| (limit.id.limit, trial)));
             let dynamic = limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            let (path, unlimited) = (limit.path_in_domain(), limit.amount.is_none());
+            let (path, unlimited) = (limit.path_in_domain(), limit.is_unlimited());
             by_id.insert(id, LimitSeries { series: own, trial, path, unlimited, dynamic, holders });
         }
         Self { domain: Arc::clone(domain), by_limit: by_limit.into(), trials: Arc::new(trials), by_id }
@@ -234,7 +237,8 @@ impl LimitSeries {
 
     fn gather(&self, id: &SeriesId, counts: &Counts, now: Micros, exposition: &mut Exposition) {
         let named = id.name.as_deref().map(|name| ("name", name));
-        let of_limit = labels([("domain", &*id.labels.domain), ("limit", &self.path)].into_iter().chain(named));
+        let of_plan = id.plan.as_deref().map(|plan| ("plan", plan));
+        let of_limit = labels([("domain", &*id.labels.domain), ("limit", &self.path)].into_iter().chain(named).chain(of_plan));
         let expected = |outcome| outcome < Outcome::Blocked as usize && self.unlimited == (outcome == Outcome::Unlimited as usize);
         add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);

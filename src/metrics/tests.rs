@@ -31,6 +31,9 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         name: None,
         amount: rate.map(|rate| Amount::new(rate, Scale::ONE, FIXED)),
         trial: None,
+        is_by_rows: false,
+        plan: None,
+        table: None,
         shadow_mode: false,
         quota_mode: false,
         on_store_failure: None,
@@ -74,6 +77,7 @@ fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
     Slot::Checked {
         check: CheckIndex(0),
         limit: limit.map(|id| LimitId::new(0, id)),
+        row: None,
         shown: TEN,
         scale: Scale::ONE,
         metric,

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Kind, Override, Pattern, Value, raised};
 use crate::ask::Entry;
-use crate::rules::limit::{Level, Limit};
+use crate::rules::limit::{Amount, Level, Limit, LimitInForce};
 use crate::rules::{Lookup, Rules};
 use crate::time::Rate;
 
@@ -23,7 +23,7 @@ pub enum Unfit {
 #[derive(Debug, Default)]
 pub struct Reach<'r> {
     /// Those that it applies to, at most [`Reach::MOST`] of them.
-    pub limits: Vec<&'r Limit>,
+    pub limits: Vec<LimitInForce<'r>>,
     /// Those that it would apply to if it fitted them, at most as many.
     pub unfit: Vec<(&'r Limit, Unfit)>,
     /// Limits without an amount, for which a raise has no meaning.
@@ -42,32 +42,34 @@ impl<'r> Reach<'r> {
         let mut reach = Self { unknown_domain: rules.commit(one.domain.as_bytes()).is_none(), ..Self::default() };
         if one.entries.iter().any(|entry| entry.exact().is_none()) {
             for limit in rules.limits().filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels)) {
-                reach.add(limit, one.kind);
+                // Rows of a limit may have different amounts, of which some fit.
+                reach.add(limit.into(), limit.amounts(), one.kind);
             }
         } else if let Some(limit) = exact(rules, one) {
-            reach.add(limit, one.kind);
+            reach.add(limit, limit.amount().into_iter(), one.kind);
         }
         reach
     }
 
-    fn add(&mut self, limit: &'r Limit, kind: Kind) {
-        let fits = match (kind, &limit.amount) {
-            (Kind::Raise(_), None) => {
+    fn add(&mut self, limit: LimitInForce<'r>, amounts: impl Iterator<Item = &'r Amount>, kind: Kind) {
+        let mut fits = Ok(());
+        if let Kind::Raise(to) = kind {
+            let mut all = amounts.map(|amount| raised(amount, &to).map(drop));
+            let Some(first) = all.next() else {
                 self.unlimited += 1;
                 return;
-            }
-            (Kind::Raise(to), Some(amount)) => raised(amount, &to).map(drop),
-            (Kind::Block | Kind::Exempt, _) => Ok(()),
-        };
+            };
+            fits = if first.is_ok() || all.any(|other| other.is_ok()) { Ok(()) } else { first };
+        }
         match fits {
             Ok(()) if self.limits.len() < Self::MOST => self.limits.push(limit),
-            Err(unfit) if self.unfit.len() < Self::MOST => self.unfit.push((limit, unfit)),
+            Err(unfit) if self.unfit.len() < Self::MOST => self.unfit.push((limit.limit, unfit)),
             _ => {}
         }
     }
 }
 
-fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<&'r Limit> {
+fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<LimitInForce<'r>> {
     let exact: Option<Vec<_>> = one.entries.iter().map(Pattern::exact).collect();
     let entries: Vec<_> = exact?.into_iter().map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() }).collect();
     match rules.find(one.domain.as_bytes(), &entries) {

@@ -2,7 +2,7 @@
 
 use super::{CheckIndex, Plan, Slot, is_replaced};
 use crate::ask::{Ask, Descriptor, Entry};
-use crate::rules::limit::{Limit, Scale};
+use crate::rules::limit::{LimitInForce, Scale};
 use crate::rules::trace::Trace;
 
 /// What happens to one descriptor, and why.
@@ -24,20 +24,20 @@ pub enum Outcome<'p> {
     /// The limit is switched off in this request by limits that other descriptors have found.
     Replaced {
         /// The limit that would apply.
-        limit: &'p Limit,
+        limit: LimitInForce<'p>,
         /// Those that name it in `replaces`; at least one.
-        by: Vec<&'p Limit>,
+        by: Vec<LimitInForce<'p>>,
     },
     /// The limit is `unlimited`.
-    Unlimited(&'p Limit),
+    Unlimited(LimitInForce<'p>),
     /// An override exempts the descriptor from this limit, if there is one.
-    Exempt(Option<&'p Limit>),
+    Exempt(Option<LimitInForce<'p>>),
     /// An override blocks the descriptor, whatever this limit has left, if there is one.
-    Blocked(Option<&'p Limit>),
+    Blocked(Option<LimitInForce<'p>>),
     /// A store decides.
     Checked {
         /// The configured limit; `None` if the descriptor has a limit of its own.
-        limit: Option<&'p Limit>,
+        limit: Option<LimitInForce<'p>>,
         /// The check, in [`Plan::checks`].
         check: CheckIndex,
         /// The hits of a unit of its amount.
@@ -50,18 +50,18 @@ impl Plan {
     #[must_use]
     pub fn explain<'p>(&'p self, ask: &Ask<'_>) -> Vec<Explanation<'p>> {
         let find = |(descriptor, entries): (&Descriptor, &[Entry<'_>])| super::find(&self.rules, ask.domain, descriptor, entries);
-        let found: Vec<Option<&'p Limit>> = ask.descriptors().map(find).collect();
+        let found: Vec<Option<LimitInForce<'p>>> = ask.descriptors().map(find).collect();
         let mut all = Vec::with_capacity(ask.len());
         for ((descriptor, entries), (slot, limit)) in ask.descriptors().zip(self.slots.iter().zip(&found)) {
             let outcome = match (slot, *limit) {
-                (Slot::Checked { check, limit, scale, .. }, _) => {
-                    Outcome::Checked { limit: limit.map(|id| self.rules.limit(id)), check: *check, scale: *scale }
+                (Slot::Checked { check, limit, row, scale, .. }, _) => {
+                    Outcome::Checked { limit: limit.map(|id| self.rules.in_force(id, *row)), check: *check, scale: *scale }
                 }
-                (Slot::Unlimited(id), _) => Outcome::Unlimited(self.rules.limit(*id)),
+                (Slot::Unlimited(id), limit) => Outcome::Unlimited(limit.unwrap_or(self.rules.in_force(*id, None))),
                 (Slot::Exempt { .. }, limit) => Outcome::Exempt(limit),
                 (Slot::Blocked { .. }, limit) => Outcome::Blocked(limit),
                 (Slot::Free, Some(limit)) => {
-                    let names_it = |other: &&Limit| is_replaced(limit, &[Some(*other)]);
+                    let names_it = |other: &LimitInForce<'_>| is_replaced(limit, &[Some(*other)]);
                     Outcome::Replaced { limit, by: found.iter().flatten().copied().filter(names_it).collect() }
                 }
                 (Slot::Free, None) if self.unknown_domain => Outcome::UnknownDomain,
@@ -122,12 +122,12 @@ descriptors:
         let plan = plan(&ask);
         let all = plan.explain(&ask);
         assert!(
-            matches!(&all[0].outcome, Outcome::Replaced { limit, by } if limit.path() == "d.a" && by[0].path() == "d.c" && by.len() == 1)
+            matches!(&all[0].outcome, Outcome::Replaced { limit, by } if limit.limit.path() == "d.a" && by[0].limit.path() == "d.c" && by.len() == 1)
         );
-        assert!(matches!(all[1].outcome, Outcome::Unlimited(limit) if limit.path() == "d.a.b_x"));
-        assert!(matches!(all[2].outcome, Outcome::Checked { limit: Some(limit), .. } if limit.path() == "d.a.b_x*"));
+        assert!(matches!(all[1].outcome, Outcome::Unlimited(limit) if limit.limit.path() == "d.a.b_x"));
+        assert!(matches!(all[2].outcome, Outcome::Checked { limit: Some(limit), .. } if limit.limit.path() == "d.a.b_x*"));
         assert!(matches!((&all[3].outcome, &all[3].trace), (Outcome::NoLimit, Some(trace)) if matches!(trace.end, End::NoLimit(_))));
-        assert!(matches!(all[4].outcome, Outcome::Checked { limit: Some(limit), .. } if limit.path() == "d.c"));
+        assert!(matches!(all[4].outcome, Outcome::Checked { limit: Some(limit), .. } if limit.limit.path() == "d.c"));
         assert!(matches!((&all[5].outcome, &all[5].trace), (Outcome::NoLimit, Some(trace)) if matches!(trace.end, End::NoBranch(_))));
         let other = self::ask("e", &[&[("a", "1")]]);
         let plan = self::plan(&other);
@@ -157,7 +157,7 @@ descriptors:
                     Outcome::NoLimit | Outcome::UnknownDomain => (false, None),
                 };
                 prop_assert_eq!(applies, matches!(slot, Slot::Checked { .. }));
-                prop_assert_eq!(would.map(Limit::path), named, "what the look-up ends with is the limit that is named");
+                prop_assert_eq!(would.map(|would| would.limit.path()), named, "what the look-up ends with is the limit that is named");
             }
         }
     }

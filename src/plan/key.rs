@@ -29,7 +29,7 @@ const VERSION: &[u8] = b"w1";
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// The longest part that is written as it is; longer ones are replaced by their digest of 64 characters.
-const MAX_PART_BYTES: usize = 128;
+pub(super) const MAX_PART_BYTES: usize = 128;
 
 const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';

@@ -38,7 +38,7 @@ fn key_of(plan: &Plan) -> Vec<u8> {
 /// What a value is counted as, by its limit.
 fn counted(rules: &Rules, value: &str) -> (String, String) {
     let Lookup::Limit(limit) = rules.find(b"d", &[Entry { key: b"ip", value: value.as_bytes() }]) else { panic!("{value}") };
-    let path = limit.path();
+    let path = limit.limit.path();
     let canonical = || address::read(value.as_bytes()).map_or_else(|| value.to_owned(), |found| found.to_string());
     let group = |bits| address::read(value.as_bytes()).and_then(|found| address::group(found, bits)).expect("IPv6").to_string();
     let text = match path.as_str() {

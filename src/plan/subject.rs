@@ -10,7 +10,7 @@ use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot, Trials};
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::rules::Rules;
 use crate::rules::address;
-use crate::rules::limit::{Amount, Level, Limit, Matching};
+use crate::rules::limit::{Amount, Level, Limit, LimitInForce, Matching};
 use crate::rules::tree::matches;
 use crate::time::Unit;
 
@@ -36,15 +36,17 @@ impl Plan {
         }
         let limits: Vec<&Limit> =
             rules.limits().filter(|one| may_count(one, subject) && limit.is_none_or(|limit| one.path() == limit)).collect();
-        let counting: Vec<&Limit> = limits.iter().copied().filter(|limit| limit.amount.is_some() || limit.trial.is_some()).collect();
+        let in_force: Vec<LimitInForce<'_>> = limits.into_iter().filter_map(|limit| of_row(limit, subject)).collect();
+        let counting: Vec<LimitInForce<'_>> =
+            in_force.iter().copied().filter(|limit| limit.amount().is_some() || limit.trial().is_some()).collect();
         match counting[..] {
-            [limit] => Ok(limit.amount.map_or_else(
-                || Self::of_trial(rules, subject, limit, options),
+            [limit] => Ok(limit.amount().map_or_else(
+                || Self::of_trial(rules, subject, limit.limit, options),
                 |amount| Self::of_counter(rules, subject, (limit, amount), options),
             )),
-            [] if limits.is_empty() => Err(NoPlan::NoLimit),
+            [] if in_force.is_empty() => Err(NoPlan::NoLimit),
             [] => Err(NoPlan::Unlimited),
-            _ => Err(NoPlan::Several(counting.iter().map(|limit| limit.path()).collect())),
+            _ => Err(NoPlan::Several(counting.iter().map(|limit| limit.limit.path()).collect())),
         }
     }
 
@@ -57,7 +59,8 @@ impl Plan {
         Self { rules: Arc::clone(rules), slots, unknown_domain: false, checks: Arc::default(), trials }
     }
 
-    fn of_counter(rules: &Arc<Rules>, subject: &Subject, (limit, amount): (&Limit, Amount), options: &Options) -> Self {
+    fn of_counter(rules: &Arc<Rules>, subject: &Subject, (in_force, amount): (LimitInForce<'_>, &Amount), options: &Options) -> Self {
+        let LimitInForce { limit, row } = in_force;
         let mut checks = Checks { commit: rules.commit(limit.domain.as_bytes()).unwrap_or_default(), ..Checks::default() };
         key::write_counter(&mut checks.keys, &options.key_prefix, &subject.tag(), &amount.algorithm);
         let check = CheckIndex(0);
@@ -66,7 +69,7 @@ impl Plan {
             key: 0..checks.keys.len(),
             algorithm: amount.algorithm,
             hits: 0,
-            modes: Modes { shadow: limit.shadow_mode, quota: limit.quota_mode },
+            modes: Modes { shadow: in_force.shadow_mode(), quota: limit.quota_mode },
             on_store_failure: limit.on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
         });
@@ -74,6 +77,7 @@ impl Plan {
         let slot = Slot::Checked {
             check,
             limit: Some(limit.id),
+            row,
             shown: amount.shown,
             scale: amount.scale,
             metric: None,
@@ -100,6 +104,25 @@ fn may_count(limit: &Limit, subject: &Subject) -> bool {
     subject.domain.is(&limit.domain)
         && limit.levels.len() == subject.entries.len()
         && limit.levels.iter().zip(&subject.entries).all(|(level, entry)| may_match(level, entry))
+}
+
+/// The limit with the row of the subject; `None` if the subject's row, or the lack of one, makes it that of another limit.
+fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
+    let Some(table) = &limit.table else { return Some(limit.into()) };
+    let rows = &table.rows;
+    let row = match &subject.entries.get(table.level)?.value {
+        Part::Text(value) => rows.find(value),
+        // Slow, as a list of millions is; only long values have digests.
+        digest @ Part::Digest(_) => {
+            let is_it = |value: &[u8]| value.len() > key::MAX_PART_BYTES && str::from_utf8(value).is_ok_and(|value| digest.is(value));
+            rows.rows().find(|&row| is_it(rows.value(row)))
+        }
+    };
+    let of_row = match row {
+        Some(row) => rows.meaning(row).map(|meaning| meaning.limit),
+        None => table.default(),
+    };
+    (of_row == Some(limit.id.limit)).then_some(LimitInForce { limit, row })
 }
 
 fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
@@ -154,7 +177,13 @@ descriptors:
 - { key: path, value: '/a*', share_threshold: true, rate_limit: { unit: day, requests_per_unit: 5 } }
 - { key: path, rate_limit: { unit: day, requests_per_unit: 6 } }
 - { key: free, rate_limit: { unlimited: true } }
+- { key: tenant, table: t.csv, rate_limit: { unit: day, requests_per_unit: 7 } }
 ";
+
+    /// A row of a value that a key has as its digest.
+    fn table() -> String {
+        format!("value,requests_per_unit,unit\n{},8,hour\nshort,9,hour\n", "t".repeat(200))
+    }
 
     /// The key that a request counts with, and the name of its subject.
     fn counted(rules: &Arc<Rules>, key: &str, value: &[u8]) -> (Vec<u8>, String) {
@@ -166,8 +195,12 @@ descriptors:
 
     #[test]
     fn a_name_leads_to_the_counter_that_it_came_from() {
-        let file = SourceText { name: "a.yaml".to_owned(), text: FILE.into() };
-        let rules = Arc::new(compile(&[file], &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}")).rules);
+        let file = |name: &str, text: &str| SourceText { name: name.to_owned(), text: text.into() };
+        let rules = Arc::new(
+            compile(&[file("a.yaml", FILE), file("t.csv", &table())], &compile::Options::default())
+                .unwrap_or_else(|problems| panic!("{problems:?}"))
+                .rules,
+        );
         let long = |begin: &str| format!("{begin}{}", "x".repeat(200)).into_bytes();
         let find =
             |name: &str, limit: Option<&str>| Plan::of_subject(&rules, &Subject::read(name).expect("a name"), limit, &Options::default());
@@ -181,6 +214,9 @@ descriptors:
             ("path", long("/b"), None),
             ("token", long("Bearer "), Some("d.token_Bearer *")),
             ("token", long("Basic "), Some("d.token")),
+            ("tenant", b"short".to_vec(), None),
+            ("tenant", "t".repeat(200).into_bytes(), None),
+            ("tenant", long("no row"), None),
         ] {
             let (counter, name) = counted(&rules, key, &value);
             let plan = find(&name, limit).unwrap_or_else(|error| panic!("{name}: {error:?}"));

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{Check, CheckIndex, Checks, Modes, Options, Slot, key};
 use crate::ask::Ask;
-use crate::rules::limit::{self, Limit, LimitId, OnStoreFailure};
+use crate::rules::limit::{self, Limit, LimitId, LimitInForce, OnStoreFailure};
 use crate::time::Unit;
 
 /// The trials of one request, at least one.
@@ -38,11 +38,17 @@ impl Trials {
     /// The trials of the limits in `found`, of which `slots` says what has become of them; `None` if there are none. The hits are those of the real checks:
     /// a descriptor that is blocked, exempt or replaced has none, and a raise changes the real amount only.
     #[cold]
-    pub(super) fn new(ask: &Ask<'_>, options: &Options, checks: &Checks, slots: &[Slot], found: &[Option<&Limit>]) -> Option<Box<Self>> {
+    pub(super) fn new(
+        ask: &Ask<'_>,
+        options: &Options,
+        checks: &Checks,
+        slots: &[Slot],
+        found: &[Option<LimitInForce<'_>>],
+    ) -> Option<Box<Self>> {
         let (mut all, mut of) = (Checks::default(), SmallVec::new());
         all.keys.reserve(checks.keys.len() + MARK_BYTES * found.len());
         for (index, ((descriptor, entries), (slot, limit))) in ask.descriptors().zip(slots.iter().zip(found)).enumerate() {
-            let Some((limit, trial)) = limit.and_then(|limit| Some((limit, limit.trial.as_deref()?))) else { continue };
+            let Some((limit, trial)) = limit.and_then(|in_force| Some((in_force.limit, in_force.trial()?))) else { continue };
             let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
             let hits = ask.hits_or(descriptor, cost);
             match slot {

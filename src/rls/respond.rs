@@ -23,6 +23,7 @@ use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::rate_limit_response::Code;
 use crate::rules::limit::{LimitId, Scale};
+use crate::rules::table::RowNumber;
 use crate::time::{Rate, Span};
 use crate::verdict::{Decision, Decisions, StoreError, Wait};
 use encode::{Extras, encode};
@@ -176,8 +177,8 @@ fn paths(ask: &Ask<'_>, plan: &Plan) -> Vec<String> {
     plan.slots.iter().zip(ask.descriptors()).map(path).collect()
 }
 
-fn name_of(limit: Option<LimitId>, plan: &Plan) -> Option<&str> {
-    limit.and_then(|id| plan.rules.limit(id).name.as_deref())
+fn name_of(limit: Option<LimitId>, row: Option<RowNumber>, plan: &Plan) -> Option<&str> {
+    limit.and_then(|id| plan.rules.in_force(id, row).name())
 }
 
 /// The status of one descriptor, with `path` as the name of a limit that has none. Where a failure policy allowed the check, the limit and the reset
@@ -187,20 +188,20 @@ fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str)
     match slot {
         Slot::Free => ok,
         Slot::Unlimited(_) | Slot::Exempt { .. } => Status { remaining: u32::MAX.into(), ..ok },
-        Slot::Blocked { limit, shown, ends_in, .. } => Status {
+        Slot::Blocked { limit, row, shown, ends_in, .. } => Status {
             refused: true,
             // Beside a limit without a reset time, Envoy would tell the client to come back at once.
-            limit: shown.filter(|_| ends_in.is_some()).map(|shown| (shown, name_of(*limit, plan).unwrap_or(path))),
+            limit: shown.filter(|_| ends_in.is_some()).map(|shown| (shown, name_of(*limit, *row, plan).unwrap_or(path))),
             remaining: 0,
             reset_secs: ends_in.map(Span::secs_rounded_up),
         },
-        Slot::Checked { check, limit, shown, scale, .. } => {
+        Slot::Checked { check, limit, row, shown, scale, .. } => {
             let decision = &decisions[check.0];
             let shown = match *decision {
                 Decision::Local(.., replicas) => share_of(*shown, *scale, plan.checks[*check].algorithm, replicas),
                 _ => *shown,
             };
-            let name = name_of(*limit, plan);
+            let name = name_of(*limit, *row, plan);
             Status {
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
                 limit: is_known(decision).then(|| (shown, name.unwrap_or(path))),

@@ -13,15 +13,20 @@ mod descriptor;
 mod fields;
 mod locations;
 mod matching;
+mod numbers;
 pub mod outline;
 mod overlay;
+mod plans;
 mod problem;
 mod rate;
 mod resource;
 mod sections;
+mod settle;
 mod siblings;
 mod suspicion;
+mod table;
 mod trial;
+mod units;
 mod values;
 
 use std::sync::Arc;
@@ -32,16 +37,19 @@ use super::limit::Limit;
 use super::source::{self, Position, ValueType};
 use super::{Commit, Rules};
 use data::Data;
-use defaults::{Declared, Defaults, PendingLimit};
+pub(crate) use data::is_table;
+use defaults::{Declared, Defaults};
 use fields::{Fields, Section};
 use overlay::Cursor;
 pub(super) use overlay::EntryNumber;
 pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
+use plans::Plans;
 pub(crate) use problem::OneLine;
 use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
 pub use resource::XdsOptions;
 pub(super) use resource::{CompiledDomain, compile_domain};
+use settle::PendingLimit;
 use siblings::Siblings;
 
 /// How to compile.
@@ -98,9 +106,9 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     }
     for domain in domains.values_mut() {
         domain.siblings.finish(&mut compiler);
-        check_replaced(&mut compiler.problems, domain);
         check_for_limits(&mut compiler.problems, domain);
-        domain.limits = defaults::settle(&mut compiler.problems, domain, options.process);
+        domain.limits = settle::settle(&mut compiler, domain, options.process);
+        check_replaced(&mut compiler.problems, domain);
     }
     let (refused, problems) = compiler.problems.finish(options.strict, options.strict || options.for_check);
     if refused {
@@ -119,8 +127,10 @@ struct Compiler<'o> {
     from_control_plane: bool,
     /// Adds to what the control plane says.
     overlay: Cursor<'o>,
-    /// The files of values.
+    /// The files that descriptors name.
     data: Data<'o>,
+    /// Rows of all tables so far.
+    rows: usize,
     matched: matching::Totals,
 }
 
@@ -140,6 +150,7 @@ struct Domain {
     replaced: Vec<(Location, Box<str>)>,
     commit: Option<Declared<Commit>>,
     defaults: Defaults,
+    plans: Plans,
     /// Whether a file contains a limit, or the attempt of one.
     mentions_limit: bool,
     /// Its limits, which depend on the defaults that a later file may hold.
@@ -160,6 +171,7 @@ impl Domain {
             replaced: Vec::new(),
             commit: None,
             defaults: Defaults::default(),
+            plans: Plans::default(),
             mentions_limit: false,
             pending: Vec::new(),
             limits: Vec::new(),
@@ -215,7 +227,7 @@ fn compile_file(compiler: &mut Compiler<'_>, domains: &mut HashMap<Box<str>, Dom
         descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
         domain.siblings = siblings;
     }
-    defaults::settle(&mut compiler.problems, &mut scratch, options.process);
+    settle::settle(compiler, &mut scratch, options.process);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";

@@ -3,17 +3,20 @@
 //! A limit is the same in both if its domain and the keys and values of its path are. The texts are for people and have no control characters;
 //! each has a bound, because files may hold long values. The order of patterns, which may decide which limit a request finds, is not compared.
 
+mod rows;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::Serialize;
 
 use super::compile::OneLine;
-use super::limit::{Amount, Level, Limit, Matching, OnStoreFailure, Scale};
+use super::limit::{Amount, Level, Limit, LimitInForce, Matching, OnStoreFailure, Scale};
 use super::{Commit, Rules};
 use crate::algorithm::{Algorithm, Debt};
 use crate::time::{Period, Rate, Span, Unit};
 use crate::usage;
+pub use rows::ChangedRows;
 
 /// Characters of a path, or of the text of a field.
 const LONGEST_TEXT: usize = 200;
@@ -27,6 +30,9 @@ pub struct Difference {
     pub removed: Vec<Named>,
     /// In both, with other fields.
     pub changed: Vec<Changed>,
+    /// Tables that both have, with other rows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<ChangedRows>,
 }
 
 /// A limit of one of the two.
@@ -73,9 +79,10 @@ impl Difference {
                 continue;
             };
             kept.insert(identity);
+            difference.rows.extend(ChangedRows::new((old, before), (new, limit)));
             let fields = changed_fields((old, before), (new, limit));
             if !fields.is_empty() {
-                difference.changed.push(Changed { limit: shown(&limit.path()), fields });
+                difference.changed.push(Changed { limit: name_of(limit), fields });
             }
         }
         difference.removed = old_limits.into_iter().filter(|limit| !kept.contains(&identity(limit))).map(Named::new).collect();
@@ -85,22 +92,26 @@ impl Difference {
     /// Whether no limit differs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.rows.is_empty()
     }
 }
 
 impl Named {
     fn new(limit: &Limit) -> Self {
-        let mut amount = rate(limit);
+        let mut amount = rate(limit.into());
         if let Some(Amount { algorithm: Algorithm::FixedWindow(fixed), .. }) = &limit.amount {
             let calendar = calendar(fixed.window).into_iter().map(|(field, value)| format!(", {field} {value}"));
             amount.extend(calendar);
         }
-        if let Some(algorithm) = algorithm(limit).filter(|_| !matches!(limit.amount.map(|a| a.algorithm), Some(Algorithm::FixedWindow(_))))
+        if let Some(algorithm) =
+            algorithm(limit.amount.as_ref()).filter(|_| !matches!(limit.amount.map(|a| a.algorithm), Some(Algorithm::FixedWindow(_))))
         {
             amount += &format!(", {algorithm}");
         }
-        Self { limit: shown(&limit.path()), amount }
+        if let Some(table) = limit.own_table() {
+            amount += &format!(", {} rows of {}", table.rows.len(), shown(table.rows.file()));
+        }
+        Self { limit: name_of(limit), amount }
     }
 }
 
@@ -125,9 +136,23 @@ fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
     rules.by_number().iter().filter(|domain| !other.shares(domain)).flat_map(|domain| domain.limits()).collect()
 }
 
+/// Where a limit stands: the domain, the levels, and the plan of those whose descriptor has another limit.
+type Identity<'r> = (&'r str, Vec<(&'r str, Option<&'r str>)>, Option<&'r str>);
+
 /// What makes a limit the same limit.
-fn identity(limit: &Limit) -> (&str, Vec<(&str, Option<&str>)>) {
-    (&limit.domain, limit.levels.iter().map(|level| (&*level.key, level.value.as_deref())).collect())
+fn identity(limit: &Limit) -> Identity<'_> {
+    (&limit.domain, limit.levels.iter().map(|level| (&*level.key, level.value.as_deref())).collect(), plan_of_rows(limit))
+}
+
+/// The plan of a limit that stands beside that of its descriptor.
+fn plan_of_rows(limit: &Limit) -> Option<&str> {
+    limit.plan.as_deref().filter(|_| limit.table.is_some() && limit.own_table().is_none())
+}
+
+/// The path of a limit, with the plan that tells it from others of that path.
+fn name_of(limit: &Limit) -> String {
+    let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", shown(plan)));
+    shown(&limit.path()) + &plan.unwrap_or_default()
 }
 
 fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
@@ -147,7 +172,9 @@ fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedFi
 
 /// Everything that a limit says, with the names of files. A field that the limit does not have is missing.
 #[must_use]
-pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
+pub fn fields<'r>(rules: &Rules, in_force: impl Into<LimitInForce<'r>>) -> Vec<(&'static str, String)> {
+    let in_force = in_force.into();
+    let limit = in_force.limit;
     let keys = |is: fn(&Level) -> bool| {
         let keys: Vec<_> = limit.levels.iter().filter(|level| is(level)).map(|level| &*level.key).collect();
         Some(keys.join(", ")).filter(|keys| !keys.is_empty())
@@ -158,9 +185,9 @@ pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
         Some(Commit::AllOrNone) => "all_or_none",
         Some(Commit::Each) | None => "each",
     };
-    let mut all = vec![("rate", Some(rate(limit))), ("algorithm", algorithm(limit))];
-    all.extend(limit.amount.iter().flat_map(options).map(|(name, value)| (name, Some(value))));
-    all.push(("trial", limit.trial.as_ref().map(|trial| tried(&trial.amount, limit.amount.as_ref()))));
+    let mut all = vec![("rate", Some(rate(in_force))), ("algorithm", algorithm(in_force.amount()))];
+    all.extend(in_force.amount().iter().flat_map(|amount| options(amount)).map(|(name, value)| (name, Some(value))));
+    all.push(("trial", in_force.trial().map(|trial| tried(&trial.amount, in_force.amount()))));
     if let Some(usage) = &limit.usage {
         let usage::Settings { interval, buckets, expiry, subjects } = usage.settings;
         all.extend([
@@ -171,9 +198,14 @@ pub fn fields(rules: &Rules, limit: &Limit) -> Vec<(&'static str, String)> {
             ("usage_subjects", Some(subjects.to_string())),
         ]);
     }
+    let table = limit.table.as_deref().filter(|_| in_force.row.is_none());
     all.extend([
-        ("name", limit.name.as_deref().map(str::to_owned)),
-        ("shadow_mode", flag(limit.shadow_mode)),
+        ("plan", limit.plan.as_deref().map(str::to_owned)),
+        ("table", table.map(|table| table.rows.file().to_owned())),
+        ("rows", table.map(|table| table.rows_of(limit.id).to_string())),
+        ("row", in_force.row_origin().map(|origin| origin.to_string())),
+        ("name", in_force.name().map(str::to_owned)),
+        ("shadow_mode", flag(in_force.shadow_mode())),
         ("quota_mode", flag(limit.quota_mode)),
         ("on_store_failure", limit.on_store_failure.and_then(policy)),
         ("commit", Some(commit.to_owned())),
@@ -205,24 +237,27 @@ fn tried(trial: &Amount, real: Option<&Amount>) -> String {
     };
     let known = real.map(all).unwrap_or_default();
     let other = all(trial).into_iter().filter(|field| !known.contains(field)).map(|(name, value)| format!(", {name} {value}"));
-    std::iter::once(of_rate(trial.rate)).chain(other).collect()
+    std::iter::once(rate_of(trial)).chain(other).collect()
 }
 
-fn rate(limit: &Limit) -> String {
-    limit.amount.map_or_else(|| "unlimited".to_owned(), |amount| of_rate(amount.rate))
+fn rate(limit: LimitInForce<'_>) -> String {
+    let Some(amount) = limit.amount() else {
+        return if limit.limit.is_by_rows && limit.row.is_none() { "by its rows" } else { "unlimited" }.to_owned();
+    };
+    rate_of(amount)
 }
 
-fn of_rate(rate: Rate) -> String {
-    let Rate { requests_per_unit, unit, unit_multiplier } = rate;
+fn rate_of(amount: &Amount) -> String {
+    let Rate { requests_per_unit, unit, unit_multiplier } = amount.rate;
     match unit_multiplier {
-        _ if unit == Unit::None => rate.to_string(),
+        _ if unit == Unit::None => amount.rate.to_string(),
         1 => format!("{requests_per_unit} per {}", unit.name()),
         multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),
     }
 }
 
-fn algorithm(limit: &Limit) -> Option<String> {
-    limit.amount.map(|amount| amount.algorithm.kind().spec().name.to_owned())
+fn algorithm(amount: Option<&Amount>) -> Option<String> {
+    amount.map(|amount| amount.algorithm.kind().spec().name.to_owned())
 }
 
 /// The options of an algorithm, with their defaults filled in.

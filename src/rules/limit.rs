@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
+use super::table::{RowNumber, Table};
 use crate::algorithm::Algorithm;
 use crate::algorithm::concurrency::Gauge;
 use crate::time::Rate;
@@ -33,6 +34,7 @@ pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
 /// A limit and its path in the tree.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "what a file says, which does not depend on each other")]
 pub struct Limit {
     /// Where the rules have it.
     pub id: LimitId,
@@ -42,10 +44,16 @@ pub struct Limit {
     pub levels: Box<[Level]>,
     /// Returned as `current_limit.name`; other limits replace this one by it.
     pub name: Option<Box<str>>,
-    /// The rate and its algorithm; `None` = unlimited.
+    /// The rate and its algorithm; `None` = unlimited, unless each row says it.
     pub amount: Option<Amount>,
     /// What is counted beside it and refuses nothing.
     pub trial: Option<Box<Trial>>,
+    /// Only rows of its table have amounts.
+    pub is_by_rows: bool,
+    /// The plan that its amount is of. A limit of each plan that rows of a table use stands beside that of the descriptor.
+    pub plan: Option<Box<str>>,
+    /// The table that its amounts are in, which all limits of the descriptor share.
+    pub table: Option<Arc<LimitTable>>,
     /// Over the limit, the status is still OK.
     pub shadow_mode: bool,
     /// Over the limit, the request is refused only if all quota descriptors are over theirs.
@@ -73,6 +81,136 @@ pub struct Trial {
     pub amount: Amount,
     /// `track_usage` of the limit: the trial has records of its own.
     pub usage: Option<Arc<Tracking>>,
+}
+
+/// The table of a descriptor.
+#[derive(Debug)]
+pub struct LimitTable {
+    /// By value.
+    pub rows: Table<RowMeaning>,
+    /// The index of the entry whose value picks the row.
+    pub level: usize,
+    /// The descriptor's own limit, that of rows without a plan, as [`LimitId::limit`].
+    pub owner: u32,
+    /// It is that of values without a row too; otherwise they have none.
+    pub has_default: bool,
+    /// The number of rows of each limit that has some.
+    counts: Box<[(u32, usize)]>,
+}
+
+impl LimitTable {
+    /// The table of a descriptor with these rows.
+    #[must_use]
+    pub fn new(rows: Table<RowMeaning>, level: usize, owner: u32, has_default: bool) -> Self {
+        let mut counts: Vec<(u32, usize)> = Vec::new();
+        for meaning in rows.rows().filter_map(|row| rows.meaning(row)) {
+            match counts.iter_mut().find(|(limit, _)| *limit == meaning.limit) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((meaning.limit, 1)),
+            }
+        }
+        Self { rows, level, owner, has_default, counts: counts.into() }
+    }
+
+    /// The rows of a limit.
+    #[must_use]
+    pub fn rows_of(&self, limit: LimitId) -> usize {
+        self.counts.iter().find(|(own, _)| *own == limit.limit).map_or(0, |&(_, count)| count)
+    }
+
+    /// The limit of values without a row.
+    #[must_use]
+    pub fn default(&self) -> Option<u32> {
+        self.has_default.then_some(self.owner)
+    }
+}
+
+/// What rows of a table stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowMeaning {
+    /// The limit, as [`LimitId::limit`]: that of the plan of these rows, or that of the descriptor.
+    pub limit: u32,
+    /// Its amount.
+    pub amount: RowAmount,
+    /// Over the limit, the status is still OK.
+    pub shadow_mode: bool,
+}
+
+/// What numbers that no other row has add to it; config/README.md and SECURITY.md say about 150 bytes.
+const _: () = assert!(size_of::<RowMeaning>() <= 152);
+
+/// The amount of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowAmount {
+    /// That of its limit.
+    OfLimit,
+    /// Its own; `None` = unlimited.
+    Own(Option<Amount>),
+}
+
+/// A limit as one descriptor has it: what the row of its value says comes before what the limit says.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitInForce<'r> {
+    /// The limit.
+    pub limit: &'r Limit,
+    /// The row, in the limit's table.
+    pub row: Option<RowNumber>,
+}
+
+impl<'r> From<&'r Limit> for LimitInForce<'r> {
+    fn from(limit: &'r Limit) -> Self {
+        Self { limit, row: None }
+    }
+}
+
+impl<'r> LimitInForce<'r> {
+    fn meaning(self) -> Option<&'r RowMeaning> {
+        self.limit.table.as_ref()?.rows.meaning(self.row?)
+    }
+
+    /// The amount; `None` = unlimited.
+    #[inline]
+    #[must_use]
+    pub fn amount(self) -> Option<&'r Amount> {
+        if self.row.is_none() {
+            return self.limit.amount.as_ref();
+        }
+        match self.meaning().map(|meaning| &meaning.amount) {
+            Some(RowAmount::Own(amount)) => amount.as_ref(),
+            Some(RowAmount::OfLimit) | None => self.limit.amount.as_ref(),
+        }
+    }
+
+    /// The name that responses show, and by which other limits replace it.
+    #[inline]
+    #[must_use]
+    pub fn name(self) -> Option<&'r str> {
+        let of_row = self.row.and_then(|row| self.limit.table.as_ref()?.rows.name(row));
+        of_row.or(self.limit.name.as_deref())
+    }
+
+    /// Whether the status is OK also over the limit.
+    #[inline]
+    #[must_use]
+    pub fn shadow_mode(self) -> bool {
+        if self.row.is_none() {
+            return self.limit.shadow_mode;
+        }
+        self.meaning().map_or(self.limit.shadow_mode, |meaning| meaning.shadow_mode)
+    }
+
+    /// What is counted beside it: of values without a row only, because a row has numbers of its own.
+    #[must_use]
+    pub fn trial(self) -> Option<&'r Trial> {
+        self.limit.trial.as_deref().filter(|_| self.row.is_none())
+    }
+
+    /// Where its row is written.
+    #[must_use]
+    pub fn row_origin(self) -> Option<Origin> {
+        let rows = &self.limit.table.as_ref()?.rows;
+        Some(Origin { document: rows.file().into(), line: rows.line(self.row?) })
+    }
 }
 
 /// Where a limit is written, for operators. Limits of one document share its name.
@@ -239,6 +377,28 @@ impl Level {
 }
 
 impl Limit {
+    /// Whether it counts nothing.
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        self.amount.is_none() && !self.is_by_rows
+    }
+
+    /// The table whose rows stand for this limit and for those of their plans; `None` for a limit of a plan.
+    #[must_use]
+    pub fn own_table(&self) -> Option<&LimitTable> {
+        self.table.as_deref().filter(|table| table.owner == self.id.limit)
+    }
+
+    /// The amounts that it may have: its own, and those of its rows, each at least once.
+    pub fn amounts(&self) -> impl Iterator<Item = &Amount> {
+        let meanings = self.table.iter().flat_map(|table| table.rows.meanings());
+        let of_rows = meanings.filter(|meaning| meaning.limit == self.id.limit).filter_map(|meaning| match &meaning.amount {
+            RowAmount::Own(amount) => amount.as_ref(),
+            RowAmount::OfLimit => None,
+        });
+        self.amount.iter().chain(of_rows)
+    }
+
     /// The full key: the domain and all levels as written, joined by dots. Names the limit in messages, over reloads too.
     #[must_use]
     pub fn path(&self) -> String {

@@ -270,6 +270,15 @@ fn pages() -> Vec<String> {
     pages
 }
 
+/// The tables of a page that a block of limits names. The first line of each is its name, as a comment.
+fn tables(page: &str, text: &str, block: &str) -> Vec<weir::rules::compile::SourceText> {
+    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let blocks = text.split("```csv\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let named = blocks.filter_map(|csv| Some((csv.lines().next()?.strip_prefix("# ")?, csv)));
+    let used = named.filter(|(name, _)| block.contains(&format!("table: {name}")));
+    used.map(|(name, csv)| weir::rules::compile::SourceText { name: format!("{folder}/{name}"), text: csv.into() }).collect()
+}
+
 /// The limits and overlays that the pages show compile without a warning, each block as a file of its own. Other YAML belongs to Kubernetes.
 #[test]
 fn the_limits_of_every_page_compile() {
@@ -278,6 +287,7 @@ fn the_limits_of_every_page_compile() {
         let text = tools::file(&page);
         for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
             let source = weir::rules::compile::SourceText { name: page.clone(), text: block.as_bytes().to_vec() };
+            let tables = tables(&page, &text, block);
             let options = weir::rules::compile::Options { strict: true, ..Default::default() };
             if block.lines().any(|line| line.starts_with("domains:")) {
                 let read = weir::rules::domains::Overlay::read(source, &options);
@@ -288,7 +298,7 @@ fn the_limits_of_every_page_compile() {
             if !block.lines().any(|line| line.starts_with("domain:")) {
                 continue;
             }
-            let compiled = weir::rules::compile::compile(&[source], &options);
+            let compiled = weir::rules::compile::compile(&[&tables[..], &[source]].concat(), &options);
             assert!(compiled.is_ok(), "{page}: {compiled:?}\n{block}");
             count += 1;
         }

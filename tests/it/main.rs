@@ -45,6 +45,7 @@ mod shaping;
 mod size;
 mod subjects;
 mod support;
+mod tables;
 mod tracing;
 mod trials;
 mod usage;

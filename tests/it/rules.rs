@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use weir::algorithm::{Algorithm, AlgorithmKind};
 use weir::ask::Entry;
 use weir::rules::compile::{Compiled, Options, ProcessDefaults, Severity, SourceText, compile};
-use weir::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
+use weir::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFailure, Scale};
 use weir::rules::{Commit, Lookup, Rules};
 use weir::time::{Period, Tick};
 use weir::usage::{Settings, Tracking};
@@ -122,7 +122,8 @@ fn show_usage(usage: Option<&Arc<Tracking>>) -> String {
 /// A limit on one line, with everything that it says.
 fn show(limit: &Limit) -> String {
     let mut line = format!("limit {}: ", limit.path());
-    line += &limit.amount.map_or_else(|| "unlimited".to_owned(), |amount| show_amount(&amount));
+    let none = if limit.is_by_rows { "by its rows" } else { "unlimited" };
+    line += &limit.amount.map_or_else(|| none.to_owned(), |amount| show_amount(&amount));
     line.extend(limit.trial.as_ref().map(|trial| format!(", tries [{}{}]", show_amount(&trial.amount), show_usage(trial.usage.as_ref()))));
     let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
     line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));
@@ -134,9 +135,32 @@ fn show(limit: &Limit) -> String {
         line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {}: {flag}", level.key)));
     }
     line.extend(limit.name.iter().map(|name| format!(", name '{name}'")));
+    line.extend(limit.plan.iter().map(|plan| format!(", plan '{plan}'")));
+    line.extend(limit.table.iter().map(|table| format!(", {} of {} rows", table.rows_of(limit.id), table.rows.len())));
     line.extend(limit.replaces.iter().map(|name| format!(", replaces '{name}'")));
     line.extend(limit.metadata.iter().map(|metadata| format!(", metadata {}", serde_json::to_string(metadata).expect("JSON"))));
     line
+}
+
+/// The rows of the tables of a limit, each on one line.
+fn rows(rules: &Rules, limit: &Limit) -> Vec<String> {
+    let Some(table) = limit.own_table() else { return Vec::new() };
+    let row = |row| {
+        let meaning = table.rows.meaning(row).expect("a row of the table");
+        let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
+        let in_force = LimitInForce { limit: of_row, row: Some(row) };
+        let shown = Limit {
+            amount: in_force.amount().copied(),
+            is_by_rows: false,
+            name: in_force.name().map(Into::into),
+            shadow_mode: in_force.shadow_mode(),
+            table: None,
+            ..of_row.clone()
+        };
+        let value = String::from_utf8_lossy(table.rows.value(row)).into_owned();
+        format!("  {} '{value}': {}", in_force.row_origin().expect("a row"), show(&shown))
+    };
+    table.rows.rows().map(row).collect()
 }
 
 fn outcome(files: &[SourceText], options: &Options) -> String {
@@ -146,7 +170,8 @@ fn outcome(files: &[SourceText], options: &Options) -> String {
             let mut domains: Vec<_> = rules.domains().filter(|domain| rules.commit(domain) == Some(Commit::AllOrNone)).collect();
             domains.sort_unstable();
             let commits = domains.into_iter().map(|domain| format!("domain {}: all or none", String::from_utf8_lossy(domain)));
-            (warnings, commits.chain(rules.limits().map(show)).collect())
+            let limits = rules.limits().flat_map(|limit| [show(limit)].into_iter().chain(rows(&rules, limit)));
+            (warnings, commits.chain(limits).collect())
         }
         Err(problems) => (problems, vec!["refused".to_owned()]),
     };
@@ -161,7 +186,7 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
     for entry in fs::read_dir(&folder).expect("the vectors") {
         let path = entry.expect("readable").path();
         if path.is_dir() {
-            let files = [files_of(&path, "yaml"), files_of(&path, "txt")].concat();
+            let files = ["yaml", "txt", "csv"].map(|ending| files_of(&path, ending)).concat();
             cases.push((files, path.join("expect")));
         }
     }
@@ -216,7 +241,7 @@ fn find(rules: &Rules, domain: &[u8], entries: &[(Vec<u8>, Vec<u8>)]) -> String 
     match rules.find(domain, &entries) {
         Lookup::UnknownDomain => "unknown domain".into(),
         Lookup::NoLimit => "none".into(),
-        Lookup::Limit(limit) => limit.path(),
+        Lookup::Limit(limit) => limit.limit.path(),
     }
 }
 

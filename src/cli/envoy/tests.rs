@@ -84,7 +84,7 @@ fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
     let limit = |entries: &Vec<(String, String)>| {
         let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() }).collect();
         match rules.find(b"d", &entries) {
-            Lookup::Limit(limit) => Some(limit.path()),
+            Lookup::Limit(limit) => Some(limit.limit.path()),
             _ => None,
         }
     };

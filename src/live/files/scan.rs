@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::rules::compile::{Problem, Severity};
+use crate::rules::compile::{Problem, Severity, is_table};
 
 /// The most files and folders of a scan. More of them means a wrong path, or links that point to each other.
 const MAX_ENTRIES: usize = 10_000;
@@ -19,15 +19,18 @@ const MAX_ENTRIES: usize = 10_000;
 /// How deep folders may be nested.
 const MAX_DEPTH: usize = 32;
 
-/// The largest file that is read.
+/// The largest file of limits or values that is read.
 pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// The most bytes of a table, and of all tables together: a million rows of 100 bytes fit.
+pub(super) const MAX_TABLE_BYTES: u64 = 128 << 20;
 
 /// Names of files that hold no limits: a README describes the folder to people, and editors leave backups. Names such as `README.yaml` are not
 /// among them. A file that the path itself names is read, whatever its name.
 const SKIPPED_NAMES: [&[u8]; 2] = [b"README", b"README.md"];
 const SKIPPED_ENDINGS: [&[u8]; 3] = [b"~", b".bak", b".swp"];
 
-/// The most bytes of all files together.
+/// The most bytes of all other files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 
 /// The result of a scan.
@@ -66,6 +69,27 @@ struct Version {
 pub(super) struct Fingerprint {
     files: Vec<(PathBuf, Version)>,
     problems: Vec<String>,
+}
+
+impl LimitFile {
+    /// Whether it has the name of a table.
+    pub(super) fn is_table(&self) -> bool {
+        self.name.to_str().is_some_and(is_table)
+    }
+
+    /// The most bytes that are read of it.
+    pub(super) fn max_bytes(&self) -> u64 {
+        if self.is_table() { MAX_TABLE_BYTES } else { MAX_FILE_BYTES }
+    }
+
+    /// The problem of a file with more.
+    pub(super) fn too_long(&self) -> Problem {
+        if self.is_table() {
+            let what = format!("larger than {} MiB", MAX_TABLE_BYTES >> 20);
+            return problem(&self.name, what, "write fewer rows, or leave out columns that a plan can say");
+        }
+        too_long(&self.name)
+    }
 }
 
 impl Scan {
@@ -226,11 +250,20 @@ impl Walk {
     }
 
     fn check_sizes(&mut self) {
-        let too_long: Vec<Problem> =
-            self.scan.files.iter().filter(|file| file.version.size > MAX_FILE_BYTES).map(|file| too_long(&file.name)).collect();
+        let is_too_long = |file: &&LimitFile| file.version.size > file.max_bytes();
+        let too_long: Vec<Problem> = self.scan.files.iter().filter(is_too_long).map(LimitFile::too_long).collect();
         self.scan.problems.extend(too_long);
-        if self.scan.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.version.size)) > MAX_TOTAL_BYTES {
+        let sum = |are_tables| {
+            let files = self.scan.files.iter().filter(|file| file.is_table() == are_tables);
+            files.fold(0_u64, |sum, file| sum.saturating_add(file.version.size))
+        };
+        let (of_limits, of_tables) = (sum(false), sum(true));
+        if of_limits > MAX_TOTAL_BYTES {
             self.scan.problems.push(too_much(&self.root));
+        }
+        if of_tables > MAX_TABLE_BYTES {
+            let what = format!("its tables are larger than {} MiB in total", MAX_TABLE_BYTES >> 20);
+            self.scan.problems.push(problem(&self.root, what, "write fewer rows, or leave out columns that a plan can say"));
         }
     }
 }

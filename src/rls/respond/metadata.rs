@@ -57,10 +57,13 @@ fn beyond_32_bits(index: usize, status: &Status<'_>) -> Option<Value> {
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the request's own has neither.
 fn refusal(plan: &Plan, index: usize) -> Value {
     let mut fields = BTreeMap::from([("descriptor".to_owned(), number(index as f64))]);
-    if let Slot::Checked { limit: Some(id), .. } | Slot::Blocked { limit: Some(id), .. } = &plan.slots[index] {
-        let limit = plan.rules.limit(*id);
-        fields.insert("limit".to_owned(), text(limit.path().as_bytes()));
-        if let Some(name) = &limit.name {
+    if let Slot::Checked { limit: Some(id), row, .. } | Slot::Blocked { limit: Some(id), row, .. } = &plan.slots[index] {
+        let in_force = plan.rules.in_force(*id, *row);
+        fields.insert("limit".to_owned(), text(in_force.limit.path().as_bytes()));
+        if let Some(plan) = &in_force.limit.plan {
+            fields.insert("plan".to_owned(), text(plan.as_bytes()));
+        }
+        if let Some(name) = in_force.name() {
             fields.insert("name".to_owned(), text(name.as_bytes()));
         }
     }

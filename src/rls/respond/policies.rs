@@ -24,16 +24,17 @@ pub(super) struct Policy {
 /// The name of a descriptor's limit: as configured, or else its path in the domain, or the keys of the descriptor for a limit of the request's own.
 /// Values of the request are no part of it.
 pub(super) fn name(slot: &Slot, plan: &Plan, entries: &[Entry<'_>]) -> Name {
-    let id = match slot {
-        Slot::Checked { limit, .. } | Slot::Exempt { limit } | Slot::Blocked { limit, .. } => *limit,
-        Slot::Unlimited(id) => Some(*id),
-        Slot::Free => None,
+    let (id, row) = match slot {
+        Slot::Checked { limit, row, .. } | Slot::Blocked { limit, row, .. } => (*limit, *row),
+        Slot::Exempt { limit } => (*limit, None),
+        Slot::Unlimited(id) => (Some(*id), None),
+        Slot::Free => (None, None),
     };
     let Some(id) = id else {
         return Name::new(entries.iter().map(|entry| entry.key).collect::<Vec<_>>().join(&b'.'));
     };
-    let limit = plan.rules.limit(id);
-    limit.name.as_deref().map_or_else(|| Name::new(limit.path_in_domain()), Name::new)
+    let in_force = plan.rules.in_force(id, row);
+    in_force.name().map_or_else(|| Name::new(in_force.limit.path_in_domain()), Name::new)
 }
 
 /// The statuses that have a limit, by index. Of more than [`MAX_POLICIES`], those that refuse and those with the least remaining hits.

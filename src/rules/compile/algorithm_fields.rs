@@ -46,6 +46,23 @@ impl AlgorithmFields {
         of_limit.fold(Options { kind, ..self.options }, |options, fields| options.apply_defaults(&fields.options))
     }
 
+    /// Those of a limit whose numbers stand above each other, the strongest first: what it says itself, and what is left of those below, from which another
+    /// algorithm takes its own options only. What is recorded of it is none of them.
+    pub(super) fn of_chain(chain: impl Iterator<Item = Self> + Clone) -> (Self, Vec<Self>) {
+        let mut own = Self::default();
+        let mut below = chain.clone().take_while(|fields| fields.algorithm.is_none()).count();
+        below = (below + 1).min(chain.clone().count());
+        for fields in chain.clone().take(below) {
+            own = Self {
+                algorithm: own.algorithm.or(fields.algorithm),
+                options: own.options.over(&fields.options),
+                on_store_failure: own.on_store_failure.or(fields.on_store_failure),
+                usage: usage::Options::default(),
+            };
+        }
+        (own, chain.skip(below).map(|fields| Self { usage: usage::Options::default(), ..fields }).collect())
+    }
+
     /// Whether they make windows of the calendar.
     pub(super) fn has_calendar(&self) -> bool {
         self.options.period == Some(PeriodKind::Calendar)

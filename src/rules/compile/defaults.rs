@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
+use super::plans;
 use super::problem::{Location, Problems};
 use super::trial::TrialFields;
 use super::{Domain, ProcessDefaults};
@@ -33,7 +34,7 @@ pub(super) struct Defaults {
     /// The locations of their keys.
     keys: Vec<(&'static str, Location)>,
     /// They are wrong, which is reported.
-    is_invalid: bool,
+    pub(super) is_invalid: bool,
 }
 
 impl Defaults {
@@ -49,18 +50,20 @@ impl Defaults {
     }
 }
 
-/// A limit that waits for the defaults of its domain.
-pub(super) struct PendingLimit {
-    /// `None`: unlimited.
-    pub(super) amount: Option<PendingAmount>,
-    /// What it tries.
-    pub(super) trial: Option<PendingTrial>,
-    /// Makes the limit of what it has become.
-    pub(super) make: Box<MakeLimit>,
-}
+/// Makes a limit of what it has become.
+pub(super) type MakeLimit = dyn FnOnce(OfLimit) -> Limit;
 
-/// Makes a limit of its amount, its trial and its failure policy.
-type MakeLimit = dyn FnOnce(Option<Settled>, Option<Settled>, Option<OnStoreFailure>) -> Limit;
+/// What a limit has become once all files are read.
+#[derive(Default)]
+pub(super) struct OfLimit {
+    /// `None`: unlimited, or its rows have amounts.
+    pub(super) amount: Option<Amount>,
+    /// What is recorded of it.
+    pub(super) usage: Option<usage::Settings>,
+    /// What it tries.
+    pub(super) trial: Option<Settled>,
+    pub(super) on_store_failure: Option<OnStoreFailure>,
+}
 
 /// An amount with all defaults applied.
 pub(super) struct Settled {
@@ -75,6 +78,8 @@ pub(super) struct Settled {
 pub(super) struct PendingAmount {
     pub(super) rate: Rate,
     pub(super) fields: AlgorithmFields,
+    /// What is written for this limit below them: of a plan, or of the `rate_limit` of a row. The strongest first.
+    pub(super) below: Vec<AlgorithmFields>,
     /// The `rate_limit`.
     pub(super) at: Location,
     /// The locations of its keys.
@@ -114,6 +119,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Do
         let location = problems.here(node.at);
         declare(problems, &mut domain.commit, "commit", Declared { value: commit, first: location });
     }
+    plans::read(problems, fields, &mut domain.plans);
     domain.defaults.is_invalid |= fields.meant("defaults");
     let Some(node) = fields.get("defaults") else { return };
     let read = fields::read(problems, node, Section::Defaults);
@@ -146,38 +152,30 @@ fn declare<T: PartialEq>(problems: &mut Problems, known: &mut Option<Declared<T>
     true
 }
 
-/// Settles the limits of the domain. A limit whose options make no algorithm is reported, and is not among the result.
-pub(super) fn settle(problems: &mut Problems, domain: &mut Domain, process: ProcessDefaults) -> Vec<Limit> {
-    let pending = std::mem::take(&mut domain.pending);
-    if domain.defaults.is_invalid {
-        // The defaults are reported. Without them, errors of the limits would be guesses.
-        return Vec::new();
+/// What is recorded of a limit whose amounts are those of rows; `None`, with an error, if the options are wrong.
+#[expect(clippy::option_option, reason = "an error, no usage, or usage")]
+pub(super) fn settle_usage(
+    problems: &mut Problems,
+    (fields, keys, at): (&AlgorithmFields, &[(&'static str, Location)], Location),
+    defaults: &Defaults,
+) -> Option<Option<usage::Settings>> {
+    let of_domain = defaults.fields.iter().map(|defaults| &defaults.value);
+    let options = of_domain.fold(fields.usage, |usage, defaults| usage.apply_defaults(&defaults.usage));
+    let without_effect = options.without_effect().filter(|error| keys.iter().any(|(key, _)| *key == error.option));
+    match without_effect.map_or_else(|| options.settings(), Err) {
+        Ok(usage) => Some(usage),
+        Err(error) => {
+            report(problems, (keys, at), defaults, &error);
+            None
+        }
     }
-    let defaults = &domain.defaults;
-    let settled = pending.into_iter().filter_map(|PendingLimit { amount, trial, make }| {
-        let real = match &amount {
-            Some(pending) => Some((pending.rate, settle_amount(problems, pending, defaults, process)?)),
-            None => None,
-        };
-        let of_real = real.as_ref().map(|(rate, settled)| (*rate, settled));
-        let trial = match trial {
-            Some(trial) => Some(settle_trial(problems, trial, of_real, defaults, process)?),
-            None => None,
-        };
-        let policy = amount.and_then(|pending| {
-            let of_layers = pending.layers.iter().find_map(|layer| layer.fields.on_store_failure);
-            pending.fields.on_store_failure.or(of_layers).or(defaults.on_store_failure())
-        });
-        Some(make(real.map(|(_, settled)| settled), trial, policy))
-    });
-    settled.collect()
 }
 
 /// Settles the trial of a limit. `real` is the rate of the limit and what it has become; `None`: it is unlimited.
 ///
 /// What the trial does not write is the real limit's, as far as that has a meaning for the algorithm and the unit of the trial. Where the limit is
 /// unlimited, it is that of the domain.
-fn settle_trial(
+pub(super) fn settle_trial(
     problems: &mut Problems,
     trial: PendingTrial,
     real: Option<(Rate, &Settled)>,
@@ -196,7 +194,7 @@ fn settle_trial(
         problems.error_in(at, what, "write a smaller 'unit_multiplier'");
         return None;
     }
-    let pending = PendingAmount { rate, fields: written.fields, at, keys, layers, has_last_value: false };
+    let pending = PendingAmount { rate, fields: written.fields, below: Vec::new(), at, keys, layers, has_last_value: false };
     let Some((_, of_limit)) = real else { return settle_amount(problems, &pending, defaults, process) };
     let of_limit_alone = Defaults::of_limit(AlgorithmFields::of(&of_limit.options), at);
     let settled = settle_amount(problems, &pending, &of_limit_alone, process)?;
@@ -208,15 +206,23 @@ fn settle_trial(
 }
 
 /// Applies the defaults to an amount; `None`, with an error, if its options make no algorithm.
-fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, process: ProcessDefaults) -> Option<Settled> {
+pub(super) fn settle_amount(
+    problems: &mut Problems,
+    pending: &PendingAmount,
+    defaults: &Defaults,
+    process: ProcessDefaults,
+) -> Option<Settled> {
     let of_domain = defaults.fields.iter().map(|defaults| defaults.value);
-    let all: Vec<AlgorithmFields> = pending.layers.iter().map(|layer| layer.fields).chain(of_domain).collect();
+    let of_layers = pending.layers.iter().map(|layer| layer.fields);
+    let all: Vec<AlgorithmFields> = pending.below.iter().copied().chain(of_layers).chain(of_domain).collect();
+    debug_assert!(pending.below.is_empty() || pending.layers.is_empty(), "plans are of files, and layers of a control plane");
     // A layer that makes no algorithm of this limit is left out: its author did not have this limit in mind, and no limit would be worse.
     for left_out in 0..=pending.layers.len() {
         let mut options = pending.fields.apply_defaults(&all[left_out..]);
         // Without the options of other algorithms, the next error shows too.
         let mut foreign = options.remove_foreign();
         let of_limit = pending.layers[left_out..].iter().filter(|layer| layer.of_limit).map(|layer| layer.fields);
+        let of_limit = pending.below.iter().copied().chain(of_limit);
         options.leave_out_defaults(&pending.fields.written(options.kind, of_limit), &pending.rate);
         foreign.extend(options.remove_wrong_calendar(&pending.rate));
         options.calendar_months = process.calendar_months;
@@ -249,7 +255,7 @@ fn settle_amount(problems: &mut Problems, pending: &PendingAmount, defaults: &De
             }
             None => {
                 for error in foreign.iter().chain(algorithm.as_ref().err()).chain(usage.as_ref().err()) {
-                    report(problems, pending, defaults, error);
+                    report(problems, (&pending.keys, pending.at), defaults, error);
                 }
             }
         }
@@ -270,14 +276,14 @@ fn misplaced_concurrency(pending: &PendingAmount, layers: &[Layer]) -> Option<Op
     None
 }
 
-fn report(problems: &mut Problems, pending: &PendingAmount, defaults: &Defaults, error: &OptionError) {
+fn report(problems: &mut Problems, (keys, at): (&[(&'static str, Location)], Location), defaults: &Defaults, error: &OptionError) {
     let location_in = |keys: &[(&'static str, Location)]| keys.iter().find(|(key, _)| *key == error.option).map(|&(_, location)| location);
-    match (location_in(&pending.keys), location_in(&defaults.keys)) {
+    match (location_in(keys), location_in(&defaults.keys)) {
         (Some(location), _) => problems.error_in(location, error.what.as_str(), error.remedy.as_str()),
         (None, Some(location)) => {
             let what = format!("{} ('{}' is the default in {})", error.what, error.option, problems.show(location));
-            problems.error_in(pending.at, what, error.remedy.as_str());
+            problems.error_in(at, what, error.remedy.as_str());
         }
-        (None, None) => problems.error_in(pending.at, error.what.as_str(), error.remedy.as_str()),
+        (None, None) => problems.error_in(at, error.what.as_str(), error.remedy.as_str()),
     }
 }

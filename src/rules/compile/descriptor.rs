@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use super::algorithm_fields::{AlgorithmFields, USAGE};
-use super::defaults::{Layer, PendingAmount, PendingLimit, PendingTrial, Settled};
+use super::defaults::{Layer, OfLimit, PendingAmount, PendingTrial, Settled};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
+use super::numbers::Numbers;
 use super::overlay::Added;
 use super::problem::Problems;
 use super::rate::{self, RateLimit};
+use super::settle::PendingLimit;
 use super::siblings::Siblings;
+use super::table::{self, PendingRows, PendingTable};
 use super::{Compiler, Domain, suspicion, trial};
 use crate::algorithm::Algorithm;
 use crate::algorithm::concurrency::Gauge;
@@ -49,10 +52,11 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
     {
         siblings.warn_of_unreachable(&mut compiler.problems, fields, (level, matched.as_ref()));
     }
-    let has_key = fields.locations().any(|(key, _)| key == "rate_limit" || NEED_A_LIMIT.contains(&key));
+    let has_key = fields.locations().any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
     domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
-    if rate_limit.is_none() && !fields.meant("rate_limit") && !compiler.from_control_plane {
+    let has_table = fields.get("table").is_some();
+    if rate_limit.is_none() && !has_table && !fields.meant("rate_limit") && !compiler.from_control_plane {
         warn_without_limit(compiler, fields);
     }
     let (key, value) = level.as_ref().map_or(("", None), |level| (&*level.key, level.value.as_deref()));
@@ -69,7 +73,12 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
         share_threshold: false,
         value_to_metric: false,
     }));
-    let limit = add_limit(compiler, domain, fields, path, (rate_limit.flatten(), added));
+    let rate_limit = match rate_limit {
+        None if has_table => Some(RateLimit::of_rows(fields)),
+        rate_limit => rate_limit.flatten(),
+    };
+    let table = table::read(compiler, fields, path);
+    let limit = add_limit(compiler, domain, fields, path, (rate_limit, table, added));
     let mut children = Siblings::default();
     if let Some(list) = fields.get("descriptors") {
         read_list(compiler, domain, list, &mut children, path);
@@ -134,7 +143,7 @@ fn add_limit(
     domain: &mut Domain,
     fields: &Fields<'_>,
     path: &[Level],
-    (rate_limit, added): (Option<RateLimit<'_>>, Added<'_>),
+    (rate_limit, table, added): (Option<RateLimit<'_>>, Option<Result<PendingTable, ()>>, Added<'_>),
 ) -> Option<LimitId> {
     let problems = &mut compiler.problems;
     let shadow_mode = fields::switch(problems, fields, "shadow_mode") | added.switches.shadow_mode;
@@ -147,16 +156,18 @@ fn add_limit(
             None
         }
     });
-    let RateLimit { amount, at, keys, name, replaces, trial, usage } = rate_limit?;
+    let RateLimit { amount, at, keys, name, replaces, trial, usage, of_plan, is_written } = rate_limit?;
     let name = name.or(added.name);
     if let Some(name) = name {
         domain.names.insert(name.into());
     }
     domain.replaced.extend(replaces.iter().map(|&(at, name)| (problems.here(at), name.into())));
-    let is_unlimited = matches!(amount, Ok(None));
+    let is_unlimited = matches!(amount, Ok(None)) && of_plan.is_none();
     let trial = trial.map(|node| trial::read(problems, node, is_unlimited));
     // The name counts even if the amount is wrong, so that one mistake is not reported as two.
     let (amount, trial) = (amount.ok()?, trial.map_or(Some(None), |read| read.map(Some))?);
+    let table = table.transpose().ok()?;
+    let rows = pending_rows(problems, (amount.as_ref(), &keys, at), (of_plan, is_written), table);
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
@@ -167,13 +178,13 @@ fn add_limit(
     let id = LimitId::new(domain.number, domain.next_limit);
     domain.next_limit = domain.next_limit.checked_add(1)?;
     let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
-    if amount.is_none() && trial.is_none() {
+    if amount.is_none() && trial.is_none() && rows.is_none() {
         warn_of_unlimited(problems, at, &added);
     }
     let layers: Vec<Layer> = added.layers.iter().copied().cloned().collect();
     let trial = trial.map(|written| {
         // An unlimited limit has no usage, so that what it says of usage is its trial's.
-        let of_usage = keys.iter().filter(|(key, _)| amount.is_none() && USAGE.contains(key));
+        let of_usage = keys.iter().filter(|(key, _)| amount.is_none() && rows.is_none() && USAGE.contains(key));
         let keys = of_usage.chain(&written.keys).map(|&(key, at)| (key, compiler.problems.here(at))).collect();
         let (at, layers) = (compiler.problems.here(written.at), if amount.is_none() { layers.clone() } else { Vec::new() });
         PendingTrial { written: written.with_usage(usage), at, keys, layers }
@@ -189,24 +200,28 @@ fn add_limit(
         let is_one =
             |level: &Level| level.value.as_deref().is_some_and(|value| level.matching.is_by_more_than_text() || !value.contains('*'));
         let has_last_value = path.last().is_some_and(is_one);
-        PendingAmount { rate, fields, at: problems.here(at), keys, layers, has_last_value }
+        PendingAmount { rate, fields, below: Vec::new(), at: problems.here(at), keys, layers, has_last_value }
     });
     let (domain_name, levels, name) = (domain.name.clone(), Box::<[Level]>::from(path), name.map(Into::into));
     let origin = compiler.problems.origin(fields.node().at);
     domain.pending.push(PendingLimit {
         amount,
         trial,
-        make: Box::new(move |real, trial, on_store_failure| Limit {
+        rows,
+        make: Box::new(move |OfLimit { amount, usage, trial, on_store_failure }| Limit {
             id,
-            gauge: real.as_ref().and_then(|real| gauge(&real.amount.algorithm)),
-            usage: real.as_ref().and_then(|real| real.usage).map(|settings| tracking(settings, &domain_name, &levels, IsTrial(false))),
+            gauge: amount.as_ref().and_then(|amount| gauge(&amount.algorithm)),
+            usage: usage.map(|settings| tracking(settings, &domain_name, &levels, IsTrial(false))),
             trial: trial.map(|Settled { amount, usage, .. }| {
                 Box::new(Trial { amount, usage: usage.map(|settings| tracking(settings, &domain_name, &levels, IsTrial(true))) })
             }),
             domain: domain_name,
             levels,
             name,
-            amount: real.map(|real| real.amount),
+            amount,
+            is_by_rows: false,
+            plan: None,
+            table: None,
             shadow_mode,
             quota_mode,
             on_store_failure,
@@ -225,6 +240,27 @@ fn gauge(algorithm: &Algorithm) -> Option<Arc<Gauge>> {
         Algorithm::Concurrency(concurrency) => Some(Arc::new(Gauge::new(Span::from_micros(concurrency.max_duration)))),
         _ => None,
     }
+}
+
+/// What plans and tables add to a limit; `None` if it has neither.
+fn pending_rows(
+    problems: &Problems,
+    (amount, keys, at): (Option<&(Rate, AlgorithmFields)>, &[(&'static str, Position)], Position),
+    (of_plan, has_default): (Option<(Position, &str, Numbers)>, bool),
+    table: Option<PendingTable>,
+) -> Option<PendingRows> {
+    let here = |at| problems.here(at);
+    let (plan, numbers) = match of_plan {
+        Some((at, name, numbers)) => (Some((here(at), name.into())), numbers),
+        None if table.is_none() => return None,
+        None if !has_default => (None, Numbers::default()),
+        None => {
+            let keys = keys.iter().map(|&(key, at)| (key, here(at))).collect();
+            let fields = amount.map(|(_, fields)| *fields).unwrap_or_default();
+            (None, Numbers::complete(amount.map(|(rate, _)| *rate), fields, keys))
+        }
+    };
+    Some(PendingRows { plan, numbers, has_default, table, at: here(at) })
 }
 
 /// A limit with `track_usage`, or its trial.

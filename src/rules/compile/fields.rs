@@ -10,6 +10,9 @@ use crate::algorithm::OPTIONS;
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::time::MAX_SAFE_INTEGER;
 
+/// The keys of tables and plans.
+const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
+
 /// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are ignored, and the descriptor has no limit.
 const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
 
@@ -136,6 +139,12 @@ fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<
         None => nearest(name, all()),
     };
     let remedy = match (near, section) {
+        (_, Some(Section::Plan | Section::Row)) if Section::RateLimit.keys().any(|key| key == name) => {
+            "write it in 'rate_limit': it is the same for all plans and rows".to_owned()
+        }
+        (_, Some(section)) if matches!(section.format(), Format::Metadata | Format::Overlay) && TABLES.contains(&name) => {
+            "remove it: tables and plans are written in files of limits, and a control plane has none".to_owned()
+        }
         (Some(near), _) => format!("write '{near}'"),
         (None, Some(section)) => format!("remove it, or write one of {}", section.keys().collect::<Vec<_>>().join(", ")),
         (None, None) => "remove it".to_owned(),

@@ -152,7 +152,7 @@ fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>)
         let limit_fields = limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
         let algorithm = limit_fields.as_ref().and_then(|fields| fields.get("algorithm")).and_then(Node::text);
         let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
-        let (has_limit, at) = (limit.is_some(), written_at(file, node.at));
+        let (has_limit, at) = (limit.is_some() || fields.get("table").is_some(), written_at(file, node.at));
         Some(Outline { key, value, matched, share_threshold, has_limit, has_holders, at, children })
     };
     items.iter().filter_map(descriptor).collect()

@@ -104,7 +104,12 @@ pub(super) struct Location {
 impl Location {
     /// The beginning of a line of the same file.
     pub(super) const fn line(self, line: u32) -> Self {
-        Self { at: Position { line, column: 1 }, ..self }
+        self.at(Position { line, column: 1 })
+    }
+
+    /// A position in the same file.
+    pub(super) const fn at(self, at: Position) -> Self {
+        Self { at, ..self }
     }
 }
 
@@ -218,6 +223,13 @@ impl Problems {
     /// Adds an error in any file.
     pub(super) fn error_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
         self.add(location, Grade::Error, what.into(), remedy.into());
+    }
+
+    /// Takes the problems of another list over, as problems of this file, with remedies as `word` puts them.
+    pub(super) fn adopt(&mut self, file: Location, others: Self, word: impl Fn(String) -> String) {
+        for (location, grade, what, remedy) in others.found {
+            self.add(file.at(location.at), grade, what, word(remedy));
+        }
     }
 
     /// Whether the current file has so many problems that another one would only be counted, so that its message is not needed.

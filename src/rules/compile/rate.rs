@@ -1,8 +1,10 @@
 //! The `rate_limit` of a descriptor.
 
-use super::algorithm_fields::{self, AlgorithmFields, USAGE};
+use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
+use super::numbers::{self, Numbers};
 use super::problem::{Problems, quoted};
+use super::units::{InvalidAmount, too_long, unit, unit_multiplier, unlimited};
 use crate::algorithm::AlgorithmKind;
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::time::{Rate, Unit};
@@ -23,21 +25,43 @@ pub(super) struct RateLimit<'n> {
     pub(super) trial: Option<&'n Node>,
     /// What it says of usage, if it is unlimited.
     pub(super) usage: usage::Options,
+    /// The plan that it names, and the numbers that stand above those of the plan; the amount is `Ok(None)` then.
+    pub(super) of_plan: Option<(Position, &'n str, Numbers)>,
+    /// Otherwise the limit is that of the rows of a table only.
+    pub(super) is_written: bool,
 }
 
-/// The amount cannot be used, which is reported.
-#[derive(Debug)]
-pub(super) struct InvalidAmount;
+impl RateLimit<'_> {
+    /// That of a descriptor whose table says all.
+    pub(super) fn of_rows(fields: &Fields<'_>) -> Self {
+        Self {
+            amount: Ok(None),
+            at: fields.node().at,
+            keys: Vec::new(),
+            name: None,
+            replaces: Vec::new(),
+            of_plan: None,
+            is_written: false,
+            trial: None,
+            usage: usage::Options::default(),
+        }
+    }
+}
 
 /// Reads a `rate_limit`; `None`, with an error, if it is not a map.
 pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
     let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
     let replaces = replaces(problems, &fields, name);
-    let is_unlimited = fields::switch(problems, &fields, "unlimited");
     let trial = fields.written("trial");
     let mut usage = usage::Options::default();
-    let amount = if is_unlimited {
+    let mut of_plan = None;
+    let amount = if let Some(node) = fields.get("plan") {
+        let plan = fields::text(problems, node, "plan");
+        let numbers = numbers::read(problems, &fields, Problems::here);
+        of_plan = plan.zip(numbers).map(|(plan, numbers)| (node.at, plan, numbers));
+        if of_plan.is_some() { Ok(None) } else { Err(InvalidAmount) }
+    } else if fields::switch(problems, &fields, "unlimited") {
         usage = unlimited(problems, &fields);
         Ok(None)
     } else {
@@ -45,39 +69,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
         let (rate, options) = (rate(problems, &fields), algorithm_fields::read(problems, &fields));
         rate.zip(options).map(Some).ok_or(InvalidAmount)
     };
-    Some(RateLimit { amount, at: node.at, keys: fields.locations().collect(), name, replaces, trial, usage })
-}
-
-/// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one that it does not. Only its trial has usage.
-fn unlimited(problems: &mut Problems, fields: &Fields<'_>) -> usage::Options {
-    let has_trial = fields.written("trial").is_some();
-    if let Some(node) = fields.get("unit")
-        && let Some(text) = fields::text(problems, node, "unit")
-    {
-        if Unit::named(text).is_some() {
-            problems.error_at(node, "an unlimited limit has no unit", "remove 'unit', or remove 'unlimited'");
-        } else {
-            problems.warning(node.at, "an unlimited limit has no unit; it is ignored", "remove 'unit'");
-        }
-    }
-    for key in ["unit_multiplier"].into_iter().chain(algorithm_fields::keys()) {
-        if let Some(node) = fields.get(key).filter(|_| !(has_trial && USAGE.contains(&key))) {
-            let remedy = match key {
-                // No store is asked about it.
-                "track_usage" => {
-                    "remove 'track_usage', or write a large 'requests_per_unit' and 'on_store_failure: allow' in place of 'unlimited'"
-                }
-                _ => &format!("remove '{key}', or remove 'unlimited'"),
-            };
-            problems.error_at(node, format!("an unlimited limit has no {key}"), remedy);
-        }
-    }
-    if let Some(node) = fields.get("requests_per_unit")
-        && fields::amount(problems, node, "requests_per_unit").is_some()
-    {
-        problems.warning(node.at, "'requests_per_unit' has no meaning beside 'unlimited' and is ignored", "remove one of them");
-    }
-    if has_trial { algorithm_fields::read_usage(problems, fields).unwrap_or_default() } else { usage::Options::default() }
+    Some(RateLimit { amount, at: node.at, keys: fields.locations().collect(), name, replaces, trial, usage, of_plan, is_written: true })
 }
 
 fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
@@ -97,8 +89,8 @@ fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
     };
     let rate = Rate { requests_per_unit: requests_per_unit?, unit: unit?, unit_multiplier: unit_multiplier? };
     if has_window && rate.window().is_none() {
-        let what = format!("a window of {} {}s is longer than 100 years", rate.unit_multiplier, rate.unit.name());
-        problems.error_at(multiplier_node.unwrap_or_else(|| fields.node()), what, "write a smaller 'unit_multiplier'");
+        let (what, remedy) = too_long(&rate);
+        problems.error_at(multiplier_node.unwrap_or_else(|| fields.node()), what, remedy);
         return None;
     }
     Some(rate)
@@ -115,32 +107,6 @@ fn no_unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
         }
     }
     unit
-}
-
-/// The `unit_multiplier`, if it is written.
-pub(super) fn unit_multiplier(problems: &mut Problems, fields: &Fields<'_>) -> Result<Option<u32>, InvalidAmount> {
-    let Some(node) = fields.get("unit_multiplier") else { return Ok(None) };
-    match fields::number(problems, node, "unit_multiplier").ok_or(InvalidAmount)? {
-        0 => {
-            problems.error_at(node, "'unit_multiplier' is 0, which makes the window zero", "write 1 or more, or remove it");
-            Err(InvalidAmount)
-        }
-        multiplier => Ok(Some(multiplier)),
-    }
-}
-
-/// The `unit`; `None`, with an error, if it is missing or wrong.
-pub(super) fn unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
-    let node = fields.get("unit");
-    let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
-        if !fields.meant("unit") {
-            problems.error_at(node.unwrap_or_else(|| fields.lack("unit")), "the rate_limit has no unit", fields::list(&Unit::NAMED));
-        }
-        return None;
-    };
-    let text = fields::text(problems, node, "unit")?;
-    // In any letter case.
-    Unit::named(text).or_else(|| fields::one_of(problems, node, text, "unit", &Unit::NAMED))
 }
 
 fn replaces<'n>(problems: &mut Problems, fields: &Fields<'n>, own_name: Option<&str>) -> Vec<(Position, &'n str)> {

@@ -11,7 +11,7 @@ use super::fields::{self, Section};
 use super::locations::{Resources, in_metadata};
 use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
 use super::problem::{Problem, Problems};
-use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, defaults, descriptor};
+use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, descriptor, settle};
 use crate::algorithm::AlgorithmKind;
 use crate::rules::limit::Metadata;
 use crate::rules::resource::{Descriptor, Policy, Resource};
@@ -72,7 +72,7 @@ pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, sett
     siblings.finish(&mut compiler);
     domain.siblings = siblings;
     check_replaced(&mut compiler.problems, &domain);
-    domain.limits = defaults::settle(&mut compiler.problems, &mut domain, settings.process);
+    domain.limits = settle::settle(&mut compiler, &mut domain, settings.process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
     let (commit, on_store_failure) = (compiler.overlay.commit, compiler.overlay.on_store_failure());

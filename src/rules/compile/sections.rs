@@ -12,6 +12,10 @@ pub(super) enum Section {
     Defaults,
     /// Of a file or of a control plane: the map `trial` in a limit.
     Trial,
+    /// A plan below `plans`.
+    Plan,
+    /// A row of a table: the names of its columns.
+    Row,
     /// The field `weir` in the metadata of a descriptor of a control plane.
     Weir,
     /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
@@ -31,6 +35,8 @@ impl Section {
             Self::Replaced => "in an entry of replaces",
             Self::Defaults => "in defaults",
             Self::Trial => "in trial",
+            Self::Plan => "in a plan",
+            Self::Row => "in a table",
             Self::Weir => "in metadata.weir",
         }
     }
@@ -42,6 +48,8 @@ impl Section {
     pub(super) const fn format(self) -> Format {
         match self {
             Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults | Self::Trial => Format::Files,
+            Self::Plan => Format::Plans,
+            Self::Row => Format::Tables,
             Self::Weir => Format::Metadata,
             Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => Format::Overlay,
         }
@@ -57,6 +65,8 @@ impl Section {
             Self::Replaced => "in the list of replaces",
             Self::Defaults => "under defaults",
             Self::Trial => "under trial",
+            Self::Plan => "under the name of a plan",
+            Self::Row => "in a table",
             Self::Weir => "in metadata.weir",
         }
     }
@@ -67,7 +77,7 @@ impl Section {
             Self::Descriptor | Self::OverlayDescriptor => "begin each descriptor with '- key: '",
             Self::Overlay => "begin the file with 'domains:' or 'defaults:'",
             Self::OverlayDomain => "begin each domain with '- domain: '",
-            Self::RateLimit => "write 'unit: ' and 'requests_per_unit: ' below it",
+            Self::RateLimit | Self::Plan | Self::Row => "write 'unit: ' and 'requests_per_unit: ' below it",
             Self::Replaced => "write '- name: ' and the name of a limit",
             Self::Trial => "write 'requests_per_unit: ' and a number below it",
             Self::Defaults | Self::Weir | Self::OverlayLimit => "write 'algorithm: ' and its options below it",
@@ -89,51 +99,58 @@ impl Section {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Files,
+    Plans,
+    Tables,
     Metadata,
     Overlay,
 }
 
 /// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 32] = [
+const KEYS: [(&str, &[Section]); 36] = [
     ("domain", &[Section::Root, Section::OverlayDomain]),
     ("domains", &[Section::Overlay]),
     ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
-    ("value", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("value", &[Section::Descriptor, Section::Row, Section::OverlayDescriptor]),
     ("match", &[Section::Descriptor]),
     ("values", &[Section::Descriptor]),
     ("values_file", &[Section::Descriptor]),
     ("prefix", &[Section::Descriptor]),
+    ("table", &[Section::Descriptor]),
+    ("table_key", &[Section::Descriptor]),
     ("rate_limit", &[Section::Descriptor, Section::OverlayDescriptor]),
-    ("shadow_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
+    ("shadow_mode", &[Section::Descriptor, Section::Plan, Section::Row, Section::OverlayDescriptor]),
     ("quota_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
     ("detailed_metric", &[Section::Descriptor, Section::OverlayDescriptor]),
     ("value_to_metric", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
     ("share_threshold", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
     ("metadata", &[Section::Descriptor]),
     ("descriptors", &[Section::Root, Section::Descriptor, Section::OverlayDomain, Section::OverlayDescriptor]),
-    ("unit", &[Section::RateLimit, Section::Trial]),
-    ("unit_multiplier", &[Section::RateLimit, Section::Trial, Section::Weir, Section::OverlayLimit]),
-    ("requests_per_unit", &[Section::RateLimit, Section::Trial]),
-    ("unlimited", &[Section::RateLimit]),
-    ("name", &[Section::RateLimit, Section::Replaced, Section::Weir, Section::OverlayLimit]),
+    ("unit", &[Section::RateLimit, Section::Trial, Section::Plan, Section::Row]),
+    ("unit_multiplier", &[Section::RateLimit, Section::Trial, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit]),
+    ("requests_per_unit", &[Section::RateLimit, Section::Trial, Section::Plan, Section::Row]),
+    ("unlimited", &[Section::RateLimit, Section::Plan, Section::Row]),
+    ("plan", &[Section::RateLimit, Section::Row]),
+    ("name", &[Section::RateLimit, Section::Replaced, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit]),
     ("replaces", &[Section::RateLimit]),
     ("trial", &[Section::RateLimit, Section::Weir]),
     ("algorithm", &OF_OPTIONS),
-    ("on_store_failure", &OF_ALGORITHM),
-    ("track_usage", &OF_ALGORITHM),
-    ("usage_interval", &OF_ALGORITHM),
-    ("usage_buckets", &OF_ALGORITHM),
-    ("usage_expiry", &OF_ALGORITHM),
-    ("usage_subjects", &OF_ALGORITHM),
+    ("on_store_failure", &[Section::RateLimit, Section::Defaults, Section::Plan, Section::Weir, Section::OverlayLimit]),
+    ("track_usage", &OF_USAGE),
+    ("usage_interval", &OF_USAGE),
+    ("usage_buckets", &OF_USAGE),
+    ("usage_expiry", &OF_USAGE),
+    ("usage_subjects", &OF_USAGE),
+    ("plans", &[Section::Root]),
     ("defaults", &[Section::Root, Section::Overlay, Section::OverlayDomain, Section::OverlayDescriptor]),
     ("commit", &[Section::Root, Section::OverlayDomain]),
 ];
 
-/// The sections of what a limit says besides its algorithm.
-const OF_ALGORITHM: [Section; 4] = [Section::RateLimit, Section::Defaults, Section::Weir, Section::OverlayLimit];
+/// The sections of what is recorded of a limit, which is the same for all of its plans.
+const OF_USAGE: [Section; 4] = [Section::RateLimit, Section::Defaults, Section::Weir, Section::OverlayLimit];
 
 /// The sections of an algorithm and its options.
-const OF_OPTIONS: [Section; 5] = [Section::RateLimit, Section::Defaults, Section::Trial, Section::Weir, Section::OverlayLimit];
+const OF_OPTIONS: [Section; 7] =
+    [Section::RateLimit, Section::Defaults, Section::Trial, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit];
 
 /// All keys with the sections that they belong to.
 fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
@@ -142,7 +159,11 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
 }
 
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
-pub(super) const OWN_KEYS: [&str; 15] = [
+pub(super) const OWN_KEYS: [&str; 19] = [
+    "table",
+    "table_key",
+    "plan",
+    "plans",
     "match",
     "values",
     "values_file",

@@ -3,7 +3,7 @@
 use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Section};
 use super::problem::Problems;
-use super::rate;
+use super::units;
 use crate::rules::source::{Node, Position, ValueType};
 use crate::time::{Rate, Unit};
 use crate::usage;
@@ -31,8 +31,8 @@ pub(super) fn read(problems: &mut Problems, node: &Node, is_unlimited: bool) -> 
     };
     // All are read even if one is wrong, so that all problems are found at once.
     let requests_per_unit = fields.get("requests_per_unit").map(|node| fields::amount(problems, node, "requests_per_unit"));
-    let unit = fields.get("unit").map(|_| rate::unit(problems, &fields));
-    let unit_multiplier = rate::unit_multiplier(problems, &fields);
+    let unit = fields.get("unit").map(|_| units::unit(problems, &fields));
+    let unit_multiplier = units::unit_multiplier(problems, &fields);
     let options = algorithm_fields::read(problems, &fields);
     let mut is_whole = !["requests_per_unit", "unit", "unit_multiplier"].iter().any(|key| fields.meant(key));
     for (key, is_missing) in [("requests_per_unit", requests_per_unit.is_none()), ("unit", unit.is_none())] {

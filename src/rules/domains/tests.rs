@@ -41,8 +41,8 @@ fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> Result<Option
         Lookup::UnknownDomain => Err("unknown domain"),
         Lookup::NoLimit => Ok(None),
         Lookup::Limit(limit) => {
-            assert!(std::ptr::eq(rules.limit(limit.id), limit), "the id leads to the limit");
-            Ok(limit.amount.map(|amount| amount.rate.requests_per_unit))
+            assert!(std::ptr::eq(rules.limit(limit.limit.id), limit.limit), "the id leads to the limit");
+            Ok(limit.amount().map(|amount| amount.rate.requests_per_unit))
         }
     }
 }
@@ -262,6 +262,11 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         (
             vec![wrong(metadata(serde_json::json!({"weir": {"brust": 3}})))],
             "weir (metadata.weir): error: unknown key 'brust' in metadata.weir; write 'burst'",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": {"plan": "pro"}})))],
+            "weir (metadata.weir): error: unknown key 'plan' in metadata.weir; remove it: tables and plans are written in files of limits, and a control \
+             plane has none",
         ),
         (
             vec![wrong(metadata(serde_json::json!({"weir": {"algorithm": "token_bucket", "burst": 1.5}})))],

@@ -57,7 +57,7 @@ impl Tested {
     fn amount(&self, domain: &str) -> u32 {
         let entry = Entry { key: b"user", value: b"u" };
         match self.1.find(domain.as_bytes(), &[entry]) {
-            Lookup::Limit(limit) => limit.amount.as_ref().map_or(0, |amount| amount.rate.requests_per_unit as u32),
+            Lookup::Limit(limit) => limit.amount().map_or(0, |amount| amount.rate.requests_per_unit as u32),
             _ => 0,
         }
     }

@@ -1,0 +1,108 @@
+//! The records of a CSV file (RFC 4180) with the places of their cells.
+//!
+//! The crate `csv` reads them. It says where it was before it skipped empty lines and comments, and not where a cell is; both are found again in the text.
+
+use csv::{ByteRecord, Reader, ReaderBuilder};
+
+use crate::rules::source::Position;
+
+/// The byte with which a comment begins.
+const COMMENT: u8 = b'#';
+
+/// All records of a text.
+pub(super) struct Records<'t> {
+    text: &'t [u8],
+    reader: Reader<&'t [u8]>,
+}
+
+/// Where a record begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin {
+    /// From 1 on.
+    pub(super) line: u32,
+    /// In the text.
+    byte: usize,
+}
+
+impl<'t> Records<'t> {
+    /// Those of a text, without its byte order mark.
+    pub(super) fn new(text: &'t [u8]) -> Self {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let reader = ReaderBuilder::new().has_headers(false).flexible(true).comment(Some(COMMENT)).from_reader(text);
+        Self { text, reader }
+    }
+
+    /// Reads the next record, and returns where it begins; `None` behind the last.
+    pub(super) fn next(&mut self, record: &mut ByteRecord) -> Option<Begin> {
+        // Reading from memory does not fail, and records may be of different lengths.
+        if !self.reader.read_byte_record(record).unwrap_or(false) {
+            return None;
+        }
+        let before = record.position()?;
+        let (mut byte, mut line) = (usize::try_from(before.byte()).ok()?, u32::try_from(before.line()).ok()?);
+        while let Some(&first) = self.text.get(byte) {
+            let skipped = match first {
+                b'\r' | b'\n' => 1,
+                COMMENT => self.text.get(byte..)?.iter().position(|&byte| byte == b'\n').map_or(1, |end| end + 1),
+                _ => break,
+            };
+            line += u32::from(self.text.get(byte + skipped - 1) == Some(&b'\n'));
+            byte += skipped;
+        }
+        // A comment that ends the text without a line break is a record without text for the crate.
+        (byte < self.text.len()).then_some(Begin { line, byte })
+    }
+
+    /// Where the cell of that index is in the record that begins there.
+    pub(super) fn at(&self, begin: Begin, cell: usize) -> Position {
+        let text = self.text.get(begin.byte..).unwrap_or_default();
+        let (mut line, mut column, mut cells, mut is_quoted) = (begin.line, 1, 0, false);
+        for &byte in text {
+            if cells == cell {
+                break;
+            }
+            match byte {
+                b'"' => is_quoted = !is_quoted,
+                b',' if !is_quoted => cells += 1,
+                b'\n' if !is_quoted => break,
+                b'\n' => {
+                    line += 1;
+                    column = 0;
+                }
+                _ => {}
+            }
+            // A character counts once, whatever its bytes.
+            column += u32::from(byte & 0xc0 != 0x80);
+        }
+        Position { line, column }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_their_lines_and_cells_their_columns() {
+        let text = b"\xef\xbb\xbf# customers\r\n\r\nvalue,plan\r\n\r\n# one\n\"a,\"\"b\",pro\n\n\n\xc3\xa9,\"x\ny\",z\n#last";
+        let mut records = Records::new(text);
+        let mut record = ByteRecord::new();
+        let mut all = Vec::new();
+        while let Some(begin) = records.next(&mut record) {
+            let at = |cell| {
+                let Position { line, column } = records.at(begin, cell);
+                (line, column)
+            };
+            all.push((begin.line, record.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(), (0..record.len()).map(at).collect::<Vec<_>>()));
+        }
+        let cells = |cells: &[&[u8]]| cells.iter().map(|cell| cell.to_vec()).collect::<Vec<_>>();
+        assert_eq!(
+            all,
+            [
+                (3, cells(&[b"value", b"plan"]), vec![(3, 1), (3, 7)]),
+                (6, cells(&[b"a,\"b", b"pro"]), vec![(6, 1), (6, 9)]),
+                (9, cells(&[b"\xc3\xa9", b"x\ny", b"z"]), vec![(9, 1), (9, 3), (10, 4)]),
+            ]
+        );
+    }
+}

@@ -1,0 +1,281 @@
+//! `table` and `plans` through real sockets: amounts by row and plan in both stores, reloads, and what operators see and order.
+
+use std::fs;
+use std::process::Command;
+
+use weir::proto::RateLimitResponse;
+use weir::proto::rate_limit_response::Code;
+use weir::rules::compile::{Options, SourceText, compile};
+
+use crate::support::wait::eventually;
+use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
+
+/// Limits per year, so that no window ends while a test runs.
+const LIMITS: &str = "
+domain: shop
+plans:
+  free: { unit: year, requests_per_unit: 2 }
+  pro: { unit: year, requests_per_unit: 5, name: professional }
+  bucket: { unit: year, requests_per_unit: 3, algorithm: token_bucket, burst: 7 }
+  open: { unlimited: true }
+descriptors:
+  - key: tenant
+    rate_limit: { plan: free, track_usage: true }
+    table: tenants.csv
+  - key: only
+    table: tenants.csv
+  - key: mailbox
+    descriptors:
+      - { key: folder, table: tenants.csv, table_key: mailbox }
+  - { key: other, rate_limit: { unit: year, requests_per_unit: 100, replaces: [{ name: the big one }] } }
+";
+
+const TENANTS: &str = "value,plan,requests_per_unit,name,shadow_mode
+acme,pro,,,
+big,pro,9,the big one,
+watched,free,1,,true
+bucket,bucket,,,
+open,open,,,
+small,free,1,,
+";
+
+fn files<'t>(tenants: &'t str) -> [(&'static str, &'t str); 2] {
+    [("limits.yaml", LIMITS), ("tenants.csv", tenants)]
+}
+
+async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
+    client.should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)])).await.expect("an answer").into_inner()
+}
+
+/// The limit and its name, and the hits that remain, without counting; (0, "", 0) without a limit.
+async fn look(client: &mut Client, entries: &[(&str, &str)]) -> (u32, String, u32) {
+    let response = ask(client, entries, 0).await;
+    let status = &response.statuses[0];
+    let limit = status.current_limit.clone().unwrap_or_default();
+    (limit.requests_per_unit, limit.name, status.limit_remaining)
+}
+
+/// A replacement of the table, in force when the look of `value` shows `expected`.
+async fn replace(weir: &Weir, client: &mut Client, tenants: &str, (value, expected): (&str, u32)) {
+    let new = weir.config_dir().join(".tenants.csv.new");
+    fs::write(&new, tenants).expect("written");
+    fs::rename(&new, weir.config_dir().join("tenants.csv")).expect("renamed over");
+    for _ in 0..200 {
+        if look(client, &[("tenant", value)]).await.0 == expected {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{value} did not become {expected} within 10 s");
+}
+
+async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
+    let weir = Weir::start(&files(TENANTS), &[]);
+    test(&mut weir.client().await, &weir).await;
+    let redis = RedisServer::start();
+    let weir = Weir::start(&files(TENANTS), &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")]);
+    test(&mut weir.client().await, &weir).await;
+    redis.assert_every_key_expires();
+}
+
+#[tokio::test]
+async fn each_value_has_the_amount_of_its_row() {
+    each_store(async |client, weir| {
+        for (key, value, expected) in [
+            ("tenant", "acme", (5, "professional")),
+            ("tenant", "big", (9, "the big one")),
+            ("tenant", "bucket", (7, "")),
+            ("tenant", "small", (1, "")),
+            ("tenant", "unknown", (2, "")),
+            ("tenant", "ACME", (2, "")),
+            ("only", "acme", (5, "professional")),
+            ("only", "unknown", (0, "")),
+        ] {
+            let (limit, name, remaining) = look(client, &[(key, value)]).await;
+            assert_eq!((limit, &*name), expected, "{key}={value}");
+            assert!(remaining == limit || limit == 0, "{key}={value}: {remaining}");
+        }
+        assert_eq!(look(client, &[("mailbox", "big"), ("folder", "acme")]).await.0, 9, "the row is that of the mailbox");
+        assert_eq!(look(client, &[("mailbox", "none"), ("folder", "acme")]).await.0, 0);
+
+        // The name of a row is that of its limit.
+        for (value, applies) in [("big", false), ("acme", true)] {
+            let both = [&[("tenant", value)][..], &[("other", "x")]].map(|entries| descriptor_with_hits(entries, 0)).to_vec();
+            let response = client.should_rate_limit(request("shop", both)).await.expect("an answer").into_inner();
+            assert_eq!(response.statuses[0].current_limit.is_some(), applies, "{value}");
+        }
+
+        for (value, hits, code) in [
+            ("acme", 5, Code::Ok),
+            ("acme", 1, Code::OverLimit),
+            ("big", 9, Code::Ok),
+            ("big", 1, Code::OverLimit),
+            ("watched", 1, Code::Ok),
+            ("watched", 1, Code::Ok),
+            ("bucket", 7, Code::Ok),
+            ("bucket", 1, Code::OverLimit),
+            ("open", 1_000, Code::Ok),
+            ("small", 2, Code::OverLimit),
+            ("unknown", 3, Code::OverLimit),
+        ] {
+            assert_eq!(ask(client, &[("tenant", value)], hits).await.overall_code(), code, "{value}");
+        }
+
+        // One series for each plan, whatever the rows.
+        let of = |plan: &str, outcome: &str| {
+            let name = if plan == "pro" { "name=\"professional\"," } else { "" };
+            weir.metric(&format!("weir_decisions_total{{domain=\"shop\",limit=\"tenant\",{name}plan=\"{plan}\",outcome=\"{outcome}\"}}"))
+        };
+        let (_, metrics) = weir.get("/metrics");
+        let shown: Vec<_> = metrics.lines().filter(|line| line.starts_with("weir_decisions_total{") && line.contains("tenant")).collect();
+        assert_eq!(
+            (of("pro", "over_limit"), of("bucket", "over_limit"), of("free", "over_limit")),
+            (Some(2.0), Some(1.0), Some(2.0)),
+            "{shown:#?}"
+        );
+        assert!(!metrics.contains("acme") && !metrics.contains("the big one"), "no series has a row: {shown:#?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reload_changes_rows_and_keeps_the_counts() {
+    each_store(async |client, weir| {
+        assert_eq!(ask(client, &[("tenant", "acme")], 4).await.overall_code(), Code::Ok);
+        assert_eq!(ask(client, &[("tenant", "small")], 1).await.overall_code(), Code::Ok);
+        assert_eq!(ask(client, &[("tenant", "unknown")], 1).await.overall_code(), Code::Ok);
+        // A row leaves its plan, one comes, one goes, and the others stay.
+        let changed = "value,requests_per_unit,plan,unit\nacme,10,,year\nunknown,,pro,\nbig,9,pro,\n";
+        replace(weir, client, changed, ("acme", 10)).await;
+        assert_eq!(look(client, &[("tenant", "acme")]).await, (10, String::new(), 6), "it has its count");
+        assert_eq!(look(client, &[("tenant", "unknown")]).await, (5, "professional".to_owned(), 4));
+        assert_eq!(look(client, &[("tenant", "small")]).await, (2, String::new(), 1), "it has no row now");
+
+        // A table with mistakes changes nothing, and each mistake is named.
+        let wrong = "value,requests_per_unit,plan\nacme,11,free\nacme,12,free\nbig,nine,\nsmall,,prof\n";
+        fs::write(weir.config_dir().join("tenants.csv"), wrong).expect("written");
+        for line in
+            ["tenants.csv:3:1: error: the value 'acme'", "tenants.csv:4:5: error: ", "tenants.csv:5:8: error: there is no plan 'prof'"]
+        {
+            weir.wait_for_log(line).await;
+        }
+        assert_eq!(look(client, &[("tenant", "acme")]).await, (10, String::new(), 6));
+        replace(weir, client, TENANTS, ("acme", 5)).await;
+        assert_eq!(look(client, &[("tenant", "acme")]).await, (5, "professional".to_owned(), 1));
+    })
+    .await;
+}
+
+#[test]
+fn a_check_counts_rows_and_names_the_first_that_differ() {
+    let (old, new) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let changed = TENANTS.replace("acme,pro,,,", "acme,free,,,").replace("small,free,1,,\n", "new,free,8,,\n").replace(",9,", ",10,");
+    for (folder, tenants) in [(&old, TENANTS), (&new, &changed)] {
+        for (name, text) in files(tenants) {
+            fs::write(folder.path().join(name), text.replace("  - key: only\n    table: tenants.csv\n", "")).expect("written");
+        }
+    }
+    let check = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).env_clear().arg("check").args(arguments).current_dir(new.path()).output();
+        let output = output.expect("the binary runs");
+        (output.status.success(), String::from_utf8(output.stdout).expect("UTF-8"))
+    };
+    let (ok, text) = check(&[".", "--strict", "--diff", old.path().to_str().expect("UTF-8")]);
+    let rows = "rows of ./tenants.csv: 1 added, 1 removed, 2 changed: acme: 5 per year, plan pro -> 2 per year, plan free; \
+                big: 9 per year, plan pro, name the big one -> 10 per year, plan pro, name the big one; new: added (8 per year, plan free); \
+                small: removed (1 per year, plan free)\n";
+    assert!(ok && text.contains(&format!("changed: shop.tenant: {rows}")), "{text}");
+    assert!(text.contains(", 12 rows in 2 tables, 4 plans; 0 added, 0 removed, "), "{text}");
+    let (_, json) = check(&[".", "--format", "json", "--diff", old.path().to_str().expect("UTF-8")]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["summary"]["rows"], 12);
+    assert_eq!(
+        (&json["diff"]["rows"][0]["changed"], &json["diff"]["rows"][0]["first"][3]),
+        (&2.into(), &"small: removed (1 per year, plan free)".into())
+    );
+}
+
+proptest::proptest! {
+    /// Whatever stands in a table, it is compiled, or refused at a place of it in one line.
+    #[test]
+    fn any_bytes_are_a_table_or_are_refused_with_their_place(
+        cells in proptest::collection::vec("[a-c0-9\",#\r\n \u{e9}-]{0,12}", 0..12), bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+    ) {
+        let text = [b"value,plan,requests_per_unit,unit,burst,name,anchor\n".to_vec(), cells.join(",").into_bytes(), bytes].concat();
+        let lines = text.split(|&byte| byte == b'\n').count();
+        let limits = "domain: d\nplans: { a: { unit: day, requests_per_unit: 1 } }\ndescriptors: [{ key: k, table: t.csv }]\n";
+        let files = [("l.yaml", limits.as_bytes()), ("t.csv", &text)].map(|(name, text)| SourceText { name: name.to_owned(), text: text.to_vec() });
+        match compile(&files, &Options::default()) {
+            Ok(compiled) => proptest::prop_assert!(compiled.rules.limit_count() > 0),
+            Err(problems) => {
+                for problem in problems {
+                    let is_in_table = problem.file == "t.csv" && (1..=lines).contains(&problem.line) && problem.column >= 1;
+                    let is_without_rows = problem.severity == weir::rules::compile::Severity::Warning && problem.what.contains("has no rows");
+                    proptest::prop_assert!((is_in_table || is_without_rows) && problem.to_string().lines().count() == 1, "{problem}");
+                }
+            }
+        }
+    }
+}
+
+/// Runs a command against a service, which has to succeed.
+fn run(weir: &Weir, token: &std::path::Path, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env_clear().args(arguments).env("TZ", "UTC").env("WEIR_ADMIN", weir.listener("debug").to_string());
+    let output = command.env("WEIR_ADMIN_TOKEN_FILE", token).output().expect("the binary runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[tokio::test]
+async fn operators_see_rows_and_order_beside_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tokens, token) = (folder.path().join("tokens"), folder.path().join("token"));
+    fs::write(&tokens, "alice:0123456789abcdef0123\n").expect("written");
+    fs::write(&token, "0123456789abcdef0123\n").expect("written");
+    let weir = Weir::start(&files(TENANTS), &[("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))]);
+    let client = &mut weir.client().await;
+
+    let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
+    assert!(text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3\n"), "{text}");
+    assert!(text.contains("rate 9 per year") && text.contains("plan pro") && text.contains("name the big one"), "{text}");
+    let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=new", ",", "only=new"]);
+    assert!(text.contains("tenant=new: 2 per year, plan free\n"), "{text}");
+    assert!(text.contains("only=new: not limited: the table tenants.csv has no row for it, and there is no 'rate_limit'"), "{text}");
+
+    // Usage is that of the subject, whatever its plan.
+    for (value, hits) in [("big", 3), ("acme", 2), ("new", 1)] {
+        assert_eq!(ask(client, &[("tenant", value)], hits).await.overall_code(), Code::Ok);
+    }
+    let top = || crate::support::http_client::get(weir.listener("debug"), "/api/v1/usage/top?domain=shop&limit=tenant").body;
+    let seen = eventually(|| ["tenant=big", "tenant=acme", "tenant=new"].iter().all(|subject| top().contains(subject)).then_some(()));
+    assert!(seen.is_some(), "{}", top());
+    let text = run(&weir, &token, &["usage", "-d", "shop", "tenant=big"]);
+    assert!(text.contains('3'), "{text}");
+
+    // Raised, blocked and reset by their values.
+    run(&weir, &token, &["raise", "-d", "shop", "--to", "20/year", "tenant=big"]);
+    assert_eq!(look(client, &[("tenant", "big")]).await.0, 20);
+    let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
+    assert!(text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"), "{text}");
+    let text = run(&weir, &token, &["raise", "-d", "shop", "--to", "6/year", "tenant=*"]);
+    assert!(text.contains("shop.tenant"), "{text}");
+    let mut limits = Vec::new();
+    for value in ["acme", "small", "new"] {
+        limits.push(look(client, &[("tenant", value)]).await.0);
+    }
+    assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
+    run(&weir, &token, &["block", "-d", "shop", "tenant=acme"]);
+    assert_eq!(ask(client, &[("tenant", "acme")], 1).await.overall_code(), Code::OverLimit);
+    let text = run(&weir, &token, &["reset", "-d", "shop", "tenant=new"]);
+    assert!(text.contains("shop.tenant"), "{text}");
+    assert_eq!(look(client, &[("tenant", "new")]).await.2, 6);
+
+    let page = crate::support::http_client::get(weir.listener("debug"), "/rlconfig").body;
+    assert!(
+        page.contains("shop.tenant: unit=YEAR requests_per_unit=5") && page.contains("plan: pro, table: tenants.csv, rows: 2"),
+        "{page}"
+    );
+    let by_rows = "shop.only: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, table: tenants.csv, rows: 0, from: limits.yaml:12\n";
+    assert!(page.contains(by_rows), "{page}");
+}
