@@ -135,7 +135,7 @@ async fn measure(rows: usize, rounds: usize) {
         tokio::spawn(calls(weir.client().await, rows, number, Arc::clone(&latencies)));
     }
     tokio::time::sleep(QUIET).await;
-    let loaded = || weir.metric("weir_config_generation").unwrap_or_default();
+    let loaded = || weir.metric("weir_config_generation").map(f64::to_bits);
     let (mut quiet, mut reloaded, mut took) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=rounds {
         take(&latencies);

@@ -161,34 +161,61 @@ fn match_all(
     checks.keys.reserve(ask.descriptors().map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries)).sum());
     let mut slots = SmallVec::with_capacity(ask.len());
     for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
-        let holder = limit.and_then(|found| Holder::new(found.limit, entries));
-        let entries = holder.as_ref().map_or(entries, |holder| &holder.subject);
-        if let Some(overrides) = overrides
-            && let Some(slot) = overridden(overrides, checks, (rules, ask, options), (descriptor, entries), (*limit, &found))
-        {
-            holder.inspect(|holder| holder.ask(&slot, checks));
-            slots.push(slot);
-            continue;
-        }
-        let mut check = |limit: Option<LimitInForce<'_>>, amount: &Amount| {
-            add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount)
-        };
-        let slot = match (*limit, descriptor.limit) {
-            (_, Some(rate)) => own_amount(rate, (rules, ask, options), entries).map_or(Slot::Free, |amount| check(None, &amount)),
-            (None, None) => Slot::Free,
-            (Some(limit), None) => match limit.amount() {
-                None => Slot::Unlimited(limit.limit.id),
-                Some(_) if is_replaced(limit, &found) => Slot::Free,
-                Some(amount) => check(Some(limit), amount),
-            },
-        };
-        holder.inspect(|holder| holder.ask(&slot, checks));
-        slots.push(slot);
+        let is_in_flight = limit.is_some_and(|found| found.limit.gauge.is_some());
+        let (of_request, asked, matched) = ((rules, ask, options), (descriptor, entries), (*limit, &found[..]));
+        slots.push(match is_in_flight {
+            true => slot_of_holder(overrides, checks, of_request, asked, matched),
+            false => slot(overrides, checks, of_request, asked, matched),
+        });
     }
     if found.iter().flatten().any(|in_force| in_force.limit.trial.is_some()) {
         *trials = Trials::new(ask, options, checks, &slots, &found);
     }
     slots
+}
+
+/// The slot of a descriptor.
+#[inline]
+fn slot(
+    overrides: Option<&InForce<'_>>,
+    checks: &mut Checks,
+    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
+    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
+    (limit, found): (Option<LimitInForce<'_>>, &[Option<LimitInForce<'_>>]),
+) -> Slot {
+    if let Some(overrides) = overrides
+        && let Some(slot) = overridden(overrides, checks, (rules, ask, options), (descriptor, entries), (limit, found))
+    {
+        return slot;
+    }
+    let mut check =
+        |limit: Option<LimitInForce<'_>>, amount: &Amount| add_check(checks, (rules, ask, options), (descriptor, entries), limit, amount);
+    match (limit, descriptor.limit) {
+        (_, Some(rate)) => own_amount(rate, (rules, ask, options), entries).map_or(Slot::Free, |amount| check(None, &amount)),
+        (None, None) => Slot::Free,
+        (Some(limit), None) => match limit.amount() {
+            None => Slot::Unlimited(limit.limit.id),
+            Some(_) if is_replaced(limit, found) => Slot::Free,
+            Some(amount) => check(Some(limit), amount),
+        },
+    }
+}
+
+/// The same for a limit of requests in flight. Apart, so that others do not pay for it.
+#[inline(never)]
+fn slot_of_holder(
+    overrides: Option<&InForce<'_>>,
+    checks: &mut Checks,
+    of_request: (&Rules, &Ask<'_>, &Options),
+    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
+    (limit, found): (Option<LimitInForce<'_>>, &[Option<LimitInForce<'_>>]),
+) -> Slot {
+    let Some(holder) = limit.and_then(|found| Holder::new(found.limit, entries)) else {
+        return slot(overrides, checks, of_request, (descriptor, entries), (limit, found));
+    };
+    let slot = slot(overrides, checks, of_request, (descriptor, &holder.subject), (limit, found));
+    holder.ask(&slot, checks);
+    slot
 }
 
 /// The slot of a descriptor to which an override applies.

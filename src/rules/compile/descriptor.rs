@@ -167,7 +167,7 @@ fn add_limit(
     // The name counts even if the amount is wrong, so that one mistake is not reported as two.
     let (amount, trial) = (amount.ok()?, trial.map_or(Some(None), |read| read.map(Some))?);
     let table = table.transpose().ok()?;
-    let rows = pending_rows(problems, (amount.as_ref(), &keys, at), (of_plan, is_written), table);
+    let rows = pending_rows(problems, amount.as_ref(), (&keys, at), (of_plan, is_written), table);
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
@@ -245,7 +245,8 @@ fn gauge(algorithm: &Algorithm) -> Option<Arc<Gauge>> {
 /// What plans and tables add to a limit; `None` if it has neither.
 fn pending_rows(
     problems: &Problems,
-    (amount, keys, at): (Option<&(Rate, AlgorithmFields)>, &[(&'static str, Position)], Position),
+    amount: Option<&(Rate, AlgorithmFields)>,
+    (keys, at): (&[(&'static str, Position)], Position),
     (of_plan, has_default): (Option<(Position, &str, Numbers)>, bool),
     table: Option<PendingTable>,
 ) -> Option<PendingRows> {

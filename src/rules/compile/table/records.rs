@@ -43,7 +43,10 @@ impl<'t> Records<'t> {
         while let Some(&first) = self.text.get(byte) {
             let skipped = match first {
                 b'\r' | b'\n' => 1,
-                COMMENT => self.text.get(byte..)?.iter().position(|&byte| byte == b'\n').map_or(1, |end| end + 1),
+                COMMENT => {
+                    let rest = self.text.get(byte..)?;
+                    rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1)
+                }
                 _ => break,
             };
             line += u32::from(self.text.get(byte + skipped - 1) == Some(&b'\n'));
