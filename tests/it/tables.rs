@@ -39,7 +39,7 @@ open,open,,,
 small,free,1,,
 ";
 
-fn files<'t>(tenants: &'t str) -> [(&'static str, &'t str); 2] {
+fn files(tenants: &str) -> [(&'static str, &str); 2] {
     [("limits.yaml", LIMITS), ("tenants.csv", tenants)]
 }
 
