@@ -131,8 +131,9 @@ async fn measure(rows: usize, rounds: usize) {
     println!("{rows} rows of {} MB; start with the table: {:.1} s", bytes / 1_000_000, begun.elapsed().as_secs_f64());
     println!("resident: {without:.0} MiB without a table, {:.0} MiB with it", mib(weir.resident_kib()));
     let latencies = Latencies::default();
+    let mut callers = Vec::new();
     for number in 0..CONNECTIONS {
-        tokio::spawn(calls(weir.client().await, rows, number, Arc::clone(&latencies)));
+        callers.push(tokio::spawn(calls(weir.client().await, rows, number, Arc::clone(&latencies))));
     }
     tokio::time::sleep(QUIET).await;
     let loaded = || weir.metric("weir_config_generation").map(f64::to_bits);
@@ -165,4 +166,6 @@ async fn measure(rows: usize, rounds: usize) {
     let of = |phases: &[(usize, [f64; 3])], index: usize| median(phases.iter().map(|(_, shares)| shares[index]).collect());
     println!("p99 of reloads to p99 without: {:.2}", of(&reloaded, 1) / of(&quiet, 1));
     println!("in force after {:.1} s (median); peak resident {:.0} MiB", median(took), mib(weir.peak_resident_kib()));
+    // Before the service stops, which would be an error of theirs.
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
 }
