@@ -8,7 +8,7 @@ use super::Input;
 use crate::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::ask::Entry;
 use crate::plan::key;
-use crate::rules::limit::{Level, Matching};
+use crate::rules::limit::Level;
 use crate::time::{PeriodKind, Rate, Span, Unit, Zone};
 
 const PREFIX: &str = "p";
@@ -140,8 +140,7 @@ fn key_of(counter: &Counter) -> Vec<u8> {
         key: String::from_utf8_lossy(key).into(),
         value: if let Value::SharedPattern(text) = value { Some(text.as_str().into()) } else { None },
         share_threshold: matches!(value, Value::SharedPattern(_)),
-        matching: Matching::Text,
-        value_to_metric: false,
+        ..Level::default()
     };
     let levels: Vec<_> = counter.entries.iter().map(level).collect();
     let mut key = Vec::new();

@@ -14,13 +14,7 @@ const FIXED: Algorithm = Algorithm::FixedWindow(FixedWindow { limit: 10, window:
 const TEN: Rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
 
 fn level(key: &str, value: Option<&str>) -> Level {
-    Level {
-        key: key.into(),
-        value: value.map(Into::into),
-        matching: crate::rules::limit::Matching::Text,
-        share_threshold: false,
-        value_to_metric: false,
-    }
+    Level { key: key.into(), value: value.map(Into::into), ..Level::default() }
 }
 
 fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit {

@@ -33,15 +33,20 @@ fn all_or_none() -> String {
     FILE.replace("domain: d\n", "domain: d\ncommit: all_or_none\n")
 }
 
-fn order(kind: &str, key: &str) -> Override {
+/// A raise is to so many a minute.
+pub(super) fn order_to(requests_per_unit: u64, kind: &str, key: &str) -> Override {
     let record = Record {
         kind: kind.to_owned(),
         domain: "d".to_owned(),
         entries: vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }],
-        to: (kind == "raise").then(|| RateRecord { requests_per_unit: 5, unit: "minute".to_owned(), unit_multiplier: 1 }),
+        to: (kind == "raise").then(|| RateRecord { requests_per_unit, unit: "minute".to_owned(), unit_multiplier: 1 }),
         ..Record::default()
     };
     record.read().expect("an override")
+}
+
+fn order(kind: &str, key: &str) -> Override {
+    order_to(5, kind, key)
 }
 
 fn ask<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> Ask<'a> {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::override_tests::order_to;
 use super::*;
-use crate::overrides::{EntryRecord, Override, Overrides, RateRecord, Record};
+use crate::overrides::Overrides;
 use crate::rules::compile::{self, SourceText, compile};
 use crate::time::Micros;
 
@@ -78,21 +79,10 @@ fn a_descriptor_without_its_limit_has_no_trial() {
     assert!(Plan::new(&rules(FILE), &own, &Options::default()).trials.is_none(), "the request brings a limit along");
 }
 
-fn order(kind: &str, key: &str) -> Override {
-    let record = Record {
-        kind: kind.to_owned(),
-        domain: "d".to_owned(),
-        entries: vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }],
-        to: (kind == "raise").then(|| RateRecord { requests_per_unit: 50, unit: "minute".to_owned(), unit_multiplier: 1 }),
-        ..Record::default()
-    };
-    record.read().expect("an override")
-}
-
 #[test]
 fn what_operators_decide_does_not_reach_a_trial_and_a_raise_does_not_change_it() {
     let with = |file: &str, kind: &str, key: &str| {
-        let overrides = Overrides::new(vec![order(kind, key)]);
+        let overrides = Overrides::new(vec![order_to(50, kind, key)]);
         let ask = ask(&[("a", None), ("u", None)]);
         Plan::with_overrides(&rules(file), Some(overrides.at(Micros(1_000_000))), &ask, &Options::default())
     };

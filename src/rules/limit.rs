@@ -351,7 +351,7 @@ impl Matching {
 }
 
 /// One level of the path to a limit, as it is written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Level {
     /// The key.
     pub key: Box<str>,

@@ -2,7 +2,6 @@
 
 mod envoy;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -62,16 +61,6 @@ fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
     let series = format!("weir_concurrency_holders{{domain=\"{domain}\",limit=\"{limit}\"");
     let line = page.lines().find(|line| line.starts_with(&series)).unwrap_or_else(|| panic!("no {series} in {page}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
-}
-
-fn weir_command(weir: &Weir, arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(arguments)
-        .env_clear()
-        .env("WEIR_ADMIN", weir.listener("debug").to_string())
-        .output()
-        .expect("the binary runs");
-    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
 /// A request takes a place until it is released, whatever its id is.
@@ -206,7 +195,7 @@ async fn the_id_is_no_part_of_the_subject() {
     assert_eq!((&usage["hits"], &usage["refused"]), (&Value::from(4), &Value::from(2)), "{usage}");
     let top = api("top").to_string();
     assert!(top.contains("shop|user=ann|request=") && !top.contains("secret-"), "{top}");
-    let explained = weir_command(&weir, &["explain", "--domain", "shop", "user=ann", "request=new"]);
+    let explained = weir.command(&["explain", "--domain", "shop", "user=ann", "request=new"]);
     assert!(
         explained.contains("2 in flight") && explained.contains("max_duration 60s") && explained.contains("1 used, 1 left\n"),
         "{explained}"

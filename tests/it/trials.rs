@@ -1,7 +1,6 @@
 //! `trial`: what another number would refuse, counted beside the real one, through real sockets with both stores.
 
 use std::cell::RefCell;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -291,15 +290,6 @@ impl Described<'_> {
     }
 }
 
-/// The output of a command.
-fn weir_command(weir: &Weir, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(arguments).env_clear().env("WEIR_ADMIN", weir.listener("debug").to_string());
-    let output = command.output().expect("the binary runs");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
 #[tokio::test]
 async fn usage_explain_and_reset_have_the_trial_too() {
     each_store(async |client, weir| {
@@ -330,20 +320,20 @@ async fn usage_explain_and_reset_have_the_trial_too() {
         let [_, over, ..] = trial(weir, &of("tighter"));
         assert_eq!(over, 9.0, "nor in metrics");
 
-        let shown = weir_command(weir, &["usage", "--trial", "-d", "d", "tighter=a"]);
+        let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
         assert!(shown.starts_with("tighter=a of the trial of d.tighter\n  hits        12, refused 9, given back 0\n"), "{shown}");
-        let shown = weir_command(weir, &["usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open"]);
+        let shown = weir.command(&["usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open"]);
         assert!(
             shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n") && shown.contains("             5               3"),
             "{shown}"
         );
-        let shown = weir_command(weir, &["explain", "-d", "d", "tighter=a"]);
+        let shown = weir.command(&["explain", "-d", "d", "tighter=a"]);
         assert!(
             shown.contains("\n  trial    3 per year: 12 used, 0 left, unused again in ")
                 && shown.contains("\n           w1{d|tighter=a}trfw"),
             "{shown}"
         );
-        let shown = weir_command(weir, &["explain", "-d", "d", "open=a"]);
+        let shown = weir.command(&["explain", "-d", "d", "open=a"]);
         assert!(
             shown.starts_with("open=a: unlimited\n")
                 && shown.contains("\n  trial    2 per year, algorithm fixed_window, count_denied true: 5 used, 0 left"),

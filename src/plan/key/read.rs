@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, Options};
     use crate::ask::Entry;
-    use crate::rules::limit::{Level, Matching};
+    use crate::rules::limit::Level;
     use crate::time::{Rate, Unit};
 
     fn key(domain: &str, entries: &[(&str, &str)], levels: &[Level]) -> Vec<u8> {
@@ -87,13 +87,7 @@ mod tests {
 
     #[test]
     fn patterns_digests_and_bytes_are_readable() {
-        let level = Level {
-            key: "path".into(),
-            value: Some("/a*".into()),
-            matching: Matching::Text,
-            share_threshold: true,
-            value_to_metric: false,
-        };
+        let level = Level { key: "path".into(), value: Some("/a*".into()), share_threshold: true, ..Level::default() };
         assert_eq!(read(&key("d", &[("path", "/ab")], &[level])).entries, owned(&[("path", "/a*")]));
         let long = "x".repeat(200);
         let Parts { domain, entries } = read(&key(&long, &[(&long, "v"), ("k", &long), (&long, &long)], &[]));

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, Options};
     use crate::ask::Entry;
-    use crate::rules::limit::{Level, Matching};
+    use crate::rules::limit::Level;
     use crate::time::{Rate, Unit};
 
     fn key(domain: &[u8], entries: &[(&[u8], &[u8])], levels: &[Level]) -> Vec<u8> {
@@ -271,13 +271,7 @@ mod tests {
     fn names_are_readable_and_exact() {
         assert_eq!(name(&key(b"shop", &[(b"user", b"42"), (b"path", b"/a b")], &[])), "shop|user=42|path=/a%20b");
         assert_eq!(name(&key(b"d", &[(b"a=b", b"\xff\n|#")], &[])), "d|a%3db=%ff%0a%7c%23");
-        let level = Level {
-            key: "path".into(),
-            value: Some("/a*".into()),
-            matching: Matching::Text,
-            share_threshold: true,
-            value_to_metric: false,
-        };
+        let level = Level { key: "path".into(), value: Some("/a*".into()), share_threshold: true, ..Level::default() };
         let shared = name(&key(b"d", &[(b"path", b"/ab")], &[level]));
         assert_eq!(shared, "d|path~/a*");
         let shared = Subject::read(&shared).expect("a subject");

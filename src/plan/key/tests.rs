@@ -48,8 +48,7 @@ fn key(meaning: &Meaning) -> Vec<u8> {
             key: String::from_utf8_lossy(key).into(),
             value: Some(String::from_utf8_lossy(value).into()),
             share_threshold: *share_threshold,
-            matching: Matching::Text,
-            value_to_metric: false,
+            ..Level::default()
         })
         .collect();
     let mut out = Vec::new();

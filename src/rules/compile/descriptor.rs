@@ -66,13 +66,7 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
         level.value_to_metric |= added.switches.value_to_metric;
     }
     // The content of an unusable descriptor is checked too; the rules are dropped then.
-    path.push(level.unwrap_or_else(|| Level {
-        key: "".into(),
-        value: None,
-        matching: Matching::Text,
-        share_threshold: false,
-        value_to_metric: false,
-    }));
+    path.push(level.unwrap_or_default());
     let rate_limit = match rate_limit {
         None if has_table => Some(RateLimit::of_rows(fields)),
         rate_limit => rate_limit.flatten(),

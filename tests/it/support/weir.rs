@@ -109,6 +109,15 @@ impl Weir {
         (response.status, response.body)
     }
 
+    /// What a command that asks this service prints on stdout.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(arguments).env_clear().env("WEIR_ADMIN", self.listener("debug").to_string());
+        let output = command.output().expect("the binary runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
     /// The value of a series of `/metrics`, named as on that page: `name` or `name{label="value"}`.
     pub fn metric(&self, series: &str) -> Option<f64> {
         let page = self.get("/metrics").1;

@@ -1,6 +1,5 @@
 //! Usage through real processes: several Weirs on one Redis, the admin API, the commands, the index, the denial cache, outages and a cluster.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -50,18 +49,6 @@ pub fn numbers(usage: &Value) -> [u64; 4] {
     let sum = |list: &Value| list.as_array().expect("a list").iter().map(|hits| hits.as_u64().expect("a number")).sum();
     let number = |name: &str| usage[name].as_u64().expect("a number");
     [number("hits"), number("refused"), sum(&usage["series"]["hits"]), sum(&usage["series"]["refused"])]
-}
-
-/// The command's stdout.
-fn weir_command(weir: &Weir, arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(arguments)
-        .env_clear()
-        .env("WEIR_ADMIN", weir.listener("debug").to_string())
-        .output()
-        .expect("weir runs");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
 }
 
 /// What both stores answer alike.
@@ -184,14 +171,14 @@ fn errors(weir: &Weir) {
 
 /// The commands read what the API answers.
 fn commands(weir: &Weir) {
-    let text = weir_command(weir, &["usage", "--domain", "shop", "user=b"]);
+    let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
     assert!(text.starts_with("user=b of shop.user\n  hits        110, refused 20, given back 0\n") && text.contains('█'), "{text}");
-    let text = weir_command(weir, &["usage", "--domain", "shop", "--top", "2", "--by", "total"]);
+    let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "total"]);
     assert!(text.starts_with("2 of 3 subjects of shop.user, by total\n"), "{text}");
     assert!(text.lines().nth(2).is_some_and(|line| line.trim_start().starts_with("110 ") && line.ends_with("user=b")), "{text}");
-    let text = weir_command(weir, &["count", "--domain", "shop", "user=b", "--over", "5m"]);
+    let text = weir.command(&["count", "--domain", "shop", "user=b", "--over", "5m"]);
     assert!(text.starts_with("user=b of shop.user\n  hits     110, refused 20\n") && text.ends_with("  exact    yes\n"), "{text}");
-    let parsed: Value = serde_json::from_str(&weir_command(weir, &["usage", "-d", "shop", "user=b", "--format", "json"])).expect("JSON");
+    let parsed: Value = serde_json::from_str(&weir.command(&["usage", "-d", "shop", "user=b", "--format", "json"])).expect("JSON");
     assert_eq!(numbers(&parsed), [110, 20, 110, 20]);
 }
 
