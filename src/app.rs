@@ -24,6 +24,7 @@ use tonic_health::ServingStatus;
 
 use crate::admin::{self, Access, Api};
 use crate::background;
+use crate::bounds::Shares;
 use crate::debug;
 use crate::health::{Health, Status};
 use crate::http::{self, Pages};
@@ -98,6 +99,7 @@ pub fn serve(settings: Settings) -> Result<(), StartError> {
 async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>) -> Result<(), StartError> {
     let started_at = admin::status::now();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
+    log_memory(&settings);
     log_warnings(&settings);
     let control = Core(settings.workers);
     let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
@@ -235,6 +237,15 @@ fn pages(metrics: &Arc<Metrics>, health: &Health, rls: Arc<Rls>) -> Pages {
         async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
     };
     Pages::new(Arc::clone(metrics), health.clone(), decide)
+}
+
+/// Logs how much memory there is, and for what.
+fn log_memory(settings: &Settings) {
+    let (Shares { limit, connections, unfinished, store, resources }, source) = settings.memory;
+    let mib = |bytes: u64| bytes >> 20;
+    let [limit_mib, connections, unfinished, store, resources] = [limit, connections, unfinished, store, resources].map(mib);
+    let from = settings.given.name(&source.to_string());
+    tracing::info!(limit_mib, from = %from, connections, unfinished, store, resources, "memory");
 }
 
 /// Logs the settings without effect, also those that depend on the level of the log.

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bounds::{Shares, memory as memory_limit};
 use crate::exporters::statsd;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::{files, xds as xds_client};
@@ -84,6 +85,8 @@ pub struct Settings {
     pub rls: rls::Options,
     /// Bounds of the gRPC listener.
     pub server: server::Options,
+    /// The memory of the process in parts, and where its limit comes from.
+    pub memory: (Shares, memory_limit::Source),
     /// The number of threads that answer requests.
     pub workers: usize,
     /// How traces are recorded and exported; `None`: not at all.
@@ -149,6 +152,8 @@ impl Settings {
         if !(1..=1_024).contains(&workers) {
             return Err(SettingError(format!("WORKERS: {workers} is out of range; write 1 to 1024")));
         }
+        let given = flags.memory_limit.map(|limit| (limit, memory_limit::Source::Setting));
+        let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
         let (files, answers) = (flags.files, flags.answers);
         if !(0.0..=f32::MAX).contains(&answers.near_limit_ratio) {
             return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
@@ -203,6 +208,7 @@ impl Settings {
                 max_connection_age_grace: answers.grpc_max_connection_age_grace,
                 ..Default::default()
             },
+            memory: (Shares::of(limit), limit_source),
             workers,
             traces: flags.tracing.options()?,
             metrics: metrics::Options {

@@ -66,6 +66,12 @@ pub struct Flags {
     #[arg(value_name = "BYTES")]
     #[arg(value_parser = value_parser!(u64).range(parse::USAGE_BYTES))]
     pub(super) memory_usage_bytes: u64,
+    /// Memory that Weir may use, such as 512Mi, 1Gi or bytes; at least 64Mi [default: the limit of the control group, or the machine's memory]
+    ///
+    /// Bounds on connections, on what clients leave unfinished, on counters in memory and on what a control plane sends follow from it. It should be the
+    /// limit at which the container or the service is killed.
+    #[arg(long, env = "MEMORY_LIMIT", value_parser = parse::memory_limit, help_heading = "Process", value_name = "MEMORY")]
+    pub(super) memory_limit: Option<u64>,
     /// Threads that answer requests; 1 to 1024 [default: one per core]
     #[arg(long, env = "WORKERS", help_heading = "Process", value_name = "COUNT")]
     pub(super) workers: Option<usize>,

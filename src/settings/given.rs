@@ -114,6 +114,7 @@ mod tests {
                     several if several.contains('|') => several.split('|').next().unwrap_or_default().to_owned(),
                     "COUNT" | "BYTES" | "SECONDS" | "PORT" => "7".to_owned(),
                     "DURATION" => "7s".to_owned(),
+                    "MEMORY" => "512Mi".to_owned(),
                     "RATIO" => "0.7".to_owned(),
                     values if values.contains('|') => values.split('|').next().unwrap_or_default().to_owned(),
                     _ => "text".to_owned(),

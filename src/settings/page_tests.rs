@@ -36,6 +36,7 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("HOST", "host", "an IP address or a name"),
     ("[HOST]:PORT", "address and port", "`host:port`, or `:port`"),
     ("LEVEL", "log level", "a level, or targets with levels, such as `info,weir=debug`"),
+    ("MEMORY", "memory", "bytes, also as `512Mi` or `1Gi`"),
     ("MILLISECONDS", "milliseconds", "a whole number of milliseconds"),
     ("MODE", "permissions", "octal digits, `0` to `0777`"),
     ("PASSWORD", "password", "a secret; Weir never shows it"),

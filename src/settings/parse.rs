@@ -123,6 +123,16 @@ pub(super) fn message_bytes(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|bytes| *bytes <= MAX).ok_or_else(|| format!("write 0 for the default, or bytes up to {MAX}"))
 }
 
+/// `MEMORY_LIMIT`: bytes, with the binary suffixes of Kubernetes or without one. What `512M` is differs between Kubernetes and systemd.
+pub(super) fn memory_limit(text: &str) -> Result<u64, String> {
+    const BOUNDS: RangeInclusive<u64> = 64 << 20..=1 << 50;
+    let suffixes = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
+    let suffixed = suffixes.iter().find_map(|(suffix, shift)| Some((text.strip_suffix(suffix)?, *shift)));
+    let (number, shift) = suffixed.unwrap_or((text, 0));
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|bytes| BOUNDS.contains(bytes)).ok_or_else(|| "write 64Mi or more, such as 512Mi or 1Gi, or bytes".to_owned())
+}
+
 fn within(text: &str, min: Duration, max: Duration, remedy: &str) -> Result<Duration, String> {
     duration(text).and_then(|duration| if (min..=max).contains(&duration) { Ok(duration) } else { Err(remedy.to_owned()) })
 }
@@ -197,6 +207,16 @@ mod tests {
         assert_eq!((port("0x1F90"), port("65536").is_err(), port("-1").is_err()), (Ok(8_080), true, true));
         assert_eq!((pool_size("0"), pool_size("99999999999"), pool_size("-1").is_err()), (Ok(0), Ok(u32::MAX), true));
         assert_eq!((jitter_secs("-5"), jitter_secs("300"), jitter_secs("99999999999")), (Ok(0), Ok(300), Ok(u32::MAX)));
+    }
+
+    #[test]
+    fn memory_is_written_as_kubernetes_does() {
+        for (text, bytes) in [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("65536Ki", 64 << 20), ("268435456", 256 << 20)] {
+            assert_eq!(memory_limit(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "63Mi", "512M", "1.5Gi", "-1", "Gi", "9999999999999Ti", "max"] {
+            assert!(memory_limit(text).is_err(), "{text}");
+        }
     }
 
     #[test]
