@@ -24,7 +24,7 @@ use tonic_health::ServingStatus;
 
 use crate::admin::{self, Access, Api};
 use crate::background;
-use crate::bounds::Shares;
+use crate::bounds::{Shares, Unfinished, connections_after_raise};
 use crate::debug;
 use crate::health::{Health, Status};
 use crate::http::{self, Pages};
@@ -100,6 +100,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let started_at = admin::status::now();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers = settings.workers, "weir starts");
     log_memory(&settings);
+    let options = connections(settings.server);
     log_warnings(&settings);
     let control = Core(settings.workers);
     let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
@@ -129,11 +130,12 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         let options = rls::Options { tracer: traces.map(Traces::tracer), ..settings.rls.clone() };
         move |core| Rls::new(Arc::clone(&live), stores.limiter(), Arc::clone(&metrics), Arc::clone(&subjects), core, options.clone())
     };
+    let budget = Budget::new(settings.memory.0.unfinished);
     let services = {
-        let (new_rls, grpc_health, budget, metrics) = (new_rls.clone(), grpc_health.clone(), Budget::default(), Arc::clone(&metrics));
+        let (new_rls, grpc_health, budget, metrics) = (new_rls.clone(), grpc_health.clone(), budget.clone(), Arc::clone(&metrics));
         move |worker| Services::new(new_rls(Core(worker)), grpc_health.clone(), budget.clone(), Arc::clone(&metrics))
     };
-    let workers = Arc::new(Workers::start(settings.workers, settings.server, services)?);
+    let workers = Arc::new(Workers::start(settings.workers, options, services)?);
 
     // A process whose debug port is in use serves all the same, as envoyproxy/ratelimit does.
     let debug = settings.debug.and_then(|at| {
@@ -142,20 +144,20 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
 
     let (stop, stopping) = watch::channel(false);
     let rls = Arc::new(new_rls(control));
-    let pages = pages(&metrics, &health, Arc::clone(&rls));
+    let pages = pages(&metrics, &health, budget.unfinished.clone(), Arc::clone(&rls));
     let entrance = match &settings.certificates {
         None => Entrance::Plaintext(Arc::clone(&workers)),
         Some(certificates) => {
             certificates.register(&metrics);
             tokio::spawn(Arc::clone(certificates).watch());
-            Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), &metrics)?)
+            Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), budget.unfinished.clone(), &metrics)?)
         }
     };
     // It finds the servers of Redis, which the first reading of the overrides needs.
     tokio::spawn(stores.clone().maintain());
     overrides.start().await;
     tokio::spawn(Arc::clone(&overrides).follow());
-    let accepting = tokio::spawn(server::accept(grpc, entrance, settings.server, Arc::clone(&metrics), stopping.clone()));
+    let accepting = tokio::spawn(server::accept(grpc, entrance, options, Arc::clone(&metrics), stopping.clone()));
     tokio::spawn(server::log_resets(Arc::clone(&metrics)));
     tokio::spawn(limits.follow(Arc::clone(&live), Arc::clone(&metrics)));
     let statsd = settings.statsd.clone().map(|options| exporters::start_statsd(options, Arc::clone(&metrics))).transpose()?;
@@ -231,12 +233,22 @@ fn conditions(settings: &Settings, live: &Arc<Live>, stores: &Stores) -> Conditi
 }
 
 /// The pages of the HTTP port, whose `/json` takes the request path of `rls`.
-fn pages(metrics: &Arc<Metrics>, health: &Health, rls: Arc<Rls>) -> Pages {
+fn pages(metrics: &Arc<Metrics>, health: &Health, unfinished: Unfinished, rls: Arc<Rls>) -> Pages {
     let decide = move |frame: Bytes| {
         let rls = Arc::clone(&rls);
         async move { rls.answer(&frame, None, &TraceSpan::default()).await.map(Framed::message) }
     };
-    Pages::new(Arc::clone(metrics), health.clone(), decide)
+    Pages::new(Arc::clone(metrics), health.clone(), unfinished, decide)
+}
+
+/// The options of the gRPC listener, with no more connections than there are file descriptors for.
+fn connections(options: server::Options) -> server::Options {
+    let allowed = connections_after_raise();
+    let max_connections = options.max_connections.min(usize::try_from(allowed).unwrap_or(usize::MAX));
+    if max_connections < options.max_connections {
+        tracing::warn!(max_connections, "few file descriptors: raise the hard limit (ulimit -Hn, LimitNOFILE) for more connections");
+    }
+    server::Options { max_connections, ..options }
 }
 
 /// Logs how much memory there is, and for what.

@@ -2,10 +2,12 @@
 //!
 //! The first follow from the memory of the process ([`memory`]). Both listeners use them. Bounds on single messages, on numbers and on other times are constants of the listeners.
 
+mod descriptors;
 pub mod memory;
 mod timed_writes;
 mod unfinished;
 
+pub use descriptors::connections_after_raise;
 pub use memory::Shares;
 pub use timed_writes::TimedWrites;
 pub use unfinished::{Charge, Cut, Unfinished};

@@ -32,9 +32,6 @@ const MAX_PARSED_AT_A_TIME: usize = 2;
 /// The largest body in bytes, as for a gRPC message.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// The memory of all JSON requests together until they are answered, in bytes. When it is used up, the oldest is refused.
-const MAX_UNANSWERED_BYTES: usize = 16 << 20;
-
 /// What a JSON request takes beside its body.
 const REQUEST_BYTES: usize = 4 << 10;
 
@@ -66,7 +63,9 @@ impl std::fmt::Debug for Pages {
 
 impl Pages {
     /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the request path of gRPC.
-    pub fn new<D, F>(metrics: Arc<Metrics>, health: Health, decide: D) -> Self
+    ///
+    /// JSON requests count as `unfinished` until they are answered.
+    pub fn new<D, F>(metrics: Arc<Metrics>, health: Health, unfinished: Unfinished, decide: D) -> Self
     where
         D: Fn(Bytes) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
@@ -77,7 +76,7 @@ impl Pages {
             metrics,
             health,
             parsing: Arc::new(Semaphore::new(MAX_PARSED_AT_A_TIME)),
-            unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
+            unanswered: unfinished,
             decide: Box::new(move |request| Box::pin(decide(request))),
         }
     }

@@ -15,6 +15,7 @@ mod frames;
 mod gzip;
 pub(crate) mod header_blocks;
 mod listen;
+mod open_connections;
 mod overload;
 mod reply;
 mod resets;
@@ -28,14 +29,15 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::metrics::{Metrics, families};
 pub use body::Budget;
 use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
+use open_connections::OpenConnections;
 pub use resets::log as log_resets;
 pub use tls::{Certificates, Handshakes, Options as TlsOptions};
 pub use worker::Workers;
@@ -43,7 +45,8 @@ pub use worker::Workers;
 /// Limits of the listener, each with its reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Open connections at most; a further one is closed at once. Envoy holds one per worker thread, so that more than this is a leak.
+    /// Open connections at most; for a further one, the one that was idle for longest ends. Fewer where memory or file descriptors are few. Envoy holds one
+    /// per worker thread, so that more than this is a leak.
     pub max_connections: usize,
     /// Time for a new connection to send HTTP/2's preface; a silent one would stay open for ever.
     pub preface_timeout: Duration,
@@ -87,6 +90,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest time between two log lines about such errors.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
+impl Options {
+    /// As many connections as fit in this memory.
+    #[must_use]
+    pub fn within(self, bytes: u64, is_tls: bool) -> Self {
+        let of_each = CONNECTION_BYTES + if is_tls { TLS_BYTES } else { 0 };
+        Self { max_connections: self.max_connections.min((bytes / of_each) as usize).max(1), ..self }
+    }
+}
+
+/// The memory of a connection that has made calls and is idle, in bytes, as measured: nearly all of it is buffers of HTTP/2. With TLS, rustls takes more.
+pub const CONNECTION_BYTES: u64 = 32 << 10;
+const TLS_BYTES: u64 = 24 << 10;
+
 /// Where an accepted connection goes.
 #[derive(Debug)]
 pub enum Entrance {
@@ -121,20 +137,28 @@ pub async fn accept(
     mut stop: watch::Receiver<bool>,
 ) {
     let (listener, entrance) = (listener.into(), entrance.into());
-    let permits = Arc::new(Semaphore::new(options.max_connections));
-    let gauge = Arc::clone(&permits);
-    let open = move || options.max_connections.saturating_sub(gauge.available_permits());
-    metrics.register(Box::new(move || vec![families::CONNECTIONS.count(&[], open() as u64)]));
+    let connections = OpenConnections::new(options.max_connections);
+    let gauge = Arc::clone(&connections);
+    metrics.register(Box::new(move || vec![families::CONNECTIONS.count(&[], gauge.count() as u64)]));
+    let mut seconds = interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_warning = None::<Instant>;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            _ = seconds.tick() => {
+                connections.tick();
+                continue;
+            }
             _ = stop.wait_for(|&stop| stop) => return,
         };
         match accepted {
             Ok(stream) => {
-                let permit = Arc::clone(&permits).try_acquire_owned().ok();
-                if !permit.is_some_and(|permit| entrance.admit(NewConnection { stream, tls: None, permit })) {
+                let opened = connections.open();
+                // One connection is closed, this one or another.
+                let is_one_closed = opened.as_ref().is_none_or(|(_, has_ended_another)| *has_ended_another);
+                let is_admitted = opened.is_none_or(|(open, _)| entrance.admit(NewConnection { stream, tls: None, open }));
+                if is_one_closed || !is_admitted {
                     metrics.connection_refused();
                 }
             }

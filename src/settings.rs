@@ -173,6 +173,7 @@ impl Settings {
             None => None,
             Some(options) => Some(server::Certificates::read(options).map_err(|error| SettingError(error.to_string()))?),
         };
+        let is_tls = certificates.is_some();
         Ok(Self {
             grpc: flags.listeners.grpc()?,
             certificates,
@@ -206,7 +207,7 @@ impl Settings {
                 sheds_load: flags.load_shedding_enabled,
                 max_connection_age: answers.grpc_max_connection_age,
                 max_connection_age_grace: answers.grpc_max_connection_age_grace,
-                ..Default::default()
+                ..server::Options::default().within(Shares::of(limit).connections, is_tls)
             },
             memory: (Shares::of(limit), limit_source),
             workers,

@@ -28,8 +28,8 @@ pub struct Shares {
 impl Shares {
     /// What the process itself needs at least. With a limit of less than twice this, it gets half.
     const PROCESS: u64 = 32 * MIB;
-    /// More is of no use for connections: 10,000 of them.
-    const MOST_CONNECTIONS: u64 = 320 * MIB;
+    /// More is of no use for connections: 10,000 of them, with TLS.
+    const MOST_CONNECTIONS: u64 = 560 * MIB;
     /// More would only wait for longer.
     const MOST_UNFINISHED: u64 = 256 * MIB;
     /// A control plane sends 64 MiB at most.
@@ -74,7 +74,7 @@ impl fmt::Display for Source {
 }
 
 /// The limit where neither the operating system nor a setting says one: as the manifests have.
-const DEFAULT: u64 = 512 * MIB;
+pub const DEFAULT_LIMIT: u64 = 512 * MIB;
 
 /// The limit of the control groups that this process is in, or the memory of the machine, whichever is smaller.
 #[must_use]
@@ -91,7 +91,7 @@ fn limit_below(root: &Path) -> (u64, Source) {
         // Version 1 says a number of its own where there is no limit, which is more than any machine has.
         (Some(group), machine) if group < machine.unwrap_or(1 << 60) => (group, Source::ControlGroup),
         (_, Some(machine)) => (machine, Source::Machine),
-        (_, None) => (DEFAULT, Source::Unknown),
+        (_, None) => (DEFAULT_LIMIT, Source::Unknown),
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
         };
         assert_eq!(mib(64), [9, 9, 9, 4]);
         assert_eq!(mib(512), [128, 128, 128, 64]);
-        assert_eq!(mib(64 << 10), [320, 256, 55_744, 1_024]);
+        assert_eq!(mib(64 << 10), [560, 256, 55_504, 1_024]);
     }
 
     /// A root folder with these files.
@@ -190,6 +190,6 @@ mod tests {
     fn what_cannot_be_read_is_no_limit() {
         let group = ("proc/self/cgroup", "0::/a\nnonsense\n");
         assert_eq!(limit_below(root(&[MEMINFO, group]).path()), (8 << 30, Source::Machine));
-        assert_eq!(limit_below(root(&[group]).path()), (DEFAULT, Source::Unknown));
+        assert_eq!(limit_below(root(&[group]).path()), (DEFAULT_LIMIT, Source::Unknown));
     }
 }

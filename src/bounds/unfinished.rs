@@ -1,4 +1,5 @@
-//! The memory of everything that waits for a client: parts of messages, answers that are not taken, streams that stay open.
+//! The memory of everything that waits for a client: parts of messages and of header blocks, answers that are not taken,
+//! handshakes, streams that stay open.
 //!
 //! All of it is charged to one budget. When it is used up, the oldest ends. Neither waiting nor refusing the newest would do: a client that leaves
 //! messages unfinished would take the memory from all others, while a well-behaved client finishes its own within milliseconds.
@@ -66,6 +67,13 @@ impl Unfinished {
         Charge { budget: self.clone(), id, ended }
     }
 
+    /// What is left.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn unused_bytes(&self) -> usize {
+        let ledger = self.ledger();
+        ledger.max_bytes - ledger.bytes
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // A panic leaves nothing half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,6 +105,21 @@ impl Charge {
     /// Charges more.
     pub fn add(&self, bytes: usize) {
         self.budget.ledger().add(self.id, bytes);
+    }
+
+    /// Charges so much in all, more or less than before.
+    pub fn set(&self, bytes: usize) {
+        let mut ledger = self.budget.ledger();
+        if let Some(entry) = ledger.charges.get_mut(&self.id) {
+            let before = std::mem::take(&mut entry.bytes);
+            ledger.bytes -= before;
+            ledger.add(self.id, bytes);
+        }
+    }
+
+    /// Waits until the budget needs the memory.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
+        Arc::clone(&self.ended).notified_owned()
     }
 
     /// The output of `work`.

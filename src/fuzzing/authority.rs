@@ -18,9 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Input;
 use super::header_blocks::Chunks;
+use crate::bounds::Unfinished;
 use crate::metrics::Metrics;
 use crate::proto;
-use crate::server::header_blocks::{HeaderBlocks, HeaderBudget};
+use crate::server::header_blocks::HeaderBlocks;
 use sender::{Call, Sender};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -74,7 +75,7 @@ fn expected(calls: Vec<Call>) -> Vec<Call> {
 
 /// What is read of `sent`.
 fn adapted(sent: &[u8], cuts: Vec<usize>, read_bytes: usize) -> Vec<u8> {
-    let budget = HeaderBudget::of_bytes(BUDGET_BYTES);
+    let budget = Unfinished::new(BUDGET_BYTES);
     let socket = HeaderBlocks::new(Chunks::new(sent.to_vec(), cuts), PREFACE, MAX_FRAME_BYTES, budget);
     let mut socket = socket.rewriting_authorities(PREFACE, Metrics::new(1, 0.8));
     let (mut read, mut bytes) = (Vec::new(), vec![0; read_bytes]);

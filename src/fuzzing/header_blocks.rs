@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Input;
-use crate::server::header_blocks::{HeaderBlocks, HeaderBudget, MAX_CONTINUATIONS};
+use crate::bounds::Unfinished;
+use crate::server::header_blocks::{HeaderBlocks, MAX_CONTINUATIONS};
 
 const MAX_FRAME_BYTES: usize = 16 << 10;
 const FRAME_HEADER_BYTES: usize = 9;
@@ -32,7 +33,7 @@ pub(super) fn check(input: &[u8]) {
     let cuts: Vec<_> = input.bytes(4).iter().map(|&cut| usize::from(cut) * 8 + 1).collect();
     let sent = wire(&mut input);
 
-    let budget = HeaderBudget::of_bytes(total);
+    let budget = Unfinished::new(total);
     let mut socket = HeaderBlocks::new(Chunks::new(sent.clone(), cuts), b"", MAX_FRAME_BYTES as u32, budget.clone());
     let mut read = Vec::new();
     let taken = || total - budget.unused_bytes();

@@ -28,7 +28,7 @@ async fn listening() -> Listening {
     let address = listener.local_addr().unwrap();
     let (metrics, health) = (Metrics::new(1, 0.8), Health::default());
     health.report(HealthStatus::Ready);
-    let pages = Pages::new(Arc::clone(&metrics), health.clone(), |request: Bytes| async move {
+    let pages = Pages::new(Arc::clone(&metrics), health.clone(), Unfinished::new(16 << 20), |request: Bytes| async move {
         // A domain is field 1: tag, length, text.
         let domain = String::from_utf8_lossy(request.get(2..).unwrap_or_default()).into_owned();
         match domain.as_str() {

@@ -27,12 +27,8 @@ pub(super) const MAX_SIDE_BYTES: usize = 4 << 10;
 /// Messages up to this size are charged as they arrive. Envoy's are smaller.
 pub(super) const SMALL_BYTES: usize = 64 << 10;
 
-/// The memory of everything in the process that waits for a client, in bytes: parts of messages, answers that are not taken, open streams of health
-/// and reflection. When it is used up, the oldest ends.
-const MAX_UNFINISHED_BYTES: usize = 64 << 20;
-
-/// The memory of all larger messages of the process together, in bytes, from the announcement of their length until they are answered.
-const MAX_LARGE_BYTES: usize = 64 << 20;
+/// The memory of what clients leave unfinished, in bytes, where nothing else is said: that of the memory limit in the manifests.
+const UNFINISHED_BYTES: u64 = 128 << 20;
 
 /// Larger messages that wait for that memory, at most. They keep their connection's flow-control window meanwhile; see `connection`.
 pub(super) const MAX_WAITING_LARGE: usize = 32;
@@ -49,7 +45,10 @@ pub(super) const CODEC_BYTES: usize = 8 << 10;
 /// The limits of what clients leave unfinished, in time and memory; clones share them.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    pub(super) unfinished: Unfinished,
+    /// The memory of everything in the process that waits for a client: parts of messages and of header blocks, answers that are not taken, handshakes,
+    /// open streams of health and reflection, JSON requests. When it is used up, the oldest ends.
+    pub unfinished: Unfinished,
+    /// The memory of all larger messages of the process together, from the announcement of their length until they are answered. They wait for it in turn.
     large: Arc<Semaphore>,
     waiting_large: Arc<Semaphore>,
     /// Time for a message to arrive whole.
@@ -61,20 +60,27 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// Five seconds for a message: hundreds of times Envoy's default timeout. Ten for an answer, as for a ping.
     fn default() -> Self {
+        Self::new(UNFINISHED_BYTES)
+    }
+}
+
+impl Budget {
+    /// Half of these bytes is for large messages, of which at least one always fits, and half for all else. Five seconds for a message: hundreds of times
+    /// Envoy's default timeout. Ten for an answer, as for a ping.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
         Self {
-            unfinished: Unfinished::new(MAX_UNFINISHED_BYTES),
-            large: Arc::new(Semaphore::new(MAX_LARGE_BYTES)),
+            unfinished: Unfinished::new(half),
+            large: Arc::new(Semaphore::new(half.clamp(MAX_BYTES + PREFIX_BYTES, Semaphore::MAX_PERMITS))),
             waiting_large: Arc::new(Semaphore::new(MAX_WAITING_LARGE)),
             arrives_within: Duration::from_secs(5),
             taken_within: Duration::from_secs(10),
             streams_within: Duration::from_secs(60),
         }
     }
-}
 
-impl Budget {
     /// Waits for the memory of a large message.
     ///
     /// # Errors

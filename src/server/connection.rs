@@ -9,7 +9,7 @@ use bytes::Bytes;
 use h2::server;
 use h2::{Ping, PingPong};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::ServerConnection;
@@ -17,7 +17,8 @@ use tokio_rustls::rustls::ServerConnection;
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Call, Calls, begin};
 use super::complaints::{Complaint, Complaints};
-use super::header_blocks::{HeaderBlocks, HeaderBudget};
+use super::header_blocks::HeaderBlocks;
+use super::open_connections::OpenConnection;
 use super::overload::{Lateness, Overload};
 use super::resets::{self, CountedResets};
 use super::socket::Socket;
@@ -38,8 +39,8 @@ pub(super) struct NewConnection {
     pub(super) stream: Detached,
     /// The state of TLS after the handshake; `None` without TLS.
     pub(super) tls: Option<Box<ServerConnection>>,
-    /// Its permit among all open connections, released when it closes.
-    pub(super) permit: OwnedSemaphorePermit,
+    /// Its part among all open connections, until it closes.
+    pub(super) open: OpenConnection,
 }
 
 /// The phase of the process, which every connection follows.
@@ -96,6 +97,9 @@ const REMEMBERED_RESET: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Grace period for requests on a connection that was idle for longest when there were too many: it has none, or hardly any.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+
 /// The bytes that Weir reads of a request that is not HTTP/2 before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
 
@@ -111,20 +115,13 @@ pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
     wait_permits: WaitPermits,
     overload: Arc<Overload>,
-    header_budget: HeaderBudget,
     complaints: Arc<Complaints>,
     options: Options,
 }
 
 impl<T> WorkerState<T> {
     /// The state of the worker of this number.
-    pub(super) fn new(
-        index: usize,
-        services: Services<T>,
-        header_budget: HeaderBudget,
-        complaints: Arc<Complaints>,
-        options: Options,
-    ) -> Self {
+    pub(super) fn new(index: usize, services: Services<T>, complaints: Arc<Complaints>, options: Options) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
         let (worker, gauge) = (index.to_string(), Arc::clone(&permits));
         let waiting = move || options.max_waiting_calls.saturating_sub(gauge.available_permits());
@@ -134,7 +131,7 @@ impl<T> WorkerState<T> {
         let behind = move || vec![families::CONNECTIONS_BEHIND.count(&[&worker], gauge.connections_behind() as u64)];
         services.metrics.register(Box::new(behind));
         let wait_permits = WaitPermits::new(permits, Arc::clone(&services.metrics));
-        Self { services: Arc::new(services), wait_permits, overload, header_budget, complaints, options }
+        Self { services: Arc::new(services), wait_permits, overload, complaints, options }
     }
 
     /// Reads the connections that are behind. Endless.
@@ -145,7 +142,7 @@ impl<T> WorkerState<T> {
 
 pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker: Arc<WorkerState<T>>, mut phase: watch::Receiver<Phase>) {
     let options = worker.options;
-    let NewConnection { stream, tls, permit: _permit } = connection;
+    let NewConnection { stream, tls, open } = connection;
     let Ok(stream) = Stream::attach(stream) else { return };
     let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
     let mut transport = Transport::new(Socket::new(stream, Arc::clone(&lateness)), tls);
@@ -153,12 +150,13 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     let read = tokio::select! {
         read = timeout(options.preface_timeout, read_preface(&mut transport, &worker.complaints)) => read,
         _ = draining(&mut phase) => return,
+        () = open.must_end() => return,
     };
     let Ok(Ok(true)) = read else { return };
     transport.replay(PREFACE);
     let socket = TimedWrites::new(transport, worker.services.budget.taken_within);
     let metrics = &worker.services.metrics;
-    let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.header_budget.clone());
+    let socket = HeaderBlocks::new(socket, PREFACE, MAX_FRAME_BYTES, worker.services.budget.unfinished.clone());
     let socket = CountedResets::new(socket.rewriting_authorities(PREFACE, Arc::clone(metrics)), Arc::clone(metrics));
     let Ok(mut http2) = http2(options).handshake(socket).await else { return };
 
@@ -167,7 +165,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
     if let Some(pings) = http2.ping_pong() {
         close_timers.spawn(close_without_pong(pings));
     }
-    close_timers.spawn(close_at_age_or_drain(options, phase));
+    close_timers.spawn(close_in_time(options, phase, open.must_end()));
     let mut accepted = Vec::new();
     let mut calls = Calls::new(Arc::clone(&worker.services), worker.wait_permits.clone(), Arc::clone(&lateness), begin);
     poll_fn(|context| {
@@ -187,6 +185,9 @@ pub(super) async fn serve<T: ShouldRateLimit>(connection: NewConnection, worker:
         lateness.begin();
         if accept(&mut http2, &mut accepted, metrics, context).is_ready() {
             return Poll::Ready(());
+        }
+        if !accepted.is_empty() {
+            open.called();
         }
         calls.serve(accepted.drain(..), context);
         Poll::Pending
@@ -248,12 +249,14 @@ async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> std::i
     Ok(false)
 }
 
-/// Waits until the connection has reached its maximum age, varied by a tenth, or the process drains.
-async fn close_at_age_or_drain(options: Options, mut phase: watch::Receiver<Phase>) -> Close {
+/// Waits until the connection has reached its maximum age, varied by a tenth, the process drains, or another connection needs the memory of this one,
+/// which was idle for longest.
+async fn close_in_time(options: Options, mut phase: watch::Receiver<Phase>, must_end: impl Future<Output = ()>) -> Close {
     let age = options.max_connection_age.mul_f64(0.9 + 0.2 * fastrand::f64());
     Close::Graceful(tokio::select! {
         () = sleep(age) => options.max_connection_age_grace,
         grace = draining(&mut phase) => grace,
+        () = must_end => IDLE_GRACE,
     })
 }
 

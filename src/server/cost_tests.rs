@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tonic::Status;
 
 use super::connection::{Phase, WorkerState, serve};
-use super::header_blocks::HeaderBudget;
 use super::header_blocks::tests::frame;
+use super::open_connections::OpenConnections;
 use super::stream::Detached;
 use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::metrics::Metrics;
@@ -78,13 +78,13 @@ fn connection(calls: u32) -> u64 {
     let asking = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_nonblocking(true).expect("a socket");
-    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("the only one");
+    let (open, _) = OpenConnections::new(1).open().expect("the only one");
     let services = Services::new(Nothing, GrpcHealth::new(), Budget::default(), Metrics::new(1, 0.8));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_stay, phase) = watch::channel(Phase::Serving);
     let client = std::thread::spawn(move || client(asking, calls));
-    let shared = Arc::new(WorkerState::new(0, services, HeaderBudget::default(), Arc::default(), Options::default()));
-    let serving = serve(NewConnection { stream: Detached::Tcp(stream), tls: None, permit }, shared, phase);
+    let shared = Arc::new(WorkerState::new(0, services, Arc::default(), Options::default()));
+    let serving = serve(NewConnection { stream: Detached::Tcp(stream), tls: None, open }, shared, phase);
     let counted = measure(|| runtime.block_on(serving)).count_total;
     client.join().expect("all were answered");
     counted

@@ -2,7 +2,7 @@
 //!
 //! h2 decodes every frame of a block when it arrives, and a byte of HPACK may become a header of a hundred bytes in memory. A connection could
 //! hold a megabyte with the first frame of a block that never ends, and a ping finds out only after half a minute. Here an unfinished block takes
-//! its bytes on the wire, at most [`MAX_CONTINUATIONS`] frames for each connection, and all connections share a budget.
+//! its bytes on the wire, at most [`MAX_CONTINUATIONS`] frames for each connection, in the budget of all that clients leave unfinished.
 //!
 //! Blocks of one frame, which is nearly all, pass without a copy. Violations of the protocol pass too: h2 answers them.
 //!
@@ -11,6 +11,7 @@
 //!
 //! Sources: RFC 9113, sections 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,14 +19,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::authority::{Authorities, Next};
 use super::frames::{CONTINUATION, END_HEADERS, FrameWalker, HEADERS};
+use crate::bounds::{Charge, Unfinished};
 use crate::metrics::Metrics;
-
-/// The memory of all unfinished header blocks of the process together, in bytes: about a thousand of the largest that Envoy sends by default.
-const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// The unfinished CONTINUATION frames of one block, at most. With one more than this, h2 closes the connection: its bound is 20 at the header list
 /// size and the frame size of `connection`.
@@ -34,27 +32,6 @@ pub(crate) const MAX_CONTINUATIONS: u32 = 21;
 /// The first memory of a block. It doubles when the block needs more: many connections that grow in small steps, each for a buffer of another size, would
 /// leave holes between them that nothing fits in.
 const FIRST_BYTES: usize = 4 << 10;
-
-/// The memory budget of unfinished header blocks; clones share it.
-#[derive(Clone, Debug)]
-pub(crate) struct HeaderBudget(Arc<Semaphore>);
-
-impl Default for HeaderBudget {
-    fn default() -> Self {
-        Self::of_bytes(MAX_HELD_BYTES)
-    }
-}
-
-impl HeaderBudget {
-    pub(crate) fn of_bytes(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes)))
-    }
-
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn unused_bytes(&self) -> usize {
-        self.0.available_permits()
-    }
-}
 
 /// Follows the frames of a connection, to know where an unfinished header block begins.
 #[derive(Debug)]
@@ -128,15 +105,24 @@ pub(crate) struct HeaderBlocks<S> {
     blocks: Blocks,
     /// What rewrites the blocks of this connection, and counts it. `None`: nothing is to be rewritten.
     authorities: Option<Box<(Authorities, Arc<Metrics>)>>,
-    budget: HeaderBudget,
+    budget: Unfinished,
     /// An unfinished block, after bytes that may be given: the first `complete`. Empty most of the time.
     held: BytesMut,
     complete: usize,
-    memory: Option<OwnedSemaphorePermit>,
+    memory: Option<Held>,
+}
+
+/// What an unfinished block takes of the budget, and the wait until others need it.
+struct Held(Charge, Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
 }
 
 impl<S> HeaderBlocks<S> {
-    pub(crate) fn new(socket: S, preface: &[u8], max_frame_bytes: u32, budget: HeaderBudget) -> Self {
+    pub(crate) fn new(socket: S, preface: &[u8], max_frame_bytes: u32, budget: Unfinished) -> Self {
         let blocks = Blocks::new(preface, max_frame_bytes);
         Self { socket, blocks, authorities: None, budget, held: BytesMut::new(), complete: 0, memory: None }
     }
@@ -166,37 +152,28 @@ impl<S> HeaderBlocks<S> {
         &mut self.socket
     }
 
-    /// Holds `bytes` behind those that are held already.
-    ///
-    /// # Errors
-    /// The budget is used up. The connection ends: to wait for memory would let a client that finishes no block stop all others.
-    fn hold(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Holds `bytes` behind those that are held already. Where blocks follow each other without a gap, the bytes that were given need no memory any more.
+    fn hold(&mut self, bytes: &[u8]) {
         if self.held.capacity() - self.held.len() < bytes.len() {
             let capacity = (self.held.len() + bytes.len()).next_power_of_two().max(FIRST_BYTES);
-            self.account(capacity)?;
+            let charge = || {
+                let charge = self.budget.charge(0);
+                let ended = Box::pin(charge.ended());
+                Held(charge, ended)
+            };
+            self.memory.get_or_insert_with(charge).0.set(capacity);
             let mut grown = BytesMut::with_capacity(capacity);
             grown.extend_from_slice(&self.held);
             self.held = grown;
         }
         self.held.extend_from_slice(bytes);
-        Ok(())
     }
 
-    /// Takes from the budget what a buffer of `capacity` bytes lacks, or returns what it does not need: where blocks follow each other without a gap,
-    /// the bytes that were given need no memory any more.
-    fn account(&mut self, capacity: usize) -> io::Result<()> {
-        let accounted = self.memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = u32::try_from(capacity.saturating_sub(accounted)).ok();
-        let more = more.and_then(|more| Arc::clone(&self.budget.0).try_acquire_many_owned(more).ok());
-        let more = more.ok_or_else(|| io::Error::new(io::ErrorKind::OutOfMemory, "too many unfinished header blocks"))?;
-        match &mut self.memory {
-            None => self.memory = Some(more),
-            Some(memory) => {
-                memory.merge(more);
-                drop(memory.split(accounted.saturating_sub(capacity)));
-            }
-        }
-        Ok(())
+    /// Ready when the budget needs the memory of the unfinished block: it was the oldest of what is unfinished. The connection ends: to wait for memory
+    /// would let a client that finishes no block stop all others.
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(Held(_, ended)) = &mut self.memory else { return Poll::Pending };
+        ended.as_mut().poll(context).map(|()| io::Error::new(io::ErrorKind::OutOfMemory, "too many unfinished header blocks"))
     }
 
     /// Gives what is complete of the held bytes.
@@ -216,6 +193,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlocks<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         while this.complete == 0 {
+            if let Poll::Ready(error) = this.poll_ended(context) {
+                return Poll::Ready(Err(error));
+            }
             let before = buffer.filled().len();
             ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
             let read = &buffer.filled()[before..];
@@ -225,7 +205,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlocks<S> {
                 return Poll::Ready(Ok(()));
             }
             if this.held.is_empty() {
-                this.hold(&read[passes..])?;
+                this.hold(&read[passes..]);
                 buffer.set_filled(before + passes);
                 if passes > 0 {
                     Self::rewrite(&mut this.authorities, &mut this.blocks, &mut buffer.filled_mut()[before..]);
@@ -233,7 +213,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeaderBlocks<S> {
                 }
             } else {
                 let unfinished = if passes == 0 { this.held.len() + read.len() } else { read.len() - passes };
-                this.hold(read)?;
+                this.hold(read);
                 buffer.set_filled(before);
                 this.complete = this.held.len() - unfinished;
                 Self::rewrite(&mut this.authorities, &mut this.blocks, &mut this.held[..this.complete]);

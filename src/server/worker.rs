@@ -14,7 +14,6 @@ use super::Options;
 use super::complaints::Complaints;
 use super::connection::{self, NewConnection, Phase, WorkerState};
 use super::dispatch::Services;
-use super::header_blocks::HeaderBudget;
 use crate::rls::ShouldRateLimit;
 
 /// Accepted connections that wait for their worker at most.
@@ -42,14 +41,14 @@ impl Workers {
         let (phase, _) = watch::channel(Phase::Serving);
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
-        let (header_budget, complaints) = (HeaderBudget::default(), Arc::<Complaints>::default());
+        let complaints = Arc::<Complaints>::default();
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
-            let (services, phase, header_budget) = (services.clone(), phase.subscribe(), header_budget.clone());
+            let (services, phase) = (services.clone(), phase.subscribe());
             let complaints = Arc::clone(&complaints);
             let run = move || {
-                let state = |services| WorkerState::new(index, services, header_budget, complaints, options);
+                let state = |services| WorkerState::new(index, services, complaints, options);
                 runtime.block_on(async { work(incoming, state(services(index)), phase).await });
                 // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
                 runtime.shutdown_background();

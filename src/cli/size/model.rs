@@ -10,7 +10,10 @@ use super::costs::{self, RedisShape};
 use super::inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use super::keys::{self, KeyShape};
 use super::measured::{CONNECTION_BYTES, LIMIT_BYTES, PROCESS_BYTES};
+use crate::bounds::Shares;
+use crate::bounds::memory::DEFAULT_LIMIT;
 use crate::limiter::{denial_cache, failure_policies};
+use crate::server;
 use crate::store::memory;
 use crate::store::redis::{MOST_LISTED_AT_ONCE, WRITES_PER_SECOND};
 
@@ -157,9 +160,8 @@ const LEAST_PRIMARIES: f64 = 3.0;
 /// Connections that a replica accepts (`max_connections` in `src/server.rs`).
 pub(super) const MAX_CONNECTIONS: f64 = 10_000.0;
 
-/// What clients may leave unfinished in a replica, all bounds of SECURITY.md together: messages and answers, long messages, header blocks, handshakes,
-/// bodies of the HTTP port.
-pub(super) const UNFINISHED_BYTES: f64 = (4.0 * 64.0 + 16.0) * 1_048_576.0;
+/// Limits of memory are multiples of this, in bytes.
+const MEMORY_STEP: u64 = 64 << 20;
 
 /// Cores of a large machine. Counters in memory are those of one process.
 pub(super) const CORES_OF_A_MACHINE: f64 = 64.0;
@@ -248,8 +250,23 @@ fn weir_plan(demand: &Demand, fleet: &Fleet, is_in_memory: bool, usual: f64) -> 
         max_keys,
         usage_bytes,
         max_usage_bytes,
-        memory_limit: memory + UNFINISHED_BYTES,
+        memory_limit: memory_limit(PROCESS_BYTES + f64::from(demand.limits) * LIMIT_BYTES, connections_of_a_replica, counted + cache),
     }
+}
+
+/// The least limit, from that of the manifests on, whose shares are enough for the process itself, its connections and what it counts.
+fn memory_limit(process: f64, connections: f64, store: f64) -> f64 {
+    let suffices = |limit: u64| {
+        let shares = Shares::of(limit);
+        let own = limit - shares.connections - shares.unfinished - shares.store - shares.resources;
+        let accepted = server::Options::default().within(shares.connections, true).max_connections as f64;
+        own as f64 >= process && accepted >= connections.min(MAX_CONNECTIONS) && shares.store as f64 >= store
+    };
+    let mut limit = DEFAULT_LIMIT;
+    while !suffices(limit) && limit < 1 << 60 {
+        limit += MEMORY_STEP.max(limit / 16 / MEMORY_STEP * MEMORY_STEP);
+    }
+    limit as f64
 }
 
 /// The plan of the only deployment, or of one of two with its share of the decisions and keys.

@@ -196,7 +196,7 @@ fn weir_section(demand: &Demand, fleet: &Fleet, redis: &RedisInput, weir: &WeirP
         size(weir.memory),
         format!("the process, {} limits, connections{cache}{counters}{usage}", grouped(f64::from(demand.limits))),
     );
-    let limit = format!("and {} that clients may leave unfinished (SECURITY.md)", bytes(model::UNFINISHED_BYTES));
+    let limit = "with shares for what clients leave unfinished and what a control plane sends (SECURITY.md)";
     section.add("memory_limit_bytes", "memory limit of a replica", size(weir.memory_limit), limit);
     if let Some(max_keys) = weir.max_keys {
         let (key, name, why) = if is_in_memory {

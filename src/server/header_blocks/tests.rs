@@ -8,6 +8,7 @@ use super::*;
 
 const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 const DATA: u8 = 0;
+const BUDGET_BYTES: usize = 64 << 20;
 
 /// A frame of HTTP/2.
 pub(in crate::server) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -31,7 +32,7 @@ impl AsyncRead for Chunks {
     }
 }
 
-fn blocks(chunks: Vec<Vec<u8>>, budget: &HeaderBudget) -> HeaderBlocks<Chunks> {
+fn blocks(chunks: Vec<Vec<u8>>, budget: &Unfinished) -> HeaderBlocks<Chunks> {
     HeaderBlocks::new(Chunks(chunks), b"", MAX_FRAME_BYTES, budget.clone())
 }
 
@@ -84,13 +85,13 @@ proptest! {
         }).collect();
         let sent = sent.concat();
         let last = if unfinished { frame(HEADERS, 0, 3, &[7; 100]) } else { Vec::new() };
-        let budget = HeaderBudget::default();
+        let budget = Unfinished::new(BUDGET_BYTES);
         let mut blocks = blocks(cut(&[sent.clone(), last.clone()].concat(), &cuts), &budget);
         let read = read(&mut blocks, at_a_time).expect("within the budget");
         prop_assert!(read.starts_with(&sent));
         // Of an unfinished frame, h2 may have a part of the header: nothing that it decodes.
         prop_assert!(read.len() < sent.len() + FRAME_HEADER_BYTES);
-        prop_assert_eq!(budget.unused_bytes() < MAX_HELD_BYTES, unfinished);
+        prop_assert_eq!(budget.unused_bytes() < BUDGET_BYTES, unfinished);
         // The end of the block arrives.
         if unfinished {
             let end = frame(CONTINUATION, END_HEADERS, 3, &[7; 50]);
@@ -98,7 +99,7 @@ proptest! {
             let rest = super::tests::read(&mut blocks, at_a_time).expect("within the budget");
             prop_assert_eq!([&read[sent.len()..], &rest].concat(), [last, end].concat());
         }
-        prop_assert_eq!(budget.unused_bytes(), MAX_HELD_BYTES);
+        prop_assert_eq!(budget.unused_bytes(), BUDGET_BYTES);
     }
 }
 
@@ -115,30 +116,31 @@ fn violations_pass() {
         ("a frame that is too long", too_long[..FRAME_HEADER_BYTES].to_vec()),
     ] {
         let sent = [open.clone(), second].concat();
-        let budget = HeaderBudget::default();
+        let budget = Unfinished::new(BUDGET_BYTES);
         let mut blocks = blocks(vec![sent.clone()], &budget);
         assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget"), sent, "{what}");
-        assert_eq!(budget.unused_bytes(), MAX_HELD_BYTES, "{what}");
+        assert_eq!(budget.unused_bytes(), BUDGET_BYTES, "{what}");
     }
 }
 
 #[test]
-fn a_connection_that_exceeds_the_budget_ends_and_returns_its_part() {
-    let budget = HeaderBudget::of_bytes(5 * FIRST_BYTES);
+fn the_oldest_block_ends_when_the_budget_is_used_up() {
+    let budget = Unfinished::new(5 * FIRST_BYTES);
     let start = frame(HEADERS, 0, 1, &vec![7; 2 * FIRST_BYTES]);
-    let mut first = blocks(vec![start.clone()], &budget);
+    let [mut first, mut second, mut third] = [(); 3].map(|()| blocks(vec![start.clone()], &budget));
     assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
-    let mut second = blocks(vec![start.clone()], &budget);
-    assert_eq!(read(&mut second, 1 << 20).expect_err("too much").kind(), io::ErrorKind::OutOfMemory);
-    drop(first);
-    let mut third = blocks(vec![start], &budget);
+    assert_eq!(read(&mut second, 1 << 20).expect("within the budget"), b"");
+    assert_eq!(read(&mut first, 1 << 20).expect_err("too much").kind(), io::ErrorKind::OutOfMemory);
+    drop(second);
     assert_eq!(read(&mut third, 1 << 20).expect("within the budget again"), b"");
+    drop((first, third));
+    assert_eq!(budget.unused_bytes(), 5 * FIRST_BYTES);
 }
 
 /// Each reading ends within a block, so that bytes are held all the time. They are never more than one block and one reading.
 #[test]
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
-    let budget = HeaderBudget::of_bytes(6 * FIRST_BYTES);
+    let budget = Unfinished::new(6 * FIRST_BYTES);
     let sent = block(1, &[FIRST_BYTES, 100]).repeat(200);
     let mut blocks = blocks(cut(&sent, &[100, FIRST_BYTES]), &budget);
     assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget").len(), sent.len());

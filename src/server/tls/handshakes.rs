@@ -21,6 +21,7 @@ use crate::bounds::{Cut, Unfinished};
 use crate::metrics::{Metrics, families};
 use crate::server::complaints::{Complaint, Complaints};
 use crate::server::connection::NewConnection;
+use crate::server::open_connections::OpenConnection;
 use crate::server::stream::{Client, Stream};
 use crate::server::worker::Workers;
 use crate::tls::is_about_certificates;
@@ -34,9 +35,7 @@ const MAX_WAITING: usize = 1_024;
 /// The time from the first byte to the end of a handshake. A client on another continent needs less than one second.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The memory of all unfinished handshakes together, in bytes, and what each counts for: rustls keeps at most 64 KiB of a message of a handshake, and
-/// its own state.
-const MAX_HANDSHAKES_BYTES: usize = 64 << 20;
+/// What each unfinished handshake counts for, in bytes: rustls keeps at most 64 KiB of a message of a handshake, and its own state.
 const HANDSHAKE_BYTES: usize = 80 << 10;
 
 /// The first byte of TLS: a record with a message of a handshake (RFC 8446, section 5.1).
@@ -82,9 +81,14 @@ impl Handshakes {
     ///
     /// # Errors
     /// The operating system's, when it gives no thread or no event queue.
-    pub fn start(certificates: Arc<Certificates>, workers: Arc<Workers>, metrics: &Arc<Metrics>) -> io::Result<Self> {
+    pub fn start(
+        certificates: Arc<Certificates>,
+        workers: Arc<Workers>,
+        unfinished: Unfinished,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<Self> {
         let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);
-        let (unfinished, outcomes) = (Unfinished::new(MAX_HANDSHAKES_BYTES), Outcomes::default());
+        let outcomes = Outcomes::default();
         let shared =
             Shared { certificates, workers, unfinished, outcomes, complaints: Complaints::default(), metrics: Arc::clone(metrics) };
         let shared = Arc::new(shared);
@@ -135,11 +139,11 @@ impl Drop for Open<'_> {
 }
 
 async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
-    let NewConnection { stream, permit, .. } = connection;
+    let NewConnection { stream, open, .. } = connection;
     let Ok(mut stream) = Stream::attach(stream) else { return };
     let outcomes = &shared.outcomes;
     outcomes.open.fetch_add(1, Ordering::Relaxed);
-    let open = Open(&outcomes.open);
+    let unfinished = Open(&outcomes.open);
     let charge = shared.unfinished.charge(HANDSHAKE_BYTES);
     let client = stream.client();
     let handshake = async {
@@ -153,10 +157,17 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
         }
         Ok(TlsAcceptor::from(shared.certificates.config()).accept(stream).await?.into_inner())
     };
+    let must_end = open.must_end();
+    let handshake = async {
+        tokio::select! {
+            done = handshake => done,
+            () = must_end => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    };
     let outcome = match charge.within(HANDSHAKE_WITHIN, handshake).await {
         Ok(Ok((stream, session))) => {
-            drop((charge, open));
-            hand_over(stream, session, permit, &shared);
+            drop((charge, unfinished));
+            hand_over(stream, session, open, &shared);
             &outcomes.completed
         }
         Ok(Err(error)) => {
@@ -169,8 +180,8 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     outcome.fetch_add(1, Ordering::Relaxed);
 }
 
-fn hand_over(stream: Stream, session: ServerConnection, permit: tokio::sync::OwnedSemaphorePermit, shared: &Shared) {
-    let connection = |stream| NewConnection { stream, tls: Some(Box::new(session)), permit };
+fn hand_over(stream: Stream, session: ServerConnection, open: OpenConnection, shared: &Shared) {
+    let connection = |stream| NewConnection { stream, tls: Some(Box::new(session)), open };
     if !stream.detach().is_ok_and(|stream| shared.workers.assign(connection(stream))) {
         shared.metrics.connection_refused();
     }

@@ -1,0 +1,66 @@
+//! Connections and what clients leave unfinished stay within the memory and the file descriptors of the process, and others are served meanwhile.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Command;
+
+use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, LIMITS, MIB, answered, connect, fields, frame, message};
+use crate::support::Weir;
+
+/// A connection with an answered call, half a message and half a header block.
+fn unfinished(weir: &Weir) -> Option<TcpStream> {
+    let mut socket = TcpStream::connect(weir.grpc_addr()).ok()?;
+    let head = frame(HEADERS, END_HEADERS, 1, &fields("a"));
+    let call = [head, frame(DATA, END_STREAM, 1, &message())].concat();
+    let half_message = [&b"\0\0\0\x60\0"[..], &[7; 15_000]].concat();
+    let half_message = [frame(HEADERS, END_HEADERS, 3, &fields("a")), frame(DATA, 0, 3, &half_message)].concat();
+    let half_block = frame(HEADERS, 0, 5, &[fields("a"), b"\0\x01a\x7f\x81\x7f".to_vec(), vec![b'v'; 7_000]].concat());
+    let settings = [super::raw::PREFACE, &frame(super::raw::SETTINGS, 0, 0, &[])].concat();
+    // Weir may close it before it has read all.
+    let _ = socket.write_all(&[settings, call, half_message, half_block].concat());
+    Some(socket)
+}
+
+/// A call on a new connection.
+fn is_served(weir: &Weir) -> bool {
+    let mut socket = connect(weir.grpc_addr());
+    let call = [frame(HEADERS, END_HEADERS, 1, &fields("a")), frame(DATA, END_STREAM, 1, &message())].concat();
+    socket.write_all(&call).is_ok() && answered(&mut socket, [1]) == [true]
+}
+
+/// Such connections took 62 KiB each, as many as there were.
+#[test]
+fn clients_that_attack_do_not_exceed_the_memory_limit() {
+    let weir = Weir::start(LIMITS, &[("MEMORY_LIMIT", "96Mi"), ("WORKERS", "2")]);
+    let mut sockets = Vec::new();
+    for number in 0..900 {
+        sockets.extend(unfinished(&weir));
+        if number % 100 == 99 {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+    }
+    assert!(sockets.len() > 800, "{} connections", sockets.len());
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let open = weir.metric("weir_connections").expect("a metric");
+    assert!((500.0..=610.0).contains(&open), "{open} connections, where two sevenths of 64 MiB are enough for 585");
+    let peak = weir.peak_resident_kib() / MIB;
+    assert!(peak < 64, "{peak} MiB");
+    assert!(is_served(&weir), "the one that was idle for longest ends in favour of a new one");
+}
+
+/// All descriptors were for clients, so that health was unreachable.
+#[test]
+fn few_file_descriptors_leave_some_for_operators() {
+    let config = tempfile::tempdir().expect("a folder for limits");
+    std::fs::write(config.path().join(LIMITS[0].0), LIMITS[0].1).expect("a file of limits");
+    let mut command = Command::new("sh");
+    let serve =
+        "ulimit -n 256 && exec \"$0\" serve --host 127.0.0.1 --port 0 --grpc-host 127.0.0.1 --grpc-port 0 --debug-port 0 --config \"$1\"";
+    command.args(["-c", serve, env!("CARGO_BIN_EXE_weir")]).arg(config.path()).env_clear().env("WORKERS", "2");
+    let weir = Weir::spawn(command, config);
+    let sockets: Vec<_> = (0..400).filter_map(|_| TcpStream::connect(weir.grpc_addr()).ok()).collect();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(weir.get("/healthcheck").0, 200, "with {} connections", sockets.len());
+    let log = weir.logs().concat();
+    assert!(log.contains("few file descriptors"), "{log}");
+}
