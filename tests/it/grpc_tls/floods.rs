@@ -19,7 +19,7 @@ fn silent(secured: &Secured, sent: &[u8]) -> TcpStream {
 /// More clients than there is memory for unfinished handshakes, all at once; a client that speaks TLS is served meanwhile.
 #[tokio::test]
 async fn unfinished_handshakes_are_bounded_in_number_and_in_time() {
-    let secured = Secured::start(&[]);
+    let secured = Secured::start(&[("MEMORY_LIMIT", "512Mi")]);
     let (tls, before) = (secured.tls(), secured.weir.resident_kib());
     let began = std::time::Instant::now();
     let flood: Vec<_> = (0..1_200).map(|index| silent(&secured, if index % 2 == 0 { b"" } else { BEGIN })).collect();

@@ -39,7 +39,7 @@ fn read_all(socket: &mut TcpStream) -> String {
 #[test]
 fn unfinished_bodies_share_a_budget() {
     for head in ["content-length: 4194304\r\n\r\n", "transfer-encoding: chunked\r\n\r\n400000\r\n"] {
-        let weir = Weir::start(DEMO, &[]);
+        let weir = Weir::start(DEMO, &[("MEMORY_LIMIT", "144Mi")]);
         assert_eq!(post(&weir, "/json", BODY).status, 200);
         let before = resident_mib(&weir);
         let mut sent = format!("POST /json HTTP/1.1\r\nhost: weir\r\n{head}").into_bytes();

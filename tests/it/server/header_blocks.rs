@@ -65,7 +65,7 @@ fn unfinished_header_blocks_take_what_they_have_on_the_wire() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_unfinished_header_blocks_share_a_budget() {
-    let weir = Weir::start(LIMITS, &[]);
+    let weir = Weir::start(LIMITS, &[("MEMORY_LIMIT", "512Mi")]);
     let mut client = weir.client().await;
     let ask = || request("d", vec![descriptor(&[("k", "v")])]);
     client.should_rate_limit(ask()).await.expect("an answer");

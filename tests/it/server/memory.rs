@@ -42,7 +42,8 @@ fn clients_that_attack_do_not_exceed_the_memory_limit() {
     assert!(sockets.len() > 800, "{} connections", sockets.len());
     std::thread::sleep(std::time::Duration::from_secs(2));
     let open = weir.metric("weir_connections").expect("a metric");
-    assert!((500.0..=610.0).contains(&open), "{open} connections, where two sevenths of 64 MiB are enough for 585");
+    // Half-sent header blocks end the oldest connections too.
+    assert!(open <= 610.0, "{open} connections, where two sevenths of 64 MiB are enough for 585 and those that are ending");
     let peak = weir.peak_resident_kib() / MIB;
     assert!(peak < 64, "{peak} MiB");
     assert!(is_served(&weir), "the one that was idle for longest ends in favour of a new one");

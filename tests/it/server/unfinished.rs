@@ -168,7 +168,7 @@ async fn no_service_waits_for_ever_for_its_message() {
 /// Messages up to 64 KiB share 64 MiB with everything else that is unfinished. The oldest ends, so that others are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_messages_share_a_budget() {
-    let weir = Weir::start(DEMO, &[("WORKERS", "2")]);
+    let weir = Weir::start(DEMO, &[("WORKERS", "2"), ("MEMORY_LIMIT", "512Mi")]);
     let (clients, open, grown) = leave_unfinished(&weir, [20, 250], part(65_000, 40_000)).await;
     assert!((30..130).contains(&grown), "5,000 messages of 40 KB take {grown} MiB");
     assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
@@ -315,7 +315,7 @@ async fn forty_large_messages_at_a_time_are_all_answered() {
 /// Large messages take their whole memory before they are read, and a bounded number waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_large_messages_have_a_budget_of_their_own() {
-    let weir = Weir::start(DEMO, &[]);
+    let weir = Weir::start(DEMO, &[("MEMORY_LIMIT", "512Mi")]);
     let (clients, open, grown) = leave_unfinished(&weir, [10, 10], part((4 << 20) - 5, (4 << 20) - 10)).await;
     assert!(grown < 110, "100 large messages take {grown} MiB");
     assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "small messages need not wait for large ones");

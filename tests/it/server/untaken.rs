@@ -79,7 +79,7 @@ async fn a_slow_client_gets_its_whole_answer() {
 /// Each of 40,000 answers stayed for ever. Now the oldest end when all take 64 MiB, and all end in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_without_a_window_share_a_budget() {
-    let weir = Weir::start(DEMO, &[]);
+    let weir = Weir::start(DEMO, &[("MEMORY_LIMIT", "512Mi")]);
     let message = large_answer();
     let mut usual = connect_to(weir.grpc_addr(), 65_535).await;
     let answer_bytes = call(&mut usual, head(METHOD, &[]), &[&message]).await.1.len();
