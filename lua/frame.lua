@@ -102,10 +102,37 @@ local function renew(slot, needed, before)
   return lives[slot]
 end
 
--- A state that counts in ticks names its tick in the fraction of its expiry: a tick of 10^n microseconds is `mark` = n / 16. So a limit whose amount
--- changes, and with it its tick, reads what the other amount has counted. Converts the tick of the last change, rounded up, and an amount of units,
--- which the caller rounds.
-local function in_tick(mark, other, last, amount)
-  local factor, divisor = 10 ^ math.max(0, (other - mark) * 16), 10 ^ math.max(0, (mark - other) * 16)
-  return math.ceil(last * factor / divisor), amount * factor / divisor
+-- floor(one * other / divisor) where the product is above 2^53: `other` is at most `divisor`, which is at most 2^35.
+local function product(one, other, divisor)
+  local floor, part = math.floor, one % divisor
+  local high = floor(part / 131072) * other
+  return floor(one / divisor) * other + floor(high / divisor) * 131072 + floor((high % divisor * 131072 + part % 131072 * other) / divisor)
+end
+
+-- The units that come back from one tick to another, `rate` per window and by the clock, for a limit whose products are split.
+local function come_back(rate, window, from, to)
+  local floor = math.floor
+  return (floor(to / window) - floor(from / window)) * rate + product(rate, to % window, window) - product(rate, from % window, window)
+end
+
+-- A state names its units (see src/algorithm/ticks.rs) in the fraction of its expiry: `mark` is a sixteenth of their code. So a limit whose amount
+-- changes, and with it its units, reads what the other amount has counted. Converts the tick of the last change, rounded up, and an amount of other
+-- units, which `round` rounds. The window is in microseconds.
+local function convert(mark, other, window, last, amount, round)
+  local split = 1
+  while window / split > 34359738368 do
+    split = split * 10
+  end
+  local function tick_of(code)
+    return code < 7 and 10 ^ code or split
+  end
+  local function units_of(code)
+    return code < 7 and math.ceil(window / 10 ^ code) or 10 ^ (15 - code)
+  end
+  local own, their = mark * 16, other * 16
+  local at, factor, divisor = math.ceil(last * tick_of(their) / tick_of(own)), units_of(own), units_of(their)
+  if own < 7 and their < 7 then
+    factor, divisor = 10 ^ math.max(0, their - own), 10 ^ math.max(0, own - their)
+  end
+  return at, round(amount / divisor) * factor
 end

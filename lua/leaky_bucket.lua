@@ -1,22 +1,22 @@
 -- leaky_bucket. The twin is src/algorithm/leaky_bucket.rs, which also describes the algorithm.
 --
--- State: the key's expiry in milliseconds, whose fraction names the tick (see frame.lua); the tick of the last change; the backlog in units. A hit adds
--- `window` units and each tick drains `rate` units. No state means an empty queue. Check parameter: how many ticks the caller can be held, at most
--- `longest`. Parameters: count_denied, rate, window, longest, the tick's exponent.
+-- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick of the last change; the backlog in units. A hit adds
+-- `unit` of them, and `rate` hits drain per window. No state means an empty queue. Check parameter: the units that drain while the caller can be held,
+-- at most `room`. Parameters: count_denied, rate, window, room, the code of the units, unit.
 if steps[81] then -- 'Q'
-  steps[81] = function(from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, longest, exponent) -- 'Q'
-    local room, added, mark = longest * rate, hits * window, exponent / 16
-    local most = room + window + floor(count_denied / 2) * rate * window
+  steps[81] = function(from, to, hits, max_hold, present, tick_ms, count_denied, rate, window, room, code, unit) -- 'Q'
+    local added, mark, per_window = hits * unit, code / 16, code > 6 and rate * unit
+    local most = room + unit + floor(count_denied / 2) * rate * unit
     -- The longest backlog at which the hits are allowed: a give-back is always allowed, and a look is refused in debt.
-    local threshold = hits < 0 and most or room + window
+    local threshold = hits < 0 and most or room + unit
     if rate == 0 then
       -- A queue that does not drain allows nothing and stores nothing.
       added, threshold = 0, hits > 0 and -1 or most
     elseif hits > 0 then
-      threshold = hits <= floor(room / window) + 1 and math.min(room - (hits - 1) * window, max_hold * rate) or -1
+      threshold = hits <= floor(room / unit) + 1 and math.min(room - (hits - 1) * unit, max_hold) or -1
     end
     -- A life may be one tick too long, which avoids rounding.
-    local unit_ms, soonest = tick_ms / rate, soonest + tick_ms
+    local unit_ms, soonest = per_window and tick_ms * window / per_window or tick_ms / rate, soonest + tick_ms
     local states, firsts, kept, unpack, pack = states, firsts, kept, struct.unpack, struct.pack
     local allowed
     for index = from, to do
@@ -31,15 +31,15 @@ if steps[81] then -- 'Q'
         if (last + stored) % 1 == 0 and stored >= 0 and expiry > 0 then
           local t, backlog, earliest = present, 0, soonest
           if expiry % 1 ~= mark then
-            last, stored = in_tick(mark, expiry % 1, last, stored)
-            stored, expiry = math.ceil(stored), expiry - expiry % 1 + mark
+            last, stored = convert(mark, expiry % 1, window * tick_ms * 1000, last, stored, math.ceil)
+            expiry = expiry - expiry % 1 + mark
           end
           if stored > most then
             stored = most
           end
           if last <= t then
             -- After a long gap the product is not exact, but then it is far above the backlog, and the queue is empty.
-            backlog = stored - (t - last) * rate
+            backlog = stored - (per_window and come_back(per_window, window, last, t) or (t - last) * rate)
             if backlog < 0 then
               backlog = 0
             end
@@ -64,7 +64,7 @@ if steps[81] then -- 'Q'
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then
-              kept[index] = after > 0 and math.ceil(after / rate) + t - present or 1
+              kept[index] = after == 0 and 1 or t - present + (per_window and math.min(math.ceil(after * window / per_window), 9007199254740991) + 1 or math.ceil(after / rate))
             end
           end
         end

@@ -33,8 +33,9 @@ if steps[67] then -- 'C'
             -- The clock went back: continue at the start of the stored window, with all waits longer by the difference.
             number, passed, current, previous, behind = stored, 0, latest, before, stored * window - present
           end
-          -- `current` is whole, so that rounding up the other term rounds up the sum, and every product stays exact.
-          local count = current + math.ceil(previous * (window - passed) / window)
+          -- `current` is whole, so that rounding up the other term rounds up the sum.
+          local weight = previous * (window - passed)
+          local count = current + (weight < 9007199254740992 and math.ceil(weight / window) or previous - product(previous, passed, window))
           local current_after, previous_after = current, previous
           allowed = true
           if hits < 0 then

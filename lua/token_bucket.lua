@@ -1,16 +1,16 @@
 -- token_bucket. The twin is src/algorithm/token_bucket.rs, which also describes the algorithm.
 --
--- State: the key's expiry in milliseconds, whose fraction names the tick (see frame.lua); the tick of the last change; the level in units. A hit costs
--- `window` units and each tick adds `rate` units. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied, rate,
--- window, burst, the tick's exponent.
+-- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick of the last change; the level in units. A hit costs
+-- `unit` of them, and `rate` hits come back per window. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied,
+-- rate, window, burst, the code of the units, unit.
 if steps[84] then -- 'T'
-  steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst, exponent) -- 'T'
-    local full, cost, mark = burst * window, hits * window, exponent / 16
+  steps[84] = function(from, to, hits, _, present, tick_ms, count_denied, rate, window, burst, code, unit) -- 'T'
+    local full, cost, mark, per_window = burst * unit, hits * unit, code / 16, code > 6 and rate * unit
     -- Hits are allowed if at least this level is left: a look is refused in debt, and a give-back is always allowed.
     local empty = -full * (count_denied - count_denied % 2) / 2
     local least = hits < 0 and empty or 0
     -- A life may be one tick too long, which avoids rounding.
-    local unit_ms, soonest = tick_ms / rate, soonest + tick_ms
+    local unit_ms, soonest = per_window and tick_ms * window / per_window or tick_ms / rate, soonest + tick_ms
     local states, firsts, kept, unpack, pack = states, firsts, kept, struct.unpack, struct.pack
     local allowed
     for index = from, to do
@@ -25,8 +25,8 @@ if steps[84] then -- 'T'
         if (last + stored) % 1 == 0 and expiry > 0 then
           local t, level, earliest = present, full, soonest
           if expiry % 1 ~= mark then
-            last, stored = in_tick(mark, expiry % 1, last, stored)
-            stored, expiry = math.floor(stored), expiry - expiry % 1 + mark
+            last, stored = convert(mark, expiry % 1, window * tick_ms * 1000, last, stored, floor)
+            expiry = expiry - expiry % 1 + mark
           end
           -- A level out of bounds is clamped.
           if stored < empty then
@@ -34,7 +34,7 @@ if steps[84] then -- 'T'
           end
           if last <= t then
             -- After a long gap the product is not exact, but then it is far above the burst, and clamped.
-            level = stored + (t - last) * rate
+            level = stored + (per_window and come_back(per_window, window, last, t) or (t - last) * rate)
           elseif last - t <= window and stored < full then
             -- The clock went back: continue at the stored tick, with all waits longer by the difference.
             t, level, earliest = last, stored, soonest + (last - t) * tick_ms
@@ -59,7 +59,7 @@ if steps[84] then -- 'T'
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then
-              kept[index] = after < full and math.ceil((full - after) / rate) + t - present or 1
+              kept[index] = after == full and 1 or t - present + (per_window and math.min(math.ceil((full - after) * window / per_window), 9007199254740991) + 1 or math.ceil((full - after) / rate))
             end
           end
         end

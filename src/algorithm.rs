@@ -27,10 +27,10 @@ pub use options::{OptionError, OptionField};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
-pub use ticks::LARGEST_COUNT;
+pub use ticks::{LARGEST_COUNT, Units};
 pub use token_bucket::TokenBucket;
 
-use crate::time::{Anchor, PeriodKind, Span, Tick, Weekday, Zone};
+use crate::time::{Anchor, PeriodKind, Span, Weekday, Zone};
 use definition::Definition;
 
 /// What one algorithm is, besides its arithmetic.
@@ -249,19 +249,19 @@ pub enum State {
     Tokens {
         /// The tick of the last change.
         last: u64,
-        /// The level at that tick, in units: a token is as many units as the window has ticks. Negative: debt.
+        /// The level at that tick, in units. Negative: debt.
         level: i64,
-        /// The tick: that of the limit which wrote the state. A limit of another amount may have another.
-        tick: Tick,
+        /// The units of the limit which wrote the state. A limit of another amount may have others.
+        units: Units,
     },
     /// Of [`LeakyBucket`].
     Queue {
         /// The tick of the last change.
         last: u64,
-        /// The backlog at that tick, in units: a hit is as many units as the window has ticks.
+        /// The backlog at that tick, in units.
         backlog: u64,
-        /// The tick: that of the limit which wrote the state. A limit of another amount may have another.
-        tick: Tick,
+        /// The units of the limit which wrote the state. A limit of another amount may have others.
+        units: Units,
     },
     /// Of [`Concurrency`].
     Holders(Box<concurrency::Holders>),

@@ -134,7 +134,8 @@ pub struct Count {
     pub from: Timestamp,
     /// The end of the interval: now.
     pub to: Timestamp,
-    /// Whether `hits` are exactly those of the interval; otherwise they have those of the part of the oldest bucket before it too.
+    /// Whether `hits` are exactly those of the interval. Otherwise they have those of the part of the oldest bucket before it too, or a bucket is full,
+    /// and there may have been more.
     pub exact: bool,
     /// The hits without the oldest bucket, if that begins before the interval: there were at least as many.
     pub at_least: u64,
@@ -227,7 +228,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let over = duration("over", query.get("over").ok_or_else(|| Failure::bad_request("over: write an interval, such as 90s"))?)?;
     let deadline = Instant::now() + TIMEOUT;
     let checks = found.checks();
-    let answer = |source: &str, hits, refused, at_least, (from, to): (Micros, Micros)| Count {
+    let answer = |source: &str, hits, refused, at_least, is_cut: bool, (from, to): (Micros, Micros)| Count {
         limit: limit.path(),
         trial: found.is_trial,
         domain: limit.domain.to_string(),
@@ -238,17 +239,18 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
         refused,
         from: timestamp(from),
         to: timestamp(to),
-        exact: at_least == hits,
+        exact: at_least == hits && !is_cut,
         at_least,
     };
     if checks.tracking(found.check).is_some() {
         let (now, record) = parts.usage.record(checks, found.check, deadline).await.map_err(|error| failed(&error))?;
         let Some(record) = record else {
             let from = Micros(now.0.saturating_sub(over.micros()));
-            return Ok(answer("usage", 0, Some(0), 0, (from, now)));
+            return Ok(answer("usage", 0, Some(0), 0, false, (from, now)));
         };
         if let Some(count) = record.count(now, over) {
-            return Ok(answer("usage", count.hits.asked, Some(count.hits.refused), count.at_least.asked, (count.from, count.to)));
+            let (hits, at_least) = (count.hits, count.at_least.asked);
+            return Ok(answer("usage", hits.asked, Some(hits.refused), at_least, count.is_cut, (count.from, count.to)));
         }
     }
     let Algorithm::SlidingWindowBuckets(buckets) = &checks[found.check].algorithm else {
@@ -283,7 +285,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let begin = from / buckets.interval * buckets.interval;
     let inside = Span::from_micros((now.0 + 1).saturating_sub(begin + buckets.interval));
     let at_least = if begin < from { buckets.count_over(state.as_ref(), now, inside).min(hits) } else { hits };
-    Ok(answer("buckets", hits, None, at_least, (Micros(begin), now)))
+    Ok(answer("buckets", hits, None, at_least, false, (Micros(begin), now)))
 }
 
 /// The limit that the parameters `domain` and `limit` name, or the only one with usage.

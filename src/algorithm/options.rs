@@ -185,15 +185,15 @@ impl Algorithm {
             let is_exact =
                 |limit, burst| Self::define(limit, window, &Options { burst, ..options }, debt).is_ok_and(|algorithm| algorithm.is_exact());
             return Err(match burst {
-                Some(units) if !is_exact(limit.min(1), options.burst) => {
-                    let most = largest(|hits| hits == 0 || is_exact(1, Some(hits)));
+                Some(units) if is_exact(limit, Some(1)) => {
+                    let most = largest(|hits| hits == 0 || is_exact(limit, Some(hits)));
                     too_large("burst", units, scale, most, options.kind)
                 }
                 _ => too_large(
                     "requests_per_unit",
                     rate.requests_per_unit,
                     scale,
-                    largest(|hits| is_exact(hits, options.burst)),
+                    largest(|hits| is_exact(hits, burst.map(|_| 1))),
                     options.kind,
                 ),
             });

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
-use crate::time::{Period, Span, Tick};
+use crate::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
 
 /// A limit per sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,11 +41,11 @@ impl SlidingWindowCounter {
     /// The counter of these numbers.
     #[must_use]
     pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
-        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit, debt));
+        let tick = ticks::finest(window, limit, Self::most_hits(limit, debt)).unwrap_or_else(|| ticks::split_tick(window));
         Self { limit, period: window, window: tick.ceil(window), tick, debt }
     }
 
-    /// The most that is multiplied by the window: when a limit is lowered, both windows may be in debt, and so are the hits of the check.
+    /// The most hits that are added, or multiplied by the window: when a limit is lowered, both windows may be in debt, and so are the hits of the check.
     fn most_hits(limit: u64, debt: Debt) -> u64 {
         3 * (1 + debt.limits()) * (limit + 1)
     }
@@ -77,16 +77,16 @@ impl SlidingWindowCounter {
         (Clock::fresh(now), Windows { number, elapsed, current, previous })
     }
 
-    /// The hits that count, in units: a hit is as many units as the window has ticks.
-    fn weight(&self, windows: &Windows) -> u64 {
-        windows.previous * (self.window - windows.elapsed) + windows.current * self.window
+    /// The hits that count, rounded up.
+    fn count(&self, windows: &Windows) -> u64 {
+        windows.current + windows.previous - ticks::product(windows.previous, windows.elapsed, self.window)
     }
 
     /// Ticks until no more than `most` hits count.
     fn until(&self, windows: &Windows, most: u64) -> u64 {
         let Windows { elapsed, current, previous, .. } = *windows;
         // The ticks of a window with so many hits that may still be covered, if `most` of them may count.
-        let reach = |hits: u64, most: u64| (most * self.window).checked_div(hits).map_or(self.window, |reach| reach.min(self.window));
+        let reach = |hits: u64, most: u64| if hits <= most { self.window } else { ticks::product(most, self.window, hits) };
         match most.checked_sub(current) {
             Some(rest) => (self.window - reach(previous, rest)).saturating_sub(elapsed),
             // Not within this window, but after it has become the previous one.
@@ -102,18 +102,18 @@ impl Definition for SlidingWindowCounter {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, before) = self.read(state.as_ref(), self.tick.at(now));
-        let (limit, weight) = (self.limit, self.weight(&before));
+        let (limit, count) = (self.limit, self.count(&before));
         let mut after = before;
         let allowed = match u64::try_from(hits) {
-            Ok(0) => weight <= limit * self.window,
+            Ok(0) => count <= limit,
             Ok(taken) => {
                 // More than the bound of the debt makes no difference.
                 let taken = taken.min(self.most() + 1);
-                let allowed = weight + taken * self.window <= limit * self.window;
+                let allowed = count + taken <= limit;
                 if allowed {
                     after.current += taken;
                 } else if self.debt.counts() {
-                    after.current += taken.min((self.most() * self.window).saturating_sub(weight) / self.window);
+                    after.current += taken.min(self.most().saturating_sub(count));
                 }
                 allowed
             }
@@ -127,7 +127,7 @@ impl Definition for SlidingWindowCounter {
         let verdict = Outcome {
             allowed,
             capacity: self.limit,
-            used: self.weight(&after).div_ceil(self.window),
+            used: self.count(&after),
             reset: match after {
                 Windows { current: 1.., .. } => 2 * self.window - after.elapsed,
                 Windows { previous: 1.., .. } => self.window - after.elapsed,
@@ -153,7 +153,7 @@ impl Definition for SlidingWindowCounter {
     }
 
     fn is_exact(&self) -> bool {
-        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit, self.debt))
+        Self::most_hits(self.limit, self.debt) <= MAX_SAFE_INTEGER
     }
 
     fn capacity(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! What all algorithms promise, on random limits, hits and clocks. What each one means is in `tests/naive.rs`.
 
 mod bounds;
+mod large;
 mod option_errors;
 mod naive;
 

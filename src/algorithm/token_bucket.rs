@@ -1,13 +1,14 @@
 //! `token_bucket`: a bucket of `burst` tokens that is refilled continuously, with the limit's hits per window. A hit takes a token.
 //!
-//! In units of which a token has as many as the window has ticks, each tick adds `limit` units: the refill is exact, and nothing is rounded.
+//! In units of which a token has as many as the window has ticks, each tick adds `limit` units: the refill is exact, and nothing is rounded. Where
+//! these numbers are too large, a token has fewer units, and they come by the clock (see `ticks.rs`).
 //! This is the leaky bucket as a meter, after J. S. Turner, "New Directions in Communications (or Which Way to the Information Age?)", IEEE
 //! Communications Magazine, October 1986: it polices and never delays. The twin is `lua/token_bucket.lua`.
 
 use std::num::NonZeroU32;
 
 use super::definition::Definition;
-use super::ticks::{self, Clock, Outcome};
+use super::ticks::{Clock, Flow, Outcome, Units};
 use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
 use crate::time::{Period, Span, Tick};
 
@@ -24,6 +25,8 @@ pub struct TokenBucket {
     pub window: u64,
     /// The resolution of its times.
     pub tick: Tick,
+    /// What a level is counted in.
+    pub units: Units,
     /// Whether a refused hit is taken as debt, and down to how many full buckets below zero.
     pub debt: Debt,
 }
@@ -33,11 +36,14 @@ impl TokenBucket {
     #[must_use]
     pub fn new(limit: u64, burst: u64, window: Span, debt: Debt) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
-        let tick = ticks::finest(window, limit, |_| Self::most_hits(limit, burst, debt));
-        Self { limit, burst, period: window, window: tick.ceil(window), tick, debt }
+        let at = |units: Units| {
+            let tick = units.tick(window);
+            Self { limit, burst, period: window, window: tick.ceil(window), tick, units, debt }
+        };
+        at(Units::choose(|units| at(units).is_exact()))
     }
 
-    /// The most that is multiplied by the window.
+    /// The most hits that are counted in units.
     fn most_hits(limit: u64, burst: u64, debt: Debt) -> u64 {
         (1 + debt.limits()) * (limit.max(burst) + 1)
     }
@@ -45,27 +51,29 @@ impl TokenBucket {
     /// The current level in units.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, i64) {
         let full = self.full();
-        if let Some(&State::Tokens { mut last, mut level, tick }) = state {
-            if tick != self.tick {
+        if let Some(&State::Tokens { mut last, mut level, units }) = state {
+            if units != self.units {
                 // Rounded so that no time refills twice, and no part of a token is added.
-                let (factor, divisor) = self.tick.ratio(tick);
-                last = last.saturating_mul(factor).div_ceil(divisor);
-                level = level.saturating_mul(factor.cast_signed()).div_euclid(divisor.cast_signed());
+                let amount = |factor: u64, divisor: u64| level.div_euclid(divisor.cast_signed()).saturating_mul(factor.cast_signed());
+                (last, level) = self.units.convert(units, self.period, last, amount);
             }
             // A full bucket means the same as no state, whatever the clock does.
             let Some(clock) = Clock::resume(now, last, self.window).filter(|_| level < full) else { return (Clock::fresh(now), full) };
             // The state of a larger bucket may hold more.
             let level = level.clamp(-self.deepest(), full);
-            // The refill ends when the bucket is full, so that a long gap cannot overflow the product.
-            let refill = self.limit * (clock.now - last).min(self.refill(full - level));
-            return (clock, (level + refill.cast_signed()).min(full));
+            let refill = self.flow().between(last.min(clock.now), clock.now).min((full - level).unsigned_abs());
+            return (clock, level + refill.cast_signed());
         }
         (Clock::fresh(now), full)
     }
 
+    fn flow(&self) -> Flow {
+        Flow { limit: self.limit, period: self.period, window: self.window, units: self.units }
+    }
+
     /// The units of a full bucket.
     fn full(&self) -> i64 {
-        (self.burst * self.window).cast_signed()
+        (self.burst * self.flow().per_hit()).cast_signed()
     }
 
     /// The units of the deepest debt.
@@ -73,11 +81,11 @@ impl TokenBucket {
         self.full() * self.debt.limits().cast_signed()
     }
 
-    /// The ticks in which so many units are refilled; 0 for none, and at a rate of 0.
-    fn refill(&self, parts: i64) -> u64 {
+    /// The ticks from `now` on in which so many units are refilled; 0 for none, and at a rate of 0.
+    fn refill(&self, now: u64, parts: i64) -> u64 {
         match (self.limit, u64::try_from(parts)) {
             (0, _) | (_, Err(_)) => 0,
-            (limit, Ok(parts)) => parts.div_ceil(limit),
+            (_, Ok(parts)) => self.flow().ticks(now, parts),
         }
     }
 }
@@ -92,7 +100,7 @@ impl Definition for TokenBucket {
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, level) = self.read(state.as_ref(), self.tick.at(now));
-        let (full, parts) = (self.full(), self.window.cast_signed());
+        let (full, parts) = (self.full(), self.flow().per_hit().cast_signed());
         let (allowed, after) = if hits > 0 {
             // More than from a full bucket to the bound of its debt makes no difference.
             let cost = hits.min((self.burst + self.most_debt()).cast_signed() + 1) * parts;
@@ -110,22 +118,22 @@ impl Definition for TokenBucket {
             )
         } else {
             // A give-back fills the bucket at most.
-            let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(self.window)).cast_signed();
+            let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(parts.unsigned_abs())).cast_signed();
             (hits < 0 || level >= 0, (level + given * parts).min(full))
         };
-        let verdict = Outcome {
+        let outcome = Outcome {
             allowed,
             capacity: self.burst,
-            used: (full - after).unsigned_abs().div_ceil(self.window),
-            reset: self.refill(full - after),
-            retry: (self.limit > 0 && hits <= self.burst.cast_signed()).then(|| self.refill(hits.max(0) * parts - after)),
-        }
-        .verdict(self.tick, clock);
+            used: (full - after).unsigned_abs().div_ceil(parts.unsigned_abs()),
+            reset: self.refill(clock.now, full - after),
+            retry: (self.limit > 0 && hits <= self.burst.cast_signed()).then(|| self.refill(clock.now, hits.max(0) * parts - after)),
+        };
+        let verdict = outcome.verdict(self.tick, clock);
         if after == level {
             return Step { verdict, state, keep_for: None };
         }
-        let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Tokens { last: clock.now, level: after, tick: self.tick }), keep_for: Some(keep_for) }
+        let keep_for = self.tick.span(clock.wait(self.flow().keep((full - after).unsigned_abs(), outcome.reset)).max(1));
+        Step { verdict, state: Some(State::Tokens { last: clock.now, level: after, units: self.units }), keep_for: Some(keep_for) }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
@@ -138,7 +146,7 @@ impl Definition for TokenBucket {
     }
 
     fn is_exact(&self) -> bool {
-        ticks::is_exact(self.window, self.limit, Self::most_hits(self.limit, self.burst, self.debt))
+        self.flow().is_exact(Self::most_hits(self.limit, self.burst, self.debt))
     }
 
     fn capacity(&self) -> u64 {
@@ -162,22 +170,23 @@ impl Definition for TokenBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.debt.script_parameter(), self.limit, self.window, self.burst, self.tick.exponent().into(), 0]
+        [self.debt.script_parameter(), self.limit, self.window, self.burst, self.units.code().into(), self.flow().per_hit()]
     }
 
     fn state_of_row(&self, [expiry, last, level, _]: [f64; 4]) -> Option<State> {
-        Some(State::Tokens { last: last as u64, level: level as i64, tick: ticks::tick_of_expiry(expiry) })
+        Some(State::Tokens { last: last as u64, level: level as i64, units: Units::of_expiry(expiry) })
     }
 
-    /// The last tick; the level, and in the lowest four bits the tick's exponent.
+    /// The last tick; the level, and in the lowest four bits the code of its units.
     fn pack(&self, state: &State) -> Option<(u64, u64)> {
-        let &State::Tokens { last, level, tick } = state else { return None };
-        let number = level.checked_mul(ticks::EXPONENTS)?.cast_unsigned();
-        Some((last.checked_mul(tick.micros())?, number | u64::from(tick.exponent())))
+        let &State::Tokens { last, level, units } = state else { return None };
+        let number = level.checked_mul(Units::CODES.cast_signed())?.cast_unsigned();
+        Some((last.checked_mul(units.tick(self.period).micros())?, number | u64::from(units.code())))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        let tick = Tick::new((number % ticks::EXPONENTS.cast_unsigned()) as u8);
-        Some(State::Tokens { last: micros / tick.micros(), level: number.cast_signed().div_euclid(ticks::EXPONENTS), tick })
+        let units = Units::new((number % Units::CODES) as u8);
+        let last = micros / units.tick(self.period).micros();
+        Some(State::Tokens { last, level: number.cast_signed().div_euclid(Units::CODES.cast_signed()), units })
     }
 }

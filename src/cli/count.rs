@@ -57,6 +57,8 @@ fn report(count: &Count) -> String {
     let _ = writeln!(text, "\n  from     {}\n  to       {}", count.from, count.to);
     let exact = if count.exact {
         "yes".to_owned()
+    } else if count.at_least == count.hits {
+        "no: a bucket counts up to 281474976710655 hits (2^48-1), and there may have been more".to_owned()
     } else {
         format!("no: at least {} in the interval; the oldest bucket begins before it and counts whole", count.at_least)
     };

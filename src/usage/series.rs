@@ -1,6 +1,6 @@
 //! A record over time: the buckets of a recent time, and the hits of any recent interval.
 
-use super::{Hits, MOST_IN_TOTAL, Record};
+use super::{Hits, MOST_IN_BUCKET, MOST_IN_TOTAL, Record};
 use crate::time::{Micros, Span};
 
 /// Consecutive buckets.
@@ -21,6 +21,8 @@ pub struct Count {
     pub hits: Hits,
     /// The same without the oldest bucket, if that began before the interval. The hits of the interval are between both.
     pub at_least: Hits,
+    /// A bucket is at its end, so that there may have been more hits.
+    pub is_cut: bool,
     /// When the oldest bucket begins.
     pub from: Micros,
     /// The end of the interval.
@@ -52,7 +54,9 @@ impl Record {
         }
         let sum = |first: u64| (first..=last).fold(Hits::NONE, |sum, number| sum.plus(self.bucket(number), MOST_IN_TOTAL));
         let at_least = if begin < from && self.first_seen < from { sum(first + 1) } else { sum(first) };
-        Some(Count { hits: sum(first), at_least, from: begin, to: now })
+        let is_full = |Hits { asked, refused, given_back }: Hits| asked.max(refused).max(given_back) >= MOST_IN_BUCKET;
+        let is_cut = (first..=last).any(|number| is_full(self.bucket(number)));
+        Some(Count { hits: sum(first), at_least, is_cut, from: begin, to: now })
     }
 
     /// The numbers of the first and the last bucket that overlap the `span` up to `now`.

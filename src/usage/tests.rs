@@ -96,6 +96,10 @@ fn numbers_end_at_their_bounds() {
     let full = Record::step(None, &settings, Micros(0), all(MOST_IN_TOTAL));
     let full = Record::step(Some(full), &settings, Micros(0), all(MOST_IN_TOTAL));
     assert_eq!((full.total, full.bucket(0)), (all(MOST_IN_TOTAL), all(MOST_IN_BUCKET)));
+    let count = |record: &Record| record.count(Micros(0), Span::from_secs(10)).map(|count| (count.hits, count.is_cut));
+    assert_eq!(count(&full), Some((all(MOST_IN_BUCKET), true)), "there were more");
+    let nearly = Record::step(None, &settings, Micros(0), all(MOST_IN_BUCKET - 1));
+    assert_eq!(count(&nearly), Some((all(MOST_IN_BUCKET - 1), false)));
     assert_eq!(Hits::of_check(i64::MIN, true), Hits { given_back: MOST_IN_TOTAL, ..Hits::default() });
     assert_eq!(Hits::of_check(i64::MAX, false), Hits { asked: MOST_IN_TOTAL, refused: MOST_IN_TOTAL, given_back: 0 });
     assert!(Hits::of_check(0, true).is_none() && Hits::of_check(0, false).is_none());

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::definition::Definition;
 use super::super::sliding_window_buckets::Ring;
 use super::super::sliding_window_log::{Entry, Log};
 use super::*;
@@ -15,8 +16,8 @@ fn level() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(i64::MIN), Just(i64::MAX), Just(-(1 << 53)), Just(1 << 53), any::<i64>()]
 }
 
-fn tick() -> impl Strategy<Value = Tick> {
-    prop_oneof![Just(Tick::FINEST), (0..=12_u8).prop_map(Tick::new)]
+fn units() -> impl Strategy<Value = Units> {
+    prop_oneof![Just(Units::new(0)), (0..=15_u8).prop_map(Units::new)]
 }
 
 fn state() -> impl Strategy<Value = Option<State>> {
@@ -27,8 +28,8 @@ fn state() -> impl Strategy<Value = Option<State>> {
         Just(None),
         (number(), number()).prop_map(|(window, count)| Some(State::FixedWindow { window, count })),
         (number(), number(), number()).prop_map(|(window, current, previous)| Some(State::Counter { window, current, previous })),
-        (number(), level(), tick()).prop_map(|(last, level, tick)| Some(State::Tokens { last, level, tick })),
-        (number(), number(), tick()).prop_map(|(last, backlog, tick)| Some(State::Queue { last, backlog, tick })),
+        (number(), level(), units()).prop_map(|(last, level, units)| Some(State::Tokens { last, level, units })),
+        (number(), number(), units()).prop_map(|(last, backlog, units)| Some(State::Queue { last, backlog, units })),
         ring.prop_map(|ring| Some(State::Buckets(Box::new(ring)))),
         log.prop_map(|log| Some(State::Log(Box::new(log)))),
     ]
@@ -78,34 +79,38 @@ fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), 
     };
     let grain = |tick: Tick, window: u64, debt: Debt| {
         let debt = debt.limits();
-        // Whole seconds are exact below a second's tick; above it the window is off by little.
-        prop_assert!(tick.micros() > 1_000_000 || tick.span(window) == window_span);
+        prop_assert!(tick.micros() <= 1_000_000 && tick.span(window) == window_span);
         let fewest = if limit.max(burst) > u32::MAX.into() { 100 } else { 30_000 };
         let fewest = if debt > 1 { fewest.min(500) } else { fewest };
         prop_assert!(tick == Tick::FINEST || window >= fewest, "{:?} {}", tick, window);
         Ok(())
     };
     if let Algorithm::TokenBucket(token) = made(AlgorithmKind::TokenBucket, limit, secs, true, burst, Span::ZERO) {
-        let (rate, window, burst) = (u128::from(token.limit), u128::from(token.window), u128::from(token.burst));
+        let unit = u128::from(token.script_parameters()[5]);
+        let (rate, window, burst) = (u128::from(token.limit), unit, u128::from(token.burst));
+        below("units of a window", rate * unit)?;
         // A level that is far below the bound of the debt may be rounded, because it is clamped to that.
         let debt = u128::from(token.debt.limits());
         below("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
-        below("refill", (1 + debt) * burst * window + rate)?;
+        let per_tick = if token.units.code() < 7 { rate } else { 0 };
+        below("refill", (1 + debt) * burst * window + per_tick)?;
         grain(token.tick, token.window, token.debt)?;
     }
     if let Algorithm::SlidingWindowCounter(counter) = made(AlgorithmKind::SlidingWindowCounter, limit, secs, true, burst, Span::ZERO) {
         let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
         let most = u128::from(1 + counter.debt.limits()) * rate;
-        below("weight + hits", 2 * most * window + (most + 1) * window)?;
+        below("hits", 3 * (most + 1))?;
+        // Larger products are split.
+        prop_assert!(most * window <= u128::from(MAX_SAFE_INTEGER) || window <= 1 << 35);
         grain(counter.tick, counter.window, counter.debt)?;
     }
     if let Algorithm::LeakyBucket(leaky) = made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay) {
-        let (rate, window, room) =
-            (u128::from(leaky.limit), u128::from(leaky.window), u128::from(leaky.max_delay) * u128::from(leaky.limit));
+        let [_, limit, _, room, _, unit] = leaky.script_parameters();
+        let (rate, window, room) = (u128::from(limit), u128::from(unit), u128::from(room));
         let debt = u128::from(leaky.debt.limits()) * rate;
         let longest = room + window + debt * window;
         below("backlog + hits", longest + (u128::from(leaky.capacity()) + debt + 1) * window)?;
-        below("drain", longest + rate)?;
+        below("drain", longest + if leaky.units.code() < 7 { rate } else { 0 })?;
         grain(leaky.tick, leaky.window, leaky.debt)?;
         prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
         let is_cut = leaky.tick.floor(delay) > leaky.max_delay;

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{AlgorithmKind, Options};
-use crate::time::{Rate, Tick, Unit};
+use crate::algorithm::{AlgorithmKind, Options, Units};
+use crate::time::{Rate, Unit};
 
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let units = vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
@@ -23,11 +23,11 @@ fn numbers() -> impl Strategy<Value = u64> {
 }
 
 fn states() -> impl Strategy<Value = State> {
-    (0..4, numbers(), numbers(), numbers(), 0..=12_u8).prop_map(|(kind, one, two, three, tick)| match kind {
+    (0..4, numbers(), numbers(), numbers(), 0..=15_u8).prop_map(|(kind, one, two, three, tick)| match kind {
         0 => State::FixedWindow { window: one, count: two },
         1 => State::Counter { window: one, current: two, previous: three },
-        2 => State::Tokens { last: one, level: two.cast_signed(), tick: Tick::new(tick) },
-        _ => State::Queue { last: one, backlog: two, tick: Tick::new(tick) },
+        2 => State::Tokens { last: one, level: two.cast_signed(), units: Units::new(tick) },
+        _ => State::Queue { last: one, backlog: two, units: Units::new(tick) },
     })
 }
 
@@ -81,7 +81,7 @@ fn the_state_of_another_algorithm_is_none() {
         Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("a limit")
     };
     let (token, leaky) = (of(AlgorithmKind::TokenBucket), of(AlgorithmKind::LeakyBucket));
-    let state = State::Tokens { last: 1, level: 2, tick: Tick::FINEST };
+    let state = State::Tokens { last: 1, level: 2, units: Units::new(0) };
     assert_eq!(Packed::new(&state, &leaky, Micros(9)), None);
     assert_eq!(Packed::new(&state, &token, Micros(9)).expect("it fits").state(&leaky), None);
 }

@@ -99,8 +99,8 @@ pub fn of_state(state: &State) -> Option<Stored> {
             return (!holders.is_empty() || !tombstones.is_empty()).then_some(Stored::Holders(holders, tombstones));
         }
         State::FixedWindow { count, .. } => Stored::Text(count.to_string()),
-        State::Tokens { last, level, tick } => Stored::Packed(vec![tick.exponent().into(), last.cast_signed(), *level]),
-        State::Queue { last, backlog, tick } => Stored::Packed(vec![tick.exponent().into(), last.cast_signed(), backlog.cast_signed()]),
+        State::Tokens { last, level, units } => Stored::Packed(vec![units.code().into(), last.cast_signed(), *level]),
+        State::Queue { last, backlog, units } => Stored::Packed(vec![units.code().into(), last.cast_signed(), backlog.cast_signed()]),
         State::Counter { window, current, previous } => {
             Stored::Packed([&0, window, current, previous].map(|number| number.cast_signed()).to_vec())
         }
