@@ -64,7 +64,7 @@ if steps[81] then -- 'Q'
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then
-              kept[index] = after == 0 and 1 or t - present + (per_window and math.min(math.ceil(after * window / per_window), 9007199254740991) + 1 or math.ceil(after / rate))
+              kept[index] = after == 0 and 1 or t - present + (per_window and math.min(math.ceil(after * window / per_window), 4503599627370496) + 1 or math.ceil(after / rate))
             end
           end
         end

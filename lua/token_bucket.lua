@@ -59,7 +59,7 @@ if steps[84] then -- 'T'
             end
             states[slot] = pack('<ddd', expiry, t, after)
             if kept then
-              kept[index] = after == full and 1 or t - present + (per_window and math.min(math.ceil((full - after) * window / per_window), 9007199254740991) + 1 or math.ceil((full - after) / rate))
+              kept[index] = after == full and 1 or t - present + (per_window and math.min(math.ceil((full - after) * window / per_window), 4503599627370496) + 1 or math.ceil((full - after) / rate))
             end
           end
         end

@@ -167,7 +167,7 @@ impl Flow {
     /// The ticks after which a state that lacks so many units has recovered, wherever the clock stands: as the script computes them.
     pub(super) fn keep(&self, units: u64, reset: u64) -> u64 {
         match (self.units.is_split(), units) {
-            (true, 1..) => (units as f64 * self.window as f64 / self.rate() as f64).ceil().min(MAX_SAFE_INTEGER as f64) as u64 + 1,
+            (true, 1..) => (units as f64 * self.window as f64 / self.rate() as f64).ceil().min(LARGEST_COUNT as f64 / 2.0) as u64 + 1,
             _ => reset,
         }
     }
