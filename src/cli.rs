@@ -24,7 +24,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::rules::compile::Problem;
-use crate::settings::{self, Given, SettingError};
+use crate::settings::{self, Flags, Given, SettingError, Settings};
 use crate::telemetry;
 use arguments::Parsed;
 use clap::error::ErrorKind;
@@ -42,7 +42,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve rate-limit requests of Envoy (the default)
-    Serve(Box<crate::settings::Flags>),
+    Serve(Box<Flags>),
     /// Check limit files, and print every problem in them
     Check(check::Check),
     /// Say which limits a request finds, and why no others: in limit files, or in a running service
@@ -93,10 +93,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return exit_code(help_or_error(&error, &command, &arguments, format), &Given::default(), format),
     };
-    let given = Given::new(&command, &matches);
+    // The command as it is declared knows also the variables that are empty.
+    let given = Given::new(&Cli::command(), &matches);
     let result = match cli.command {
         Command::Serve(flags) => serve::run(*flags, &given, &ignored),
-        Command::Check(check) => check::run(&check),
+        Command::Check(check) => of_environment(&mut command).and_then(|settings| check::run(&check, &settings)),
         Command::Explain(explain) => explain::run(&explain),
         Command::Usage(command) => usage::run(&command),
         Command::Count(command) => count::run(&command),
@@ -114,6 +115,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
     };
     exit_code(result, &given, format)
+}
+
+/// The settings with which `weir serve` would start in this environment.
+fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
+    let arguments = ["weir", "serve"].map(OsString::from);
+    let matches = command.try_get_matches_from_mut(&arguments);
+    let flags = matches.and_then(|matches| Flags::from_arg_matches(matches.subcommand().map_or(&matches, |(_, serve)| serve)));
+    let flags = flags.map_err(|error| UsageError(arguments::message(&error, command, &arguments)))?;
+    Ok(Settings::try_new(flags, Given::default())?)
 }
 
 /// Arguments that clap cannot refuse.

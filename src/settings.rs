@@ -26,7 +26,6 @@ use crate::bounds::{Shares, memory as memory_limit};
 use crate::exporters::statsd;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::live::{files, xds as xds_client};
-use crate::rules::compile;
 use crate::rules::domains::XdsOptions;
 use crate::store;
 use crate::store::memory;
@@ -139,11 +138,14 @@ impl Settings {
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
         let backend = backend(&flags, &mut warnings)?;
-        flags.counting.warn(&backend, &mut warnings);
+        flags.files.read.counting.warn(&backend, &mut warnings);
         flags.outage.warn(&backend, &mut warnings);
         let overrides_file = flags.debug.overrides_file(&backend, &mut warnings);
-        let rules =
-            XdsOptions { merge_domains: flags.files.read.merges_domains(), process: flags.counting.process(), ..XdsOptions::default() };
+        let rules = XdsOptions {
+            merge_domains: flags.files.read.merges_domains(),
+            process: flags.files.read.counting.process(),
+            ..XdsOptions::default()
+        };
         let xds = flags.xds.options(rules, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
             return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));
@@ -178,10 +180,7 @@ impl Settings {
             grpc: flags.listeners.grpc()?,
             certificates,
             http: flags.listeners.http()?,
-            files: {
-                let options = files.read.options(flags.config.unwrap_or_else(|| files.folder()), false);
-                files::Options { compile: compile::Options { process: flags.counting.process(), ..options.compile }, ..options }
-            },
+            files: files.read.options(flags.config.unwrap_or_else(|| files.folder()), false),
             xds,
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
@@ -194,7 +193,7 @@ impl Settings {
                 plan: plan::Options {
                     key_prefix: flags.cache_key_prefix,
                     on_store_failure: flags.outage.on_store_failure,
-                    calendar_months: flags.counting.use_calendar_month_rate_limit,
+                    calendar_months: files.read.counting.use_calendar_month_rate_limit,
                     quota_mode: answers.quota_mode,
                 },
                 respond,

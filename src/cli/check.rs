@@ -14,7 +14,7 @@ use crate::rules::Rules;
 use crate::rules::compile::{self, OneLine, Problem, Severity, SourceText};
 use crate::rules::diff::Difference;
 use crate::rules::domains::Overlay;
-use crate::settings::ReadFlags;
+use crate::settings::{ReadFlags, Settings};
 
 /// Characters of a line of a file that are shown below a problem.
 const LONGEST_EXCERPT: usize = 100;
@@ -25,9 +25,8 @@ const BEFORE_COLUMN: usize = 60;
 
 #[derive(Args, Debug)]
 pub(super) struct Check {
-    /// Folder of limit files, or one file
-    #[arg(default_value = "config")]
-    path: PathBuf,
+    /// Folder of limit files, or one file [default: those that weir serve would read]
+    path: Option<PathBuf>,
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
@@ -59,11 +58,14 @@ struct Found {
     entries: Option<usize>,
 }
 
-pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
-    let found = match (&check.overlay, &check.diff) {
-        (Some(overlay), _) => read_overlay(check, overlay),
-        (None, Some(old)) => compared(compile(check), check, old),
-        (None, None) => compile(check),
+/// Checks the files, beside `settings`: those of `weir serve` in this environment, which were checked when they were read.
+pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode> {
+    let path = check.path.as_ref().unwrap_or(&settings.files.path);
+    let overlay_in_force = settings.xds.as_ref().and_then(|xds| xds.overlay_file.as_ref()).filter(|_| check.path.is_none());
+    let found = match (check.overlay.as_ref().or(overlay_in_force), &check.diff) {
+        (_, Some(old)) => compared(compile(check, path), check, old),
+        (Some(overlay), None) => read_overlay(check, overlay),
+        (None, None) => compile(check, path),
     };
     print::out(match check.format {
         print::Format::Text if print::has_colours() => coloured(&found.text()),
@@ -74,8 +76,8 @@ pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
 }
 
 /// Compiles the files.
-fn compile(check: &Check) -> Found {
-    let mut options = check.read.options(check.path.clone(), check.strict);
+fn compile(check: &Check, path: &Path) -> Found {
+    let mut options = check.read.options(path.to_owned(), check.strict);
     options.compile.for_check = true;
     let read = match read(&options) {
         Ok(read) => read,

@@ -86,7 +86,8 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
     let options = explain.read.options(config.to_owned(), false);
     let compiled = files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
     let rules: Arc<Rules> = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);
-    let options = plan::Options { key_prefix: explain.cache_key_prefix.clone(), ..plan::Options::default() };
+    let calendar_months = options.compile.process.calendar_months;
+    let options = plan::Options { key_prefix: explain.cache_key_prefix.clone(), calendar_months, ..plan::Options::default() };
     Ok(Report::new(&Plan::new(&rules, &ask, &options), &ask, None))
 }
 

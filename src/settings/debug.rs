@@ -9,6 +9,9 @@ use super::{Backend, SettingError, no_effect, parse};
 use crate::admin::Tokens;
 use crate::server::TcpAddress;
 
+/// Where the debug listener listens unless a setting says otherwise.
+const LOOPBACK: &str = "127.0.0.1";
+
 /// The debug listener.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Debug listener")]
@@ -20,7 +23,7 @@ pub(super) struct DebugFlags {
     /// Address of the debug listener; 0.0.0.0 for all addresses
     ///
     /// It has no TLS, and its pages no authentication: they show the keys and values of limits. See ADMIN_TOKEN_FILE for the admin API.
-    #[arg(long, env = "DEBUG_HOST", default_value = "127.0.0.1", value_name = "ADDRESS")]
+    #[arg(long, env = "DEBUG_HOST", default_value = LOOPBACK, value_name = "ADDRESS")]
     debug_host: String,
     /// Port of the debug listener; 0 takes a free port. If it is in use, Weir starts without the debug listener
     #[arg(long, env = "DEBUG_PORT", default_value_t = 6070, value_name = "PORT")]
@@ -49,7 +52,7 @@ impl DebugFlags {
 
     /// The file of overrides, with the memory store.
     pub(super) fn overrides_file(&self, backend: &Backend, warnings: &mut Vec<String>) -> Option<PathBuf> {
-        let path = self.overrides_file.clone().filter(|path| !path.as_os_str().is_empty());
+        let path = self.overrides_file.clone();
         let is_in_redis = matches!(backend, Backend::Redis { .. });
         no_effect(&[("OVERRIDES_FILE", path.is_some() && is_in_redis)], "overrides are kept in Redis, as the counters are", warnings);
         path.filter(|_| !is_in_redis)
@@ -57,6 +60,7 @@ impl DebugFlags {
 
     /// Where the debug listener listens, if it is on.
     pub(super) fn address(&self) -> Result<Option<TcpAddress>, SettingError> {
-        self.debug_enabled.then(|| address("DEBUG_HOST", Some(&self.debug_host), self.debug_port)).transpose()
+        let host = if self.debug_host.is_empty() { LOOPBACK } else { &self.debug_host };
+        self.debug_enabled.then(|| address("DEBUG_HOST", Some(host), LOOPBACK, self.debug_port)).transpose()
     }
 }

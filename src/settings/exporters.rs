@@ -229,7 +229,7 @@ fn listen_address(text: &str) -> Result<TcpAddress, SettingError> {
     let wrong = || SettingError(format!("PROMETHEUS_ADDR: {text:?} is not an address; write :9090 or 127.0.0.1:9090"));
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = port.parse().map_err(|_| wrong())?;
-    address("PROMETHEUS_ADDR", Some(host).filter(|host| !host.is_empty()), port)
+    address("PROMETHEUS_ADDR", Some(host).filter(|host| !host.is_empty()), "all", port)
 }
 
 /// What a mapper asks for that Weir does not do; `None` if nothing.

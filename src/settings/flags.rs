@@ -105,8 +105,6 @@ pub struct Flags {
     #[arg(long, env = "DRAIN_DELAY", default_value = "5s", value_parser = parse::drain_delay, help_heading = "Process", value_name = "DURATION")]
     pub(super) drain_delay: Duration,
     #[command(flatten)]
-    pub(super) counting: CountingFlags,
-    #[command(flatten)]
     pub(super) redis: RedisFlags,
     #[command(flatten)]
     pub(super) outage: OutageFlags,
@@ -203,8 +201,6 @@ pub(super) struct FileFlags {
     #[arg(long, env = "RUNTIME_WATCH_ROOT", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) runtime_watch_root: bool,
-    #[command(flatten)]
-    pub(super) read: ReadFlags,
     /// Start although the limit files cannot be used, or before the control plane has sent limits
     ///
     /// Every request is answered with UNAVAILABLE until there are limits. Without this setting, Weir prints the problems of the files and exits; with
@@ -216,9 +212,12 @@ pub(super) struct FileFlags {
     #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) healthy_with_at_least_one_config_loaded: bool,
+    // The last, because its headings stay for what follows.
+    #[command(flatten)]
+    pub(super) read: ReadFlags,
 }
 
-/// How limit files are read, by `weir serve` and by `weir check`.
+/// How limit files are read, by `weir serve` and by the commands that read them.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limit files")]
 pub struct ReadFlags {
@@ -235,6 +234,8 @@ pub struct ReadFlags {
     #[arg(value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     merge_domain_config: bool,
+    #[command(flatten)]
+    pub(super) counting: CountingFlags,
 }
 
 impl ReadFlags {
@@ -249,7 +250,12 @@ impl ReadFlags {
         files::Options {
             path,
             ignore_dot_files: self.runtime_ignoredotfiles,
-            compile: compile::Options { merge_domains: self.merge_domain_config, strict, ..Default::default() },
+            compile: compile::Options {
+                merge_domains: self.merge_domain_config,
+                strict,
+                process: self.counting.process(),
+                ..Default::default()
+            },
             ..Default::default()
         }
     }

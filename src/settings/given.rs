@@ -3,10 +3,8 @@
 //! Messages are written with the names of variables. [`Given::name`] replaces those of settings that flags gave; clap's own messages name flags, and
 //! [`name_variables`] replaces those of settings that variables gave.
 
-use std::any::TypeId;
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -72,16 +70,15 @@ fn is_written(argument: &Arg, arguments: &[OsString]) -> bool {
     arguments.iter().any(|argument| argument.to_str().is_some_and(is_it))
 }
 
-/// The command without the variables that are set to nothing, so that their settings have their defaults: manifests leave such variables behind. An
-/// empty text is a value.
+/// The variables whose empty text is a value, as in envoyproxy/ratelimit: with `RUNTIME_APPDIRECTORY=`, limits are in RUNTIME_SUBDIRECTORY itself.
+const EMPTY_IS_A_VALUE: [&str; 1] = ["RUNTIME_APPDIRECTORY"];
+
+/// The command without the variables that are set to nothing, so that their settings have their defaults: manifests leave such variables behind.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "clap takes an empty variable for a value")]
 pub fn without_empty_variables(command: Command) -> Command {
-    let is_text = |argument: &Arg| {
-        [TypeId::of::<String>(), TypeId::of::<PathBuf>()].iter().any(|text| argument.get_value_parser().type_id() == *text)
-    };
-    let is_empty = |argument: &Arg| variable(argument).and_then(env::var_os).is_some_and(|value| value.is_empty());
-    let reset = |argument: Arg| if is_empty(&argument) && !is_text(&argument) { argument.env(None::<&'static str>) } else { argument };
+    let is_empty = |name: &str| !EMPTY_IS_A_VALUE.contains(&name) && env::var_os(name).is_some_and(|value| value.is_empty());
+    let reset = |argument: Arg| if variable(&argument).is_some_and(is_empty) { argument.env(None::<&'static str>) } else { argument };
     command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
 }
 

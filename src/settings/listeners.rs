@@ -110,7 +110,7 @@ impl ListenerFlags {
     pub(super) fn grpc(&self) -> Result<server::Address, SettingError> {
         match set(self.grpc_uds.as_ref()) {
             Some(path) => Ok(server::Address::Unix { path: path.into(), mode: self.grpc_uds_mode }),
-            None => address("GRPC_HOST", set(self.grpc_host.as_ref()), self.grpc_port).map(server::Address::Tcp),
+            None => address("GRPC_HOST", set(self.grpc_host.as_ref()), "all", self.grpc_port).map(server::Address::Tcp),
         }
     }
 
@@ -119,7 +119,7 @@ impl ListenerFlags {
     /// # Errors
     /// A setting that cannot be used.
     pub(super) fn http(&self) -> Result<TcpAddress, SettingError> {
-        address("HOST", set(self.host.as_ref()), self.port)
+        address("HOST", set(self.host.as_ref()), "all", self.port)
     }
 
     /// The certificates of the gRPC port; `None` without TLS. Adds settings without effect to `warnings`.
@@ -211,14 +211,14 @@ fn on_this_machine(port: &str, address: TcpAddress) -> Result<SocketAddr, Settin
     Ok(address)
 }
 
-/// The address of a listener; without a host all of this machine.
-pub(super) fn address(name: &str, host: Option<&str>, port: u16) -> Result<TcpAddress, SettingError> {
+/// The address of a listener; without a host all of this machine. An error says what an empty setting means.
+pub(super) fn address(name: &str, host: Option<&str>, empty: &str, port: u16) -> Result<TcpAddress, SettingError> {
     let Some(host) = host else { return Ok(TcpAddress::All(port)) };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
     resolved.map(TcpAddress::One).ok_or_else(|| {
         SettingError(format!(
-            "{name}: `{host}` is not an address of this machine; leave it empty for all, or write 0.0.0.0, :: or 127.0.0.1"
+            "{name}: `{host}` is not an address of this machine; leave it empty for {empty}, or write 0.0.0.0, :: or 127.0.0.1"
         ))
     })
 }

@@ -18,6 +18,8 @@ const INTRODUCTION: &str = "\
 
 All settings of `weir serve`. A setting is given as a flag, as in `weir serve --grpc-port 9081`, or as an environment variable, as in
 `GRPC_PORT=9081 weir serve`; a flag comes before its variable, and a variable before the default. Weir reads settings once, at its start.
+An empty variable is as one that is not set. One has a meaning of its own, as in envoyproxy/ratelimit: with `RUNTIME_APPDIRECTORY=`, limits are in
+RUNTIME_ROOT/RUNTIME_SUBDIRECTORY itself. `weir check` reads the same variables, and refuses the same values.
 
 This page is generated from the flags; `weir serve --help` shows the same. After a change of a flag,
 `WEIR_WRITE=1 cargo test --lib settings::page_tests` writes it anew.

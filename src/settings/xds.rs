@@ -134,19 +134,18 @@ impl XdsFlags {
             },
             backoff: self.backoff()?,
             ping: self.config_grpc_xds_ping_interval,
-            cache_file: self.config_grpc_xds_cache_file.clone().filter(|path| !path.as_os_str().is_empty()),
+            cache_file: self.config_grpc_xds_cache_file.clone(),
             rules: XdsOptions { defaults: self.defaults()?, ..rules },
-            overlay_file: self.config_grpc_xds_overlay_file.clone().filter(|path| !path.as_os_str().is_empty()),
+            overlay_file: self.config_grpc_xds_overlay_file.clone(),
         }))
     }
 
     fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
         let (host, port) = host_and_port(&self.config_grpc_xds_server_url)?;
-        let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let files = [
-            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", set(&self.config_grpc_xds_server_tls_cacert)),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", set(&self.config_grpc_xds_client_tls_cert)),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", set(&self.config_grpc_xds_client_tls_key)),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", self.config_grpc_xds_server_tls_cacert.clone()),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", self.config_grpc_xds_client_tls_cert.clone()),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", self.config_grpc_xds_client_tls_key.clone()),
         ];
         if !self.config_grpc_xds_server_use_tls {
             let set: Vec<_> = files.iter().filter(|(_, path)| path.is_some()).map(|(name, _)| *name).collect();
@@ -206,7 +205,6 @@ impl XdsFlags {
 
     /// One warning that names the settings which matter with a control plane only.
     fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
-        let has = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
         let set: Vec<_> = [
             ("CONFIG_GRPC_XDS_SERVER_URL", self.config_grpc_xds_server_url != DEFAULT_SERVER),
             ("CONFIG_GRPC_XDS_NODE_ID", self.config_grpc_xds_node_id != "default"),
@@ -214,12 +212,12 @@ impl XdsFlags {
             ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", !self.config_grpc_xds_client_additional_headers.is_empty()),
             ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", self.config_grpc_xds_server_connect_retry_interval.is_some()),
             ("CONFIG_GRPC_XDS_SERVER_USE_TLS", self.config_grpc_xds_server_use_tls),
-            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", has(&self.config_grpc_xds_server_tls_cacert)),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", self.config_grpc_xds_server_tls_cacert.is_some()),
             ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", self.config_grpc_xds_server_tls_san.as_ref().is_some_and(|name| !name.is_empty())),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", has(&self.config_grpc_xds_client_tls_cert)),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", has(&self.config_grpc_xds_client_tls_key)),
-            ("CONFIG_GRPC_XDS_CACHE_FILE", has(&self.config_grpc_xds_cache_file)),
-            ("CONFIG_GRPC_XDS_OVERLAY_FILE", has(&self.config_grpc_xds_overlay_file)),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", self.config_grpc_xds_client_tls_cert.is_some()),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", self.config_grpc_xds_client_tls_key.is_some()),
+            ("CONFIG_GRPC_XDS_CACHE_FILE", self.config_grpc_xds_cache_file.is_some()),
+            ("CONFIG_GRPC_XDS_OVERLAY_FILE", self.config_grpc_xds_overlay_file.is_some()),
             ("CONFIG_GRPC_XDS_DEFAULTS", !self.config_grpc_xds_defaults.is_empty()),
             ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", self.xds_client_backoff_initial_interval.is_some()),
             ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", self.xds_client_backoff_max_interval.is_some()),

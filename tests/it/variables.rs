@@ -108,10 +108,6 @@ fn errors_name_the_variable_or_the_flag_that_was_set() {
         let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg(format!("{flag}=x")).env_clear().output().expect("the binary runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(text.contains(&format!("invalid value 'x' for '{flag}")), "{text}");
-        // An empty variable is as none. The start ends at a folder that is missing.
-        let output = run(&[(&variable, ""), ("RUNTIME_ROOT", "/no/such"), ("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1")]);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && text.contains("/no/such"), "{variable}: {text}");
     }
     for (environment, flags, named) in [
         (&[("WORKERS", "0")][..], &[][..], "WORKERS: 0 is out of range"),
@@ -125,6 +121,73 @@ fn errors_name_the_variable_or_the_flag_that_was_set() {
         let text = String::from_utf8_lossy(&output.expect("the binary runs").stderr).into_owned();
         assert!(text.contains(named), "{named} is not in: {text}");
     }
+}
+
+/// The variables whose empty text means something else than no variable, and the folder of limits that they lead to.
+const EMPTY_IS_A_VALUE: [(&str, &str); 1] = [("RUNTIME_APPDIRECTORY", "/srv/runtime_data/current")];
+
+/// Manifests set variables to nothing. None stops the start, alone or with all others, and each means its default. The starts end at a folder that is
+/// missing.
+#[test]
+fn empty_variables_are_as_none() {
+    let here = tempfile::tempdir().expect("a folder without limits");
+    let start = |command: &str, environment: &[(&str, &str)]| {
+        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        weir.arg(command).env_clear().envs(environment.iter().copied()).current_dir(here.path());
+        let output = weir.output().expect("the binary runs");
+        // Without the times of lines of the log.
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        let lines: Vec<_> = text.lines().map(|line| line.split_once("Z ").map_or(line, |(_, line)| line).to_owned()).collect();
+        (output.status.code(), lines)
+    };
+    let table = <weir::settings::Flags as clap::Args>::augment_args(clap::Command::new("weir"));
+    let variables: Vec<_> = table.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).collect();
+    assert!(variables.len() > 120, "{}", variables.len());
+    for command in ["serve", "check"] {
+        let none = start(command, &[]);
+        assert!(none.0 == Some(1) && none.1.iter().any(|line| line.contains("config")), "{none:?}");
+        for variable in &variables {
+            let empty = start(command, &[(variable, "")]);
+            match EMPTY_IS_A_VALUE.iter().find(|(name, _)| name == variable) {
+                None => assert_eq!(empty, none, "{command} {variable}="),
+                Some((_, folder)) => assert!(empty.0 == Some(1) && empty.1.iter().any(|line| line.contains(folder)), "{empty:?}"),
+            }
+        }
+        let mut all: Vec<_> = table.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).map(|name| (name, "")).collect();
+        all.retain(|(name, _)| EMPTY_IS_A_VALUE.iter().all(|(exception, _)| exception != name));
+        assert_eq!(start(command, &all), none, "{command}");
+    }
+}
+
+/// What `weir serve` refuses in its environment, `weir check` refuses too, with the same words.
+#[test]
+fn check_sees_the_mistakes_of_the_settings() {
+    for (environment, named) in [
+        (&[("NEAR_LIMIT_RATIO", "-1")][..], "NEAR_LIMIT_RATIO: "),
+        (&[("PORT", "many")], "PORT: "),
+        (&[("REDIS_TYPE", "cluster")], "REDIS_TYPE needs REDIS_URL"),
+        (&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_DEFAULTS", "algorithm: none")], "CONFIG_GRPC_XDS_DEFAULTS: "),
+        (&[("DEBUG_HOST", "no such host")], "DEBUG_HOST: `no such host` is not an address of this machine; leave it empty for 127.0.0.1"),
+    ] {
+        let [serve, check] = ["serve", "check"].map(|command| {
+            let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+            let output = weir.arg(command).env_clear().envs(environment.iter().copied()).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+            let output = output.expect("the binary runs");
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        });
+        assert_eq!(check, serve);
+        assert!(check.0 == Some(2) && check.1.contains(named), "{check:?}");
+    }
+    // Without a path, the files are those that `weir serve` would read, compiled with its settings.
+    let folder = tempfile::tempdir().expect("a folder");
+    let limits = folder.path().join("ratelimit/config");
+    fs::create_dir_all(&limits).expect("a folder");
+    fs::write(limits.join("a.yaml"), "domain: only-here\ndescriptors: [{ key: a, rate_limit: { unit: day } }]\n").expect("written");
+    let root = folder.path().to_str().expect("UTF-8");
+    let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let output = weir.arg("check").env_clear().envs([("RUNTIME_ROOT", root), ("RUNTIME_SUBDIRECTORY", "ratelimit")]).output();
+    let text = String::from_utf8_lossy(&output.expect("the binary runs").stdout).into_owned();
+    assert!(text.contains("ratelimit/config/a.yaml:2:") && text.contains("'requests_per_unit' is missing"), "{text}");
 }
 
 async fn ask(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse {
