@@ -1,6 +1,7 @@
 //! Logs: their level, format and writer.
 //!
-//! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or control a terminal.
+//! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or a field, or control a terminal. Audit lines are
+//! written at every level.
 
 mod lines;
 
@@ -13,6 +14,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use lines::{Json, Text};
+
+/// The target of audit lines, which they show: a collector of logs finds them by it.
+pub const AUDIT: &str = "weir::audit";
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +82,7 @@ pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 
-/// The filter of a level. `debug` and `trace` alone apply to Weir's own events: those of HTTP/2 and of the runtime would bury them.
+/// The filter of a level, which audit lines always pass. `debug` and `trace` alone apply to Weir's own events: those of HTTP/2 and of the runtime would bury them.
 ///
 /// # Errors
 /// [`Error::Level`].
@@ -96,7 +100,9 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
         targets if targets.contains(['=', ',']) => level.trim(),
         _ => return Err(invalid()),
     };
-    EnvFilter::builder().with_regex(false).parse(directives).map_err(|_| invalid())
+    let filter = EnvFilter::builder().with_regex(false).parse(directives).map_err(|_| invalid())?;
+    // The most specific directive decides, and one for the same target replaces it.
+    Ok(filter.add_directive(format!("{AUDIT}=info").parse().map_err(|_| invalid())?))
 }
 
 #[cfg(test)]
@@ -106,13 +112,14 @@ mod tests {
     #[test]
     fn levels_of_both_services_are_understood() {
         for (level, filtered) in [
-            ("INFO", "info"),
-            ("", "info"),
-            (" Warning ", "warn"),
-            ("panic", "error"),
-            ("off", "off"),
-            ("DEBUG", "weir=debug,info"),
-            ("warn,weir::live=trace", "weir::live=trace,warn"),
+            ("INFO", "weir::audit=info,info"),
+            ("", "weir::audit=info,info"),
+            (" Warning ", "weir::audit=info,warn"),
+            ("panic", "weir::audit=info,error"),
+            ("off", "weir::audit=info,off"),
+            ("DEBUG", "weir::audit=info,weir=debug,info"),
+            ("warn,weir::live=trace", "weir::audit=info,weir::live=trace,warn"),
+            ("weir=off,weir::audit=off", "weir::audit=info,weir=off"),
         ] {
             assert_eq!(filter(level).map(|filter| filter.to_string()), Ok(filtered.to_owned()), "{level}");
         }

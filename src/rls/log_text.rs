@@ -80,14 +80,16 @@ pub(super) const fn source(decision: &Decision) -> &'static str {
     }
 }
 
-/// The entries in Rust's notation of texts, so that a value cannot look like another entry.
+/// The entries, values and unusual keys in Rust's notation of texts, so that none looks like another entry.
 pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
     let mut text = String::new();
     for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
         let (equals, value) = values.shown(entry.value).map_or(("", Cow::default()), |value| ("=", value));
         // Writing to a string does not fail.
-        let _ = write!(text, "{comma}{}{equals}{value}", cut(entry.key).escape_debug());
+        let key = cut(entry.key);
+        let is_plain = !key.is_empty() && key.chars().all(|char| char.is_alphanumeric() || "_-.:/@".contains(char));
+        let _ = if is_plain { write!(text, "{comma}{key}{equals}{value}") } else { write!(text, "{comma}{key:?}{equals}{value}") };
     }
     if let Some(more @ 1..) = entries.len().checked_sub(MAX_ENTRIES) {
         let _ = write!(text, " and {more} more");
@@ -122,6 +124,7 @@ mod tests {
         let expected = format!("k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"", "é".repeat(LONGEST_TEXT));
         assert_eq!(text, expected);
         assert_eq!(shown(&[Entry { key: b"k", value: b"\xff" }]), "k=\"\u{fffd}\"");
+        assert_eq!(shown(&[entry("a, b=\"c\"", "v"), entry("", "")]), "\"a, b=\\\"c\\\"\"=\"v\", \"\"=\"\"");
         let many = vec![entry("k", "v"); 64];
         assert!(shown(&many).ends_with("k=\"v\" and 56 more"));
         assert_eq!(cut("x".repeat(LONGEST_TEXT).as_bytes()), "x".repeat(LONGEST_TEXT));

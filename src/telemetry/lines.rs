@@ -1,6 +1,5 @@
-//! The two formats of a log line.
+//! The two formats of a log line. What another program reads back from a line are the message and the fields of its event, whatever their texts.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use serde_json::Value;
@@ -11,7 +10,10 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// `2026-01-31T12:00:00.000000Z  INFO message key=value`.
+use super::AUDIT;
+
+/// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that could be read as something else is in quotes, with the
+/// escapes of JSON.
 pub(super) struct Text {
     /// Whether the level is coloured.
     pub colours: bool,
@@ -30,7 +32,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
         }
         let mut fields = TextFields::default();
         event.record(&mut fields);
-        writeln!(line, " {}{}", fields.message, fields.others)
+        let target = if is_audit(event) { format!(" target={AUDIT}") } else { String::new() };
+        writeln!(line, " {}{target}{}", fields.message, fields.others)
     }
 }
 
@@ -43,9 +46,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
         let level = event.metadata().level().as_str().to_ascii_lowercase();
         // Written field by field, so that the keys of every line come first.
         write!(line, "{{\"@timestamp\":{},\"level\":{}", Value::from(time), Value::from(level))?;
-        write!(line, ",\"@message\":{}", Value::from(fields.message))?;
+        write!(line, ",\"@message\":{}", json_text(&fields.message.into()))?;
+        if is_audit(event) {
+            write!(line, ",\"target\":\"{AUDIT}\"")?;
+        }
         for (name, value) in fields.others {
-            write!(line, ",{}:{value}", Value::from(name))?;
+            write!(line, ",{}:{}", Value::from(name), json_text(&value))?;
         }
         writeln!(line, "}}")
     }
@@ -56,8 +62,12 @@ pub(super) fn json_error(message: &str, problems: &[String]) -> String {
     let mut time = String::new();
     // Writing to a string does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    let problems = if problems.is_empty() { String::new() } else { format!(",\"problems\":{}", Value::from(problems)) };
-    format!("{{\"@timestamp\":{},\"level\":\"error\",\"@message\":{}{problems}}}", Value::from(time), Value::from(message))
+    let problems = if problems.is_empty() { String::new() } else { format!(",\"problems\":{}", json_text(&problems.into())) };
+    format!("{{\"@timestamp\":{},\"level\":\"error\",\"@message\":{}{problems}}}", Value::from(time), json_text(&message.into()))
+}
+
+fn is_audit(event: &Event<'_>) -> bool {
+    event.metadata().target() == AUDIT
 }
 
 /// The colour of a level, as the parameter of ECMA-48's SGR.
@@ -78,18 +88,15 @@ struct TextFields {
 
 impl TextFields {
     fn add(&mut self, field: &Field, value: &str) {
+        let is_special = |char: char| hidden(char) || matches!(char, '"' | '=' | '\\');
         if field.name() == "message" {
-            self.message = printable(value).into_owned();
+            write_text(&mut self.message, value, value.contains(is_special));
             return;
         }
-        let shown = printable(value);
-        let quoted = shown.is_empty() || shown.contains([' ', '"', '=']);
         // Writing to a string does not fail.
-        let _ = if quoted {
-            write!(self.others, " {}=\"{}\"", field.name(), shown.replace('"', "\\\""))
-        } else {
-            write!(self.others, " {}={shown}", field.name())
-        };
+        let _ = write!(self.others, " {}=", field.name());
+        let quoted = value.is_empty() || value.contains(|char: char| is_special(char) || char.is_whitespace());
+        write_text(&mut self.others, value, quoted);
     }
 }
 
@@ -103,17 +110,24 @@ impl Visit for TextFields {
     }
 }
 
-/// Escapes control characters, and those that change the direction of text, which can make a line look like another one.
-fn printable(text: &str) -> Cow<'_, str> {
-    let hidden = |char: char| char.is_control() || matches!(char, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if !text.contains(hidden) {
-        return text.into();
+/// Control characters, and those that end lines or change the direction of text, which can make a line look like another one.
+fn hidden(char: char) -> bool {
+    char.is_control() || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text as it is, or in quotes as JSON.
+fn write_text(line: &mut String, text: &str, quoted: bool) {
+    if quoted { line.push_str(&json_text(&text.into())) } else { line.push_str(text) }
+}
+
+/// A value as JSON without [`hidden`] characters, of which serde_json escapes some. They are in texts only, where an escape means the same.
+fn json_text(value: &Value) -> String {
+    let mut text = value.to_string();
+    if text.contains(hidden) {
+        let escaped = |char: char| format!("\\u{:04x}", u32::from(char));
+        text = text.chars().map(|char| if hidden(char) { escaped(char) } else { char.into() }).collect();
     }
-    let mut shown = String::with_capacity(text.len() + 8);
-    for char in text.chars() {
-        if hidden(char) { shown.extend(char.escape_default()) } else { shown.push(char) }
-    }
-    shown.into()
+    text
 }
 
 #[derive(Default)]
@@ -126,8 +140,8 @@ impl JsonFields {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
-            // A field must not replace one of the three keys of every line.
-            (name @ ("@timestamp" | "@message" | "level"), value) => self.others.push((format!("field.{name}"), value)),
+            // A field must not replace a key of the line itself.
+            (name @ ("@timestamp" | "@message" | "level" | "target"), value) => self.others.push((format!("field.{name}"), value)),
             (name, value) => self.others.push((name.to_owned(), value)),
         }
     }
@@ -165,6 +179,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
+    use proptest::prelude::*;
     use tracing_subscriber::fmt::{MakeWriter, layer};
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -214,7 +229,84 @@ mod tests {
         let line = written(Text { colours: false }, || {
             tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
         });
-        assert_eq!(after_time(&line), "  WARN bad\\r\\n\\u{202e}news file=\"a b\\\".yaml\" line=3 empty=\"\" raw=x\\ny\\u{1b}[2J\n");
+        let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" raw=\"x\\ny\\u001b[2J\"\n";
+        assert_eq!(after_time(&line), expected);
+    }
+
+    /// A reader of logfmt that is not ours: a text in quotes is JSON, any other ends at a space. A text alone is part of the message.
+    fn read_back(line: &str) -> (String, Vec<(String, String)>) {
+        fn text<'l>(rest: &mut &'l str, ends: &[char]) -> String {
+            if rest.starts_with('"') {
+                let mut quoted = serde_json::Deserializer::from_str(*rest).into_iter::<String>();
+                let text = quoted.next().expect("a text").expect("JSON");
+                *rest = &rest[quoted.byte_offset()..];
+                return text;
+            }
+            let (bare, behind) = rest.split_at(rest.find(ends).unwrap_or(rest.len()));
+            *rest = behind;
+            bare.to_owned()
+        }
+        let (mut words, mut fields, mut rest) = (Vec::new(), Vec::new(), line);
+        while !rest.is_empty() {
+            let word = text(&mut rest, &[' ', '=']);
+            match rest.strip_prefix('=') {
+                Some(behind) => {
+                    rest = behind;
+                    fields.push((word, text(&mut rest, &[' '])));
+                }
+                None => words.push(word),
+            }
+            rest = rest.strip_prefix(' ').unwrap_or(rest);
+        }
+        (words.join(" "), fields)
+    }
+
+    const SPECIAL: &[&str] = &[
+        "\"",
+        "\\",
+        "=",
+        " ",
+        "\n",
+        "\r",
+        "\u{1b}[2J",
+        "\u{9b}",
+        "\u{7f}",
+        "\u{61c}",
+        "\u{200f}",
+        "\u{2028}",
+        "\u{202e}",
+        "\u{a0}",
+        "\\\" by=root",
+    ];
+
+    /// Line and paragraph separators, and what Unicode has to change the direction of text (UAX 9, section 2).
+    const UNSEEN: &str = "\u{2028}\u{2029}\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+
+    /// Any text, with more of what could end a line, a text or a field than chance gives.
+    fn texts() -> impl Strategy<Value = String> {
+        let piece =
+            prop_oneof![any::<String>(), any::<char>().prop_map(String::from), prop::sample::select(SPECIAL).prop_map(str::to_owned),];
+        prop::collection::vec(piece, 0..4).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
+            let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");
+            let (text, json) = (written(Text { colours: false }, log), written(Json, log));
+            for line in [&text, &json] {
+                let is_unseen = |char: char| char.is_control() || UNSEEN.contains(char);
+                prop_assert!(line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen), "{line:?}");
+                prop_assert_eq!(line.matches('\n').count(), 1);
+            }
+            let (said, fields) = read_back(after_time(&text).strip_prefix("  INFO ").expect("a level").trim_end_matches('\n'));
+            let expected = [("target", AUDIT), ("reason", reason.as_str()), ("by", by.as_str())];
+            prop_assert_eq!(fields, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+            prop_assert_eq!(&said, &message);
+            let json: Value = serde_json::from_str(&json).expect("JSON");
+            let shown = ["@message", "target", "reason", "by"].map(|name| json[name].as_str().expect("a text"));
+            prop_assert_eq!(shown, [message.as_str(), AUDIT, reason.as_str(), by.as_str()]);
+        }
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The log of reloads and, at debug level, of decisions.
 
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
-use crate::support::{DEMO, Weir, descriptor, raw_call, request};
+use crate::support::log::Log;
+use crate::support::wait::eventually;
+use crate::support::{DEMO, Weir, descriptor, http_client, ports, raw_call, request};
 
 /// The lines of the log as JSON whose message begins with `start`.
 fn lines(weir: &Weir, start: &str) -> Vec<Value> {
@@ -182,4 +186,41 @@ async fn values_in_logs_are_hashed_or_left_out() {
 async fn a_log_of_refusals_that_is_not_written_is_a_warning() {
     let weir = Weir::start(DEMO, &[("LOG_REFUSALS", "1"), ("LOG_LEVEL", "warn,weir::app=info")]);
     assert_eq!(lines(&weir, "LOG_REFUSALS has no effect").len(), 1);
+}
+
+/// Each change is a line with its target whatever the log leaves out, and no text in it looks like another field.
+#[test]
+fn audit_lines_are_written_at_every_level() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tokens, limits) = (folder.path().join("tokens"), folder.path().join("limits.yaml"));
+    std::fs::write(&tokens, "alice:0123456789abcdef0123\n").and_then(|()| std::fs::write(&limits, DEMO[0].1)).expect("written");
+    let reason = "x\\\" by=root target=\"weir::audit\u{202e}";
+    for (level, format) in [("off", "text"), ("off", "json"), ("warn", "text"), ("error", "json"), ("weir=off,weir::audit=off", "text")] {
+        let debug = ports::free();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.env_clear().args(["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"]);
+        command.arg("--config").arg(&limits).arg("--admin-token-file").arg(&tokens).args(["--debug-port", &debug.port().to_string()]);
+        command.args(["--log-level", level, "--log-format", format]).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("the binary runs");
+        let log = Log::follow(weir.stderr.take().expect("stderr is piped"));
+        let opened = eventually(|| std::net::TcpStream::connect(debug).ok());
+        let order = serde_json::json!({
+            "kind": "block", "domain": "demo", "entries": [{ "key": "year", "value": "v" }], "reason": reason,
+        });
+        let token = [("authorization", "Bearer 0123456789abcdef0123")];
+        let answer = http_client::call(debug, "POST", "/api/v1/overrides", &token, order.to_string().as_bytes());
+        let line = eventually(|| log.lines().into_iter().find(|line| line.contains("override set")));
+        weir.kill().and_then(|()| weir.wait()).expect("it ran");
+        assert!(opened.is_some() && answer.status == 201, "{level} {format}: {}", answer.body);
+        let line = line.unwrap_or_else(|| panic!("{level} {format}: {}", log.text()));
+        if format == "json" {
+            let line: Value = serde_json::from_str(&line).expect("JSON");
+            assert_eq!([&line["target"], &line["by"], &line["reason"]], ["weir::audit", "alice", reason]);
+        } else {
+            assert!(line.contains("  INFO override set target=weir::audit id=") && line.contains(" by=alice "), "{line}");
+            let quoted = Value::from(reason).to_string().replace('\u{202e}', "\\u202e");
+            assert!(line.contains(&format!(" reason={quoted}")), "{line}");
+        }
+        assert_eq!(log.lines().len(), 1, "{level} {format}: {}", log.text());
+    }
 }

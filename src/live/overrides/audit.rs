@@ -1,12 +1,13 @@
-//! The audit lines: what operators change, and what ends by itself. They have a target of their own, so that a collector of logs finds them.
+//! The audit lines: what operators change, and what ends by itself. They are written at every level of the log.
 
 use std::fmt::Write;
 
 use crate::overrides::{Kind, Override, instant};
+use crate::telemetry::AUDIT;
 
-/// The target of all audit lines.
+/// Writes an audit line.
 macro_rules! audit {
-    ($($field:tt)*) => { tracing::info!(target: "weir::audit", $($field)*) };
+    ($($field:tt)*) => { tracing::info!(target: AUDIT, $($field)*) };
 }
 
 pub(super) fn set(one: &Override, before: Option<&Override>) {
