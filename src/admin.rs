@@ -103,6 +103,12 @@ impl Api {
         Self { parts: Arc::new(parts), access, permits: Semaphore::new(MAX_AT_A_TIME), unanswered: Unfinished::new(MAX_UNANSWERED_BYTES) }
     }
 
+    /// The answer to a request that the guard of the listener refused.
+    #[must_use]
+    pub fn refused(why: &str) -> Page {
+        Failure::forbidden(why).into()
+    }
+
     /// Answers one request below [`Api::PREFIX`].
     pub async fn answer(&self, request: Request<Incoming>) -> Page {
         let found = routes::find(request.method(), request.uri().path());

@@ -27,6 +27,7 @@ use crate::background;
 use crate::bounds::{Shares, Unfinished, connections_after_raise};
 use crate::debug;
 use crate::health::{Health, Status};
+use crate::http::guard::Guard;
 use crate::http::{self, Pages};
 use crate::limiter::outages;
 use crate::live::Live;
@@ -176,8 +177,9 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
             deployments: stores.deployments().into_iter().map(|(name, deployment)| (name.label(), deployment)).collect(),
             started_at,
         };
-        let api = Api::new(parts, Access::new(ip_of(&listener), settings.admin_tokens.clone()));
-        let pages = debug::Pages::new(Arc::clone(&live), Arc::clone(&metrics)).with_api(api);
+        let ip = ip_of(&listener);
+        let api = Api::new(parts, Access::new(ip, settings.admin_tokens.clone()));
+        let pages = debug::Pages::new(Guard::new(ip), Arc::clone(&live), Arc::clone(&metrics)).with_api(api);
         tokio::spawn(http::serve(listener, pages, stopping.clone()));
     }
     tokio::spawn(log_outages(stores.clone(), Arc::clone(&metrics)));

@@ -1,7 +1,7 @@
 //! The debug listener: pages for people who want to know what this process does. It listens on loopback unless a setting says otherwise.
 //!
 //! Pages show no secret and change nothing: changes are calls of the admin API, which need a token. A part of the process that has something to show
-//! adds a page ([`Pages::add`]). The texts are made on threads of lower priority and shared among their readers, as the metrics are.
+//! adds a page ([`Pages::add`]). One guard stands before all of them. The texts are made on threads of lower priority and shared among their readers, as the metrics are.
 
 mod limits;
 mod stats;
@@ -14,6 +14,7 @@ use hyper::{Request, StatusCode};
 
 use crate::admin::{self, Api};
 use crate::http::Site;
+use crate::http::guard::Guard;
 use crate::http::responses::{Page, failed, text};
 use crate::http::shared_texts::SharedTexts;
 use crate::live::Live;
@@ -43,6 +44,7 @@ pub struct View {
 
 /// The pages.
 pub struct Pages {
+    guard: Guard,
     metrics: Arc<Metrics>,
     api: Option<Api>,
     entries: Vec<Entry>,
@@ -63,9 +65,9 @@ impl std::fmt::Debug for Pages {
 impl Pages {
     /// The limits in force, and the counters.
     #[must_use]
-    pub fn new(live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
         let counted = Arc::clone(&metrics);
-        Self { metrics, api: None, entries: Vec::new() }
+        Self { guard, metrics, api: None, entries: Vec::new() }
             .add("/rlconfig", "limits in force, and where each is written; ?format=json, ?domain=NAME", move |view| {
                 limits::page(&live, view, MAX_PAGE_BYTES)
             })
@@ -109,6 +111,9 @@ impl Site for Pages {
 
     async fn page(&self, request: Request<Incoming>) -> Page {
         let path = request.uri().path();
+        if let Err(why) = self.guard.check(&request) {
+            return if path.starts_with(Api::PREFIX) { Api::refused(why) } else { failed(StatusCode::FORBIDDEN, why) };
+        }
         if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(Api::PREFIX)) {
             return api.answer(request).await;
         }
@@ -170,7 +175,8 @@ mod tests {
     #[test]
     fn the_list_has_every_page() {
         let metrics = Metrics::new(1, 0.8);
-        let pages = Pages::new(Arc::new(Live::new(Arc::clone(&metrics))), metrics).add("/more", "something else", |_| String::new());
+        let pages = Pages::new(Guard::ANY_NAME, Arc::new(Live::new(Arc::clone(&metrics))), metrics)
+            .add("/more", "something else", |_| String::new());
         let list = pages.list();
         for line in ["/rlconfig: limits in force", "/stats: counters", "/more: something else"] {
             assert!(list.lines().any(|shown| shown.starts_with(line)), "{list}");

@@ -5,6 +5,7 @@
 
 pub mod bodies;
 mod encoding;
+pub mod guard;
 pub(crate) mod json;
 pub mod responses;
 pub mod serving;
@@ -19,6 +20,7 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 
+use self::guard::Guard;
 use self::responses::{Page, failed, not_allowed, response, text};
 pub use self::serving::{Site, serve};
 use self::shared_texts::{METRICS_TYPE, SharedTexts};
@@ -131,7 +133,10 @@ impl Site for Pages {
             "/healthcheck" => self.healthcheck(),
             "/metrics" => self.scrapes.page(&request, (), METRICS_TYPE).await,
             "/json" if request.method() != Method::POST => not_allowed("POST", "send a RateLimitRequest with POST\n"),
-            "/json" => self.json(request.into_body()).await,
+            "/json" => match Guard::ANY_NAME.check(&request) {
+                Ok(()) => self.json(request.into_body()).await,
+                Err(refused) => failed(StatusCode::FORBIDDEN, refused),
+            },
             "/" => text(StatusCode::OK, INDEX),
             _ => text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),
         }

@@ -1,8 +1,7 @@
-//! Who may call the API: the tokens of `ADMIN_TOKEN_FILE`, and the checks against pages of other sites in an operator's browser.
+//! Who may call the API: the tokens of `ADMIN_TOKEN_FILE`.
 //!
-//! On a loopback listener reading is free, because who can connect to it runs on this machine. A browser runs there too, and shows pages of others:
-//! so a call has to name a loopback host (a page that points its own name to 127.0.0.1 names that) and, if it comes from a page, one of this
-//! listener. A change needs a token whose name stands in the log. The token is a header and never a cookie, so that no other page can make a browser
+//! On a loopback listener reading is free, because who can connect to it runs on this machine; the guard of the listener (`http/guard.rs`) refuses pages of
+//! other sites. A change needs a token whose name stands in the log. The token is a header and never a cookie, so that no other page can make a browser
 //! send it. On other addresses every call needs one.
 
 use std::fmt;
@@ -12,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::header::{AUTHORIZATION, HeaderMap};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
@@ -146,9 +145,6 @@ impl fmt::Debug for Access {
     }
 }
 
-/// Whether a browser sends a request on behalf of another site. Source: W3C, "Fetch Metadata Request Headers".
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-
 impl Access {
     /// The rules of a listener at this address.
     #[must_use]
@@ -167,7 +163,6 @@ impl Access {
     /// # Errors
     /// 401 or 403, with what to do.
     pub async fn caller(&self, headers: &HeaderMap, need: Need) -> Result<Caller, Failure> {
-        self.check_browser(headers)?;
         let Some(presented) = headers.get(AUTHORIZATION) else {
             return match (&self.tokens, need) {
                 (_, Need::Read) if self.is_loopback => Ok(Caller(None)),
@@ -198,22 +193,6 @@ impl Access {
         }
     }
 
-    /// Refuses calls that pages of other sites make.
-    fn check_browser(&self, headers: &HeaderMap) -> Result<(), Failure> {
-        let host =
-            headers.get(HOST).and_then(|host| host.to_str().ok()).ok_or_else(|| Failure::bad_request("the header Host is missing"))?;
-        if self.is_loopback && !is_loopback(host) {
-            return Err(Failure::forbidden("this listener is on loopback: call it as 127.0.0.1, [::1] or localhost"));
-        }
-        let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, from)| from.eq_ignore_ascii_case(host));
-        let is_foreign_origin = headers.get_all(ORIGIN).iter().any(|origin| !origin.to_str().is_ok_and(is_own));
-        let is_foreign_site = headers.get_all(SEC_FETCH_SITE).iter().any(|site| site != "same-origin" && site != "none");
-        if is_foreign_origin || is_foreign_site {
-            return Err(Failure::forbidden("pages of other sites may not call this listener"));
-        }
-        Ok(())
-    }
-
     fn log_wrong_token(&self) {
         let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
         if logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
@@ -221,15 +200,6 @@ impl Access {
             tracing::warn!("a call of the admin API had a token that ADMIN_TOKEN_FILE does not have");
         }
     }
-}
-
-/// Whether a host with or without a port means this machine.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -315,31 +285,5 @@ mod tests {
         }
         let none = Access::new([10, 0, 0, 1].into(), None);
         assert_eq!(result(&none, Need::Read, &[host]).await, Err(StatusCode::FORBIDDEN));
-    }
-
-    #[tokio::test]
-    async fn pages_of_other_sites_are_refused() {
-        let access = Access::new([127, 0, 0, 1].into(), None);
-        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:6070", "127.9.9.9", "[::1]:6070", "[::1]"] {
-            assert_eq!(result(&access, Need::Read, &[("host", host)]).await, Ok(None), "{host}");
-        }
-        for host in ["evil.example:6070", "localhost.evil.example", "10.0.0.1", "", "127.0.0.1.evil.example", "[::2]:6070"] {
-            assert_eq!(result(&access, Need::Read, &[("host", host)]).await, Err(StatusCode::FORBIDDEN), "{host}");
-        }
-        assert_eq!(result(&access, Need::Read, &[]).await, Err(StatusCode::BAD_REQUEST));
-        let host = ("host", "127.0.0.1:6070");
-        assert_eq!(
-            result(&access, Need::Read, &[host, ("origin", "http://127.0.0.1:6070"), ("sec-fetch-site", "same-origin")]).await,
-            Ok(None)
-        );
-        for foreign in [
-            ("origin", "http://evil.example"),
-            ("origin", "http://127.0.0.1:6071"),
-            ("origin", "null"),
-            ("sec-fetch-site", "cross-site"),
-            ("sec-fetch-site", "same-site"),
-        ] {
-            assert_eq!(result(&access, Need::Read, &[host, foreign]).await, Err(StatusCode::FORBIDDEN), "{foreign:?}");
-        }
     }
 }

@@ -84,6 +84,41 @@ async fn pages_are_listed_and_nothing_else_is_there() {
     }
 }
 
+/// Pages of other sites in a browser, by their own name for this listener or from theirs, read nothing; scrapes go on.
+#[tokio::test]
+async fn pages_of_other_sites_read_no_page() {
+    let weir = Weir::start(LIMITS, &[]);
+    let open = Weir::start(LIMITS, &[("DEBUG_HOST", "0.0.0.0")]);
+    let status = |weir: &Weir, path: &str, host: &str, headers: &[(&str, &str)]| {
+        let port = weir.listener("debug").port();
+        let host = format!("{host}:{port}");
+        let headers = [&[("host", host.as_str())], headers].concat();
+        http_client::call(SocketAddr::from(([127, 0, 0, 1], port)), "GET", path, &headers, b"").status
+    };
+    let browser = &[("accept-language", "en")][..];
+    for path in ["/", "/rlconfig", "/rlconfig?format=json", "/stats", "/admin", "/api/v1/status", "/none"] {
+        let usual = if path == "/none" { 404 } else { 200 };
+        for host in ["127.0.0.1", "localhost", "10.1.2.3"] {
+            assert_eq!(status(&weir, path, host, browser), usual, "{path} {host}");
+            for foreign in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site")] {
+                for weir in [&weir, &open] {
+                    assert_eq!(status(weir, path, host, &[foreign]), 403, "{path} {host} {foreign:?}");
+                }
+            }
+        }
+        assert_eq!(status(&weir, path, "evil.example", browser), 403, "{path}");
+        assert_eq!(status(&weir, path, "evil.example", &[]), 403, "{path}");
+        let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-dest", "document")];
+        assert_eq!(status(&weir, path, "localhost", &link), usual, "{path}");
+        assert_eq!(status(&open, path, "evil.example", browser), 403, "{path}");
+        // The admin API asks for a token there.
+        let usual = if path.starts_with("/api") { 403 } else { usual };
+        for host in ["10.1.2.3", "weir", "weir.limits.svc.cluster.local", "weir.example"] {
+            assert_eq!(status(&open, path, host, &[]), usual, "{path} {host}");
+        }
+    }
+}
+
 /// Two processes on one machine, as with `hostNetwork`, and a process that wants none.
 #[tokio::test]
 async fn a_port_in_use_does_not_stop_the_start() {

@@ -55,6 +55,24 @@ async fn an_invalid_json_request_gets_a_reason() {
     assert_eq!(post(&weir, "/json", BODY).status, 200, "the listener still serves");
 }
 
+/// A form of another site can send JSON as text without asking, and would use up the limits of others.
+#[tokio::test]
+async fn pages_of_other_sites_count_nothing() {
+    let weir = Weir::start(support::DEMO, &[]);
+    let status = |headers: &[(&str, &str)]| http_client::call(weir.http_addr(), "POST", "/json", headers, BODY.as_bytes()).status;
+    for foreign in
+        [("origin", "http://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site")]
+    {
+        assert_eq!(status(&[foreign, ("content-type", "text/plain")]), 403, "{foreign:?}");
+    }
+    assert_eq!(status(&[("host", "evil.example:8080"), ("origin", "http://evil.example:8080"), ("accept-language", "en")]), 403, "rebound");
+    // Both hits of the limit are left for programs, which come by any name, and for pages of the listener's own.
+    assert_eq!(status(&[("host", "ratelimit.example"), ("content-type", "text/plain")]), 200);
+    let own = format!("http://{}", weir.http_addr());
+    assert_eq!(status(&[("origin", &own), ("sec-fetch-site", "same-origin"), ("accept-language", "en")]), 200);
+    assert_eq!(status(&[]), 429);
+}
+
 #[tokio::test]
 async fn a_redis_outage_answers_503_and_not_400() {
     let redis = support::RedisServer::absent();
