@@ -269,13 +269,14 @@ impl Flush<'_> {
             Flavour::Statsd => &[],
             Flavour::DogStatsd(_) => &self.options.tags,
         };
-        let length = name.len() + tags.iter().chain(&own_tags).map(|(name, value)| name.len() + value.len() + 2).sum::<usize>();
+        let tags: Vec<_> = tags.iter().chain(&own_tags).map(|(tag, value)| (tag, tag_value(value))).collect();
+        let length = name.len() + tags.iter().map(|(tag, value)| tag.len() + value.len() + 2).sum::<usize>();
         if length > MAX_LINE_BYTES {
             *self.long_lines += 1;
             return;
         }
         let mut metric = metric(self.client, &name);
-        for (tag, value) in tags.iter().chain(&own_tags) {
+        for (tag, value) in &tags {
             metric = metric.with_tag(tag, value);
         }
         let before = self.wire.writes();
@@ -291,6 +292,12 @@ impl Flush<'_> {
             self.growth.written(grown);
         }
     }
+}
+
+/// The value of a tag without what ends a value, all tags or the line; Datadog stores `_` for such characters too. Source: Datadog, "DogStatsD Datagram
+/// Format" and "Defining Tags".
+fn tag_value(value: &str) -> String {
+    value.replace(|char: char| matches!(char, ',' | '#' | '|') || char.is_control(), "_")
 }
 
 /// The sample rate that stands for `count` observations; rounded down, so that a server that rounds its reciprocal down gets all of them.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{DOMAIN, GATEWAY, ROUTE, ask};
 use crate::support::wait::{TIMEOUT, eventually};
-use crate::support::{RedisServer, Weir};
+use crate::support::{RedisServer, Weir, descriptor, request};
 
 const ENTRIES: [(&str, &str); 2] = [(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")];
 
@@ -233,6 +233,34 @@ async fn a_dogstatsd_server_receives_tags() {
         assert_eq!(received.counter(&hits(stat)), count, "{stat}: {received:?}");
     }
     assert_eq!(received.timings["ratelimit_server.ShouldRateLimit.response_time#env:test"].0, 7);
+}
+
+/// Values of clients are in names, of which mogrifiers make tags: none adds a tag, ends the tags, or begins a line.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_cannot_add_tags() {
+    let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = server.local_addr().expect("bound").port().to_string();
+    let environment = [
+        ("USE_DOG_STATSD", "true"),
+        ("STATSD_HOST", "127.0.0.1"),
+        ("STATSD_PORT", &*port),
+        ("STATS_FLUSH_INTERVAL", "100ms"),
+        ("USE_DOG_STATSD_MOGRIFIERS", "HITS"),
+        ("DOG_STATSD_MOGRIFIER_HITS_PATTERN", r"^ratelimit\.service\.rate_limit\.shop\.user_(.*)\.total_hits$"),
+        ("DOG_STATSD_MOGRIFIER_HITS_NAME", "hits"),
+        ("DOG_STATSD_MOGRIFIER_HITS_TAGS", "user:$1"),
+    ];
+    let value = "\"a,env:forged#x|c\\nforged:1|c\"";
+    let limits =
+        format!("domain: shop\ndescriptors: [{{ key: user, value: {value}, rate_limit: {{ unit: year, requests_per_unit: 9 }} }}]\n");
+    let weir = Weir::start(&[("limits.yaml", &limits)], &environment);
+    let value = "a,env:forged#x|c\nforged:1|c";
+    let answer = weir.client().await.should_rate_limit(request("shop", vec![descriptor(&[("user", value)])])).await.expect("an answer");
+    assert_eq!(answer.into_inner().statuses[0].limit_remaining, 8);
+    let mut received = Received::default();
+    let name = "hits#user:a_env_forged_x_c_forged_1_c";
+    received.until(&server, |received| received.counters.keys().any(|name| name.starts_with("hits")));
+    assert_eq!(received.counter(name), 1, "{received:?}");
 }
 
 #[test]
