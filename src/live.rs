@@ -5,6 +5,7 @@
 
 pub mod files;
 pub mod overrides;
+mod replaced;
 pub mod xds;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,13 +1,14 @@
 //! Overrides in a file, for a process with the memory store: `{"overrides": [...]}`, for people too. It is watched, and replaced as a whole.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::kept::{Change, Kept, Mark, Reading, read_record};
+use crate::live::replaced::replace;
 
 /// The largest file in bytes: 10,000 usual overrides have three megabytes.
 const MAX_BYTES: u64 = 32 << 20;
@@ -63,7 +64,7 @@ impl File {
             all.retain(|value| read_record(None, &value.to_string()).map_or(true, |kept| !removed.contains(&kept.one.id)));
             all.extend(added);
             let text = serde_json::to_string_pretty(&json!({ "overrides": all })).map_err(|error| error.to_string())? + "\n";
-            replace(&path, &text).map_err(|error| format!("OVERRIDES_FILE: {} cannot be written: {error}", path.display()))
+            replace(&path, &[text.as_bytes()]).map_err(|error| format!("OVERRIDES_FILE: {} cannot be written: {error}", path.display()))
         };
         tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(error.to_string()))
     }
@@ -96,18 +97,4 @@ fn elements(path: &Path) -> Result<Vec<Value>, String> {
 
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("OVERRIDES_FILE: {}: {error}; mend the file, or remove it", path.display())
-}
-
-/// Writes beside the file and renames, so that a reader sees the text of before or all of the new one, also after a power cut.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    let mut file = fs::File::create(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    // The folder holds the name.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::File::open(folder)?.sync_all()
 }

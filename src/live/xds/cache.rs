@@ -1,11 +1,11 @@
 //! The last good configuration in a file, so that a process that starts while the control plane is away has limits from its first request.
 //!
-//! The file is a line with a digest of the rest, and the rest is a protobuf message of our own. It is written beside the file and renamed over it, so
-//! that a reader never sees half of it. A file that is not whole, or of another node, is ignored.
+//! The file is a line with a digest of the rest, and the rest is a protobuf message of our own. It is replaced as a whole. A file that is not whole, or
+//! of another node, is ignored.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use prost::Message;
 use sha2::{Digest as _, Sha256};
 
 use super::configuration::Versioned;
+use crate::live::replaced::replace;
 
 /// The beginning of the file, with the version of its format. A process that does not know the version ignores the file.
 const MAGIC: &str = "weir limits 1 ";
@@ -115,24 +116,8 @@ impl Cache {
             config: it.config.clone(),
         };
         let body = Saved { node: self.node.clone(), resources: resources.iter().map(resource).collect() }.encode_to_vec();
-        let name = self.path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a file"))?;
-        // Replicas may share the folder.
-        let beside = self.path.with_file_name(format!(".{}.{:016x}", name.to_string_lossy(), fastrand::u64(..)));
-        let written = write(&beside, &body).and_then(|()| fs::rename(&beside, &self.path));
-        if written.is_err() {
-            // It may not even exist; the first error is the one to show.
-            let _ = fs::remove_file(&beside);
-        }
-        written
+        replace(&self.path, &[MAGIC.as_bytes(), digest_of(&body).as_bytes(), b"\n", &body])
     }
-}
-
-fn write(path: &Path, body: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(format!("{MAGIC}{}\n", digest_of(body)).as_bytes())?;
-    file.write_all(body)?;
-    // Else a machine that loses its power may keep the new name and not the content.
-    file.sync_all()
 }
 
 fn digest_of(body: &[u8]) -> String {
@@ -141,6 +126,8 @@ fn digest_of(body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn resources() -> BTreeMap<String, Versioned> {

@@ -355,6 +355,26 @@ async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
     assert_eq!(code(client, "user", "3", 0).await, Code::Ok);
 }
 
+/// A file that its owner made for itself, behind a link as configurations are managed, stays both.
+#[tokio::test]
+async fn the_file_keeps_its_permissions_and_its_link() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    let desk = Desk::new();
+    let (link, file) = (desk.path("overrides.json"), desk.path("real/overrides.json"));
+    std::fs::create_dir(desk.path("real")).and_then(|()| std::fs::write(&file, "{\"overrides\": []}")).expect("written");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("permissions");
+    symlink(&file, &link).expect("a link");
+    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", link.to_str().expect("UTF-8"))]);
+    for count in 1..=2 {
+        desk.ok(&weir, &["block", "-d", "shop", &format!("user={count}")]);
+        let found = std::fs::metadata(&file).expect("a file");
+        assert_eq!((found.mode() & 0o7777, std::fs::symlink_metadata(&link).expect("a link").is_symlink()), (0o600, true));
+        assert_eq!(std::fs::read_to_string(&file).expect("readable").matches("\"block\"").count(), count);
+        assert_eq!(std::fs::read_dir(desk.path("real")).expect("a folder").count(), 1, "nothing else is left");
+    }
+}
+
 #[tokio::test]
 async fn answers_are_what_envoy_and_clients_can_use() {
     let desk = Desk::new();
