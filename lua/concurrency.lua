@@ -176,10 +176,10 @@ if steps[72] then -- 'H'
             change(set, tomb, { now })
           end
         elseif hits == 0 then
-          allowed = held > 0 or used < limit
+          allowed = held > 0 or used < limit or (is_released and limit > 0)
         else
           local added = max(0, hits - held)
-          allowed = added == 0 or used + added <= limit
+          allowed = added == 0 or used + added <= limit or (is_released and added <= limit)
           if allowed and added > 0 and not is_released then
             moved, used = added, used + added
             change(set, id, { since, held + added })

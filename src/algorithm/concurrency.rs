@@ -6,8 +6,8 @@
 //! - Acquire (hits above 0): allowed if that many places are free. A second acquire with the id of a holder takes only what it asks beyond the places
 //!   that the holder has, and does not make its time longer.
 //! - Release (hits below 0): removes the holder, however many places it has. An id that holds none frees nothing, and leaves a tombstone: an acquire
-//!   that comes later, because the release overtook it, takes none. It is answered as a look at so many places.
-//! - Look (0 hits): allowed if a place is free, or if the id holds one.
+//!   that comes later, because the release overtook it, takes none, and needs no free place.
+//! - Look (0 hits): allowed if a place is free, or if the id needs none.
 //!
 //! The twin is `lua/concurrency.lua`.
 
@@ -177,12 +177,14 @@ impl Definition for Concurrency {
         let places = own.map_or(0, |own| own.places);
         let asked = hits.max(0).unsigned_abs();
         let added = asked.saturating_sub(places);
+        let is_released = hits >= 0 && known.is_some_and(|holders| holders.is_released(id, now));
+        let others = if is_released { 0 } else { used };
         let allowed = match hits {
-            0 => places > 0 || used < self.limit,
-            1.. => added == 0 || used.saturating_add(added) <= self.limit,
+            0 => places > 0 || others < self.limit,
+            1.. => added == 0 || others.saturating_add(added) <= self.limit,
             _ => true,
         };
-        let is_taken = hits > 0 && allowed && added > 0 && !known.is_some_and(|holders| holders.is_released(id, now));
+        let is_taken = hits > 0 && allowed && added > 0 && !is_released;
         if !is_taken && hits >= 0 {
             return Step { verdict: self.verdict(allowed, used, hits, Change::default()), state, keep_for: None };
         }
