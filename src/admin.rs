@@ -7,6 +7,7 @@ pub mod access;
 pub mod decisions;
 pub mod entry;
 pub mod explain;
+mod known;
 pub mod limits;
 mod openapi;
 pub mod overrides;
@@ -146,12 +147,12 @@ impl Api {
             Operation::UsageTop => usage::top(&parts, &call.query).await.map(|answer| json(&answer)),
             Operation::Count => usage::count(&parts, &call.query).await.map(|answer| json(&answer)),
             Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
-            Operation::Unmatched => blocking(move || Ok(unmatched::report(&parts, &call.query))).await,
-            Operation::Overrides => overrides::list(&parts, &call),
+            Operation::Unmatched => blocking(move || unmatched::report(&parts, &call.query)).await,
+            Operation::Overrides => blocking(move || overrides::list(&parts, &call.query)).await,
             Operation::SetOverride => overrides::set(&parts, &call).await,
             Operation::RemoveOverride(id) => overrides::remove(&parts, &id, &call).await,
             Operation::Reset => overrides::reset(&parts, &call).await,
-            Operation::Explain => explain::running(&parts, &call).await.map(|report| json(&report)),
+            Operation::Explain => explain::running(&parts, call).await,
         }
     }
 }

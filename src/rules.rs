@@ -124,10 +124,10 @@ impl Rules {
         LimitInForce { limit: self.limit(id), row }
     }
 
-    /// Why [`Rules::find`] finds what it does, level by level; `None` if no file defines the domain.
+    /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None` if no file defines the domain.
     #[must_use]
-    pub fn trace(&self, domain: &[u8], entries: &[Entry<'_>]) -> Option<trace::Trace> {
-        self.by_name.get(domain).map(|domain| domain.tree.trace(entries))
+    pub fn tracer(&self, domain: &[u8]) -> Option<trace::Tracer<'_>> {
+        self.by_name.get(domain).map(|domain| trace::Tracer::new(&domain.tree))
     }
 
     /// The limit of that id.

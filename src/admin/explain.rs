@@ -1,13 +1,16 @@
 //! `/api/v1/explain` and `weir explain`: which limits a request finds, why no others, and what they have left. It counts nothing.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::reply::Failure;
-use super::{Call, Parts, subject};
+use super::{Call, Parts, blocking, known, subject};
 use crate::ask::{Ask, Entry};
 use crate::http::json;
+use crate::http::responses::Page;
 use crate::overrides::{Applied, InForce, instant};
 use crate::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
@@ -41,6 +44,9 @@ pub struct Descriptor {
     pub outcome: String,
     /// In one line.
     pub reason: String,
+    /// In a running process: the next hit would be refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused_now: bool,
     /// The steps of the look-up.
     pub levels: Vec<Level>,
     /// The limit that applies, or would apply.
@@ -110,6 +116,9 @@ pub struct State {
     pub remaining: Option<u64>,
     /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight.
     pub reset_seconds: Option<f64>,
+    /// The numbers are of this replica only: the counters are in its memory, its share of the limit decides, or its denial cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub this_replica_only: bool,
     /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local` counted here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -119,33 +128,58 @@ pub struct State {
 ///
 /// # Errors
 /// 400: the body is no request, or the values of the subject are not known. 503: there are no rules yet.
-pub(super) async fn running(parts: &Parts, call: &Call) -> Result<Report, Failure> {
-    if let Some(name) = call.query.get("subject") {
-        if !call.body.is_empty() {
-            return Err(Failure::bad_request("subject: it stands in the place of a body"));
+pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Failure> {
+    let asked = match call.query.get("subject") {
+        Some(_) if !call.body.is_empty() => return Err(Failure::bad_request("subject: it stands in the place of a body")),
+        Some(name) => Asked::Subject(subject::read(name)?),
+        None => Asked::Message(message(call.body).await?),
+    };
+    let looked = parts.rls.look(&asked.ask()?).await;
+    let (plan, decisions, tried) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let parts = Arc::clone(parts);
+    blocking(move || {
+        let ask = asked.ask()?;
+        let mut report = Report::new(&plan, &ask, Some((&decisions, &tried)));
+        if let Some(overrides) = parts.live.load().as_ref().and_then(|snapshot| snapshot.overrides()) {
+            report.name_overrides(&plan, &ask, overrides);
         }
-        let subject = subject::read(name)?;
-        let (domain, entries) = subject.one_of().map_err(|why| Failure::bad_request(&format!("subject: {why}")))?;
-        let report = explained(parts, ask_of(domain, &entries)).await?;
+        report.mark_now(&plan, &decisions, parts.deployments.is_empty());
+        asked.check(&report)?;
+        Ok(report)
+    })
+    .await
+}
+
+/// What is to be explained.
+enum Asked {
+    /// A request.
+    Message(Bytes),
+    /// One descriptor.
+    Subject(key::Subject),
+}
+
+impl Asked {
+    fn ask(&self) -> Result<Ask<'_>, Failure> {
+        let mut ask = match self {
+            Self::Message(message) => decode(message).map_err(|error| Failure::bad_request(&error.to_string()))?,
+            Self::Subject(subject) => {
+                let (domain, entries) = subject.one_of().map_err(|why| Failure::bad_request(&format!("subject: {why}")))?;
+                ask_of(domain, &entries)
+            }
+        };
+        ask.look();
+        Ok(ask)
+    }
+
+    /// Checks that values which share a counter still do.
+    fn check(&self, report: &Report) -> Result<(), Failure> {
+        let Self::Subject(subject) = self else { return Ok(()) };
         let is_it = |descriptor: &Descriptor| key::Subject::read(&descriptor.subject).is_ok_and(|found| found.tag() == subject.tag());
         if subject.is_shared() && !report.descriptors.iter().all(is_it) {
             return Err(Failure::not_found("no limit in force lets the values of this pattern share a counter"));
         }
-        return Ok(report);
+        Ok(())
     }
-    let message = message(call.body.clone()).await?;
-    explained(parts, decode(&message).map_err(|error| Failure::bad_request(&error.to_string()))?).await
-}
-
-async fn explained(parts: &Parts, mut ask: Ask<'_>) -> Result<Report, Failure> {
-    ask.look();
-    let looked = parts.rls.look(&ask).await;
-    let (plan, decisions, tried) = looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    let mut report = Report::new(&plan, &ask, Some((&decisions, &tried)));
-    if let Some(overrides) = parts.live.load().as_ref().and_then(|snapshot| snapshot.overrides()) {
-        report.name_overrides(&plan, &ask, overrides);
-    }
-    Ok(report)
 }
 
 async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
@@ -170,10 +204,11 @@ impl Report {
             };
             let counter = check.map(|(check, _)| plan.checks.key(&plan.checks[check]));
             Descriptor {
-                entries,
                 subject: counter.map_or_else(|| key::name_of(ask.domain, named), key::name),
                 outcome: outcome.to_owned(),
-                reason: reason(plan, ask, explanation),
+                reason: reason(plan, explanation, &entries),
+                refused_now: false,
+                entries,
                 levels,
                 limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
                 counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
@@ -181,12 +216,36 @@ impl Report {
                 trial: Tried::new(plan, index, decisions.map(|(_, tried)| tried)),
             }
         };
-        let descriptors = ask.descriptors().zip(&explained).enumerate().map(descriptor).collect();
+        let mut descriptors: Vec<Descriptor> = ask.descriptors().zip(&explained).enumerate().map(descriptor).collect();
+        // Once: a request may have thousands of descriptors, and there may be many domains.
+        let unknown = plan.unknown_domain.then(|| unknown_domain(&plan.rules, ask.domain));
+        for descriptor in descriptors.iter_mut().filter(|descriptor| descriptor.reason.is_empty()) {
+            descriptor.reason = unknown.clone().unwrap_or_default();
+        }
         Self { domain: String::from_utf8_lossy(ask.domain).into_owned(), descriptors }
     }
 }
 
 impl Report {
+    /// Says which descriptors are refused now, and that counters in memory are of this replica only.
+    fn mark_now(&mut self, plan: &Plan, decisions: &Decisions, is_in_memory: bool) {
+        for (descriptor, slot) in self.descriptors.iter_mut().zip(&plan.slots) {
+            descriptor.refused_now = match slot {
+                Slot::Blocked { .. } => true,
+                Slot::Checked { check, .. } => {
+                    let is_used_up =
+                        |decision: &Decision| !decision.allows() || decision.verdict().is_some_and(|verdict| verdict.remaining == 0);
+                    !plan.checks[*check].modes.shadow && decisions.get(check.0).is_some_and(is_used_up)
+                }
+                Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
+            };
+            let trial = descriptor.trial.as_mut().and_then(|trial| trial.live.as_mut());
+            for state in descriptor.live.as_mut().into_iter().chain(trial) {
+                state.this_replica_only |= is_in_memory;
+            }
+        }
+    }
+
     /// Adds to the reason of each descriptor which override decides it.
     fn name_overrides(&mut self, plan: &Plan, ask: &Ask<'_>, overrides: InForce<'_>) {
         for ((descriptor, slot), (_, entries)) in self.descriptors.iter_mut().zip(&plan.slots).zip(ask.descriptors()) {
@@ -235,6 +294,7 @@ impl State {
             used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
             remaining: verdict.map(|verdict| scale.units(verdict.remaining)),
             reset_seconds: verdict.filter(|_| !check.algorithm.has_holders()).map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
+            this_replica_only: matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
             error: decision.store_error().map(|error| Redis::text_for_callers(error).to_owned()),
         }
     }
@@ -253,17 +313,22 @@ fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<LimitInForce<'p>>
     }
 }
 
-fn reason(plan: &Plan, ask: &Ask<'_>, explanation: &Explanation<'_>) -> String {
+/// What is said of a domain that no file defines.
+fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
+    let mut domains: Vec<&[u8]> = rules.domains().collect();
+    domains.sort_unstable();
+    let more = domains.len().saturating_sub(MAX_DOMAINS);
+    domains.truncate(MAX_DOMAINS);
+    let domains: Vec<_> = domains.into_iter().map(|domain| one_line(&String::from_utf8_lossy(domain))).collect();
+    let domain = String::from_utf8_lossy(domain);
+    let near = known::near_domain(rules, &domain);
+    format!("not limited: no file defines the domain {}; there are: {}{near}", one_line(&domain), list(&domains, more))
+}
+
+fn reason(plan: &Plan, explanation: &Explanation<'_>, entries: &[String]) -> String {
     match &explanation.outcome {
-        Outcome::UnknownDomain => {
-            let mut domains: Vec<_> = plan.rules.domains().map(|domain| one_line(&String::from_utf8_lossy(domain))).collect();
-            domains.sort_unstable();
-            let more = domains.len().saturating_sub(MAX_DOMAINS);
-            domains.truncate(MAX_DOMAINS);
-            let domain = one_line(&String::from_utf8_lossy(ask.domain));
-            format!("not limited: no file defines the domain {domain}; there are: {}", list(&domains, more))
-        }
-        Outcome::NoLimit => format!("not limited: {}", why_no_limit(&plan.rules, explanation.trace.as_ref())),
+        Outcome::UnknownDomain => String::new(),
+        Outcome::NoLimit => format!("not limited: {}", why_no_limit(&plan.rules, explanation.trace.as_ref(), entries)),
         Outcome::Replaced { by, .. } => {
             let by: Vec<_> = by
                 .iter()
@@ -283,14 +348,17 @@ fn reason(plan: &Plan, ask: &Ask<'_>, explanation: &Explanation<'_>) -> String {
     }
 }
 
-fn why_no_limit(rules: &Rules, trace: Option<&Trace>) -> String {
+fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> String {
+    let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
+    // The last level is the one whose entry failed.
+    let failed = || entry(trace.map_or(0, |trace| trace.levels.len().saturating_sub(1)));
     match trace.map(|trace| &trace.end) {
         Some(End::NoBranch(keys)) => {
             let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
             if names.is_empty() {
-                "the descriptor goes on where the files have no further level".to_owned()
+                format!("the descriptor goes on with {} where the files have no further level", failed())
             } else {
-                format!("no branch matches the last of these entries; its level has the keys {}", list(&names, keys.more))
+                format!("no branch matches the entry {}; its level has the keys {}", failed(), list(&names, keys.more))
             }
         }
         Some(End::NoLimit(below)) => {
@@ -302,8 +370,9 @@ fn why_no_limit(rules: &Rules, trace: Option<&Trace>) -> String {
             }
         }
         Some(End::Limit(id)) => {
-            let table = rules.limit(*id).table.as_ref().map(|table| one_line(table.rows.file()));
-            format!("the table {} has no row for it, and there is no 'rate_limit'", table.unwrap_or_default())
+            let table = rules.limit(*id).table.as_ref().map(|table| (one_line(table.rows.file()), entry(table.level)));
+            let (file, entry) = table.unwrap_or_default();
+            format!("the table {file} has no row for {entry}, and there is no 'rate_limit'")
         }
         None => String::new(),
     }

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Parts;
 use super::query::Query;
 use super::reply::Failure;
+use super::{Parts, known};
 use crate::rules::limit::{Level, Limit};
 use crate::rules::{Rules, diff};
 use crate::time::Unit;
@@ -30,8 +30,10 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
     let snapshot = parts.live.load();
     let rules = snapshot.as_ref().map_or(&none, |snapshot| &snapshot.rules);
     let search = query.get("search").unwrap_or_default().to_lowercase();
+    let has = |text: &str| text.to_lowercase().contains(&search);
+    known::domain(rules, query.get("domain"))?;
     let is_sought = |limit: &&Limit| {
-        search.is_empty() || limit.path().to_lowercase().contains(&search) || limit.origin.to_string().to_lowercase().contains(&search)
+        search.is_empty() || has(&limit.path()) || has(&limit.origin.to_string()) || limit.name.as_deref().is_some_and(has)
     };
     let of_domains = in_order(rules, query.get("domain")).into_iter().flat_map(|(_, limits)| limits);
     let (mut total, mut limits) = (0, Vec::new());

@@ -6,8 +6,9 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::entry::Entry;
+use super::query::Query;
 use super::reply::{Failure, json, with_status};
-use super::{Call, Parts, subject};
+use super::{Call, Parts, known, subject};
 use crate::ask::Ask;
 use crate::ask::written::shell_word;
 use crate::http::responses::Page;
@@ -60,6 +61,9 @@ pub struct Order {
     /// For people.
     #[serde(default)]
     pub reason: String,
+    /// It is set also if no limit in force has its domain or its keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// An override that was set.
@@ -142,19 +146,22 @@ impl From<Invalid> for Failure {
 }
 
 /// GET: the overrides in force, of all domains or of one.
-pub(super) fn list(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let (count, offset) = (call.query.count(USUAL_COUNT)?, call.query.offset()?);
-    let domain = call.query.get("domain");
+pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
+    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let domain = query.get("domain");
     let all = parts.overrides.list();
     let all: Vec<_> = all.iter().filter(|one| domain.is_none_or(|domain| *one.domain == *domain)).collect();
     let behind = offset.saturating_add(count);
     let overrides = all.iter().skip(offset).take(count).map(|one| Record::from(*one)).collect();
-    Ok(json(&Overrides { overrides, next: (behind < all.len()).then(|| behind.to_string()) }))
+    if all.is_empty() {
+        known::domain(&known::rules(parts), domain)?;
+    }
+    Ok(Overrides { overrides, next: (behind < all.len()).then(|| behind.to_string()) })
 }
 
 /// POST: sets an override.
 pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let Order { kind, domain, entries, subject, to, until, reason } = call.body()?;
+    let Order { kind, domain, entries, subject, to, until, reason, force } = call.body()?;
     let (domain, entries) = match &subject {
         Some(name) if is_alone(&domain, &entries)? => subject::order_of(&subject::read(name)?)?,
         _ => (domain, entries),
@@ -166,7 +173,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
     let reached = {
         let one = one.clone();
         // There may be many limits to compare with.
-        tokio::task::spawn_blocking(move || reached(&rules, &one)).await
+        tokio::task::spawn_blocking(move || if force { Ok(()) } else { is_known(&rules, &one) }.and_then(|()| reached(&rules, &one))).await
     };
     let mut reached = reached.map_err(|error| Failure::unavailable(&error.to_string()))??;
     if parts.overrides.is_for_this_process_only() {
@@ -191,6 +198,15 @@ struct Reached {
     limits: Vec<String>,
     keeps_count: bool,
     warnings: Vec<String>,
+}
+
+/// Checks the names of an override.
+fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
+    let entries = one.entries.iter().filter_map(|entry| Some((entry.key.as_literal()?, entry.exact().map_or("", |(_, value)| value))));
+    known::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
+        status,
+        error: format!("{error}; to set it all the same, write force: true (the command's --force)"),
+    })
 }
 
 fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {

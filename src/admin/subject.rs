@@ -1,9 +1,9 @@
 //! Which subject a call is about: its domain and entries, or its exact name, which answers have as `subject`.
 
-use super::Parts;
 use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
+use super::{Parts, known};
 use crate::overrides::EntryRecord;
 use crate::plan::{CheckIndex, Checks, NoPlan, Plan, Slot, ask_of, key};
 use crate::rules::limit::Limit;
@@ -84,7 +84,8 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
         Slot::Checked { check, .. } => Ok(Found { plan, check, entries, is_trial }),
         Slot::Unlimited(_) => Err(unlimited()),
         Slot::Free if plan.unknown_domain => {
-            Err(Failure::not_found(&format!("no file defines the domain {domain}; /api/v1/limits lists the limits")))
+            let near = known::near_domain(&plan.rules, &domain);
+            Err(Failure::not_found(&format!("no file defines the domain {domain}{near}; /api/v1/limits lists the limits")))
         }
         // The plan was made without overrides.
         Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => Err(no_limit()),

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Parts;
 use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
-use crate::subjects::{self, Heaviest, Ranked, Ranking, Recent};
+use super::{Parts, known};
+use crate::rules::limit::Limit;
+use crate::subjects::{self, Heaviest, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
 
 /// Subjects in an answer that asks for no number.
 const USUAL_COUNT: usize = 20;
@@ -27,13 +28,17 @@ pub struct Top {
     pub seconds: u64,
     /// The hits (or refused hits, as it is ranked) of all subjects, also of those that a filter leaves out.
     pub total: u64,
-    /// A subject that is not counted has at most so many; no number here lacks more.
+    /// A subject that is not counted has at most so many.
     pub error_at_most: u64,
+    /// A subject that is not in the list has at most so many hits.
+    pub hits_at_most: u64,
+    /// A subject that is not in the list has at most so many refused hits.
+    pub refused_at_most: u64,
     /// The heaviest first.
     pub subjects: Vec<Subject>,
 }
 
-/// A subject: one counter of a limit.
+/// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// The path of its limit; cut if it is long.
@@ -44,12 +49,14 @@ pub struct Subject {
     pub entries: Vec<Entry>,
     /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to be kept.
     pub subject: Option<String>,
-    /// Hits, also refused ones: at least as many.
+    /// Hits, also refused ones: at least so many.
     pub hits: u64,
-    /// Refused hits: at least as many.
-    pub refusals: u64,
-    /// What may be missing of the number by which it is ranked, at most.
-    pub error: u64,
+    /// Hits that it may have beyond `hits`, at most.
+    pub hits_error: u64,
+    /// Refused hits: at least so many, and no more than `hits`.
+    pub refused: u64,
+    /// Refused hits that it may have beyond `refused`, at most.
+    pub refused_error: u64,
 }
 
 impl Subject {
@@ -58,7 +65,7 @@ impl Subject {
     pub const fn weight(&self, by: Ranking) -> u64 {
         match by {
             Ranking::Hits => self.hits,
-            Ranking::Refusals => self.refusals,
+            Ranking::Refusals => self.refused,
         }
     }
 }
@@ -66,18 +73,33 @@ impl Subject {
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let (window, recent) = named(query, "window", WINDOWS)?;
     let (by, ranking) = named(query, "by", RANKINGS)?;
-    let text = |name| query.get(name).map(str::to_owned);
-    let asked =
-        subjects::Query { window: recent, by: ranking, count: query.count(USUAL_COUNT)?, domain: text("domain"), limit: text("limit") };
-    let Heaviest { seconds, total, error_at_most, subjects, .. } = parts.subjects.heaviest(&asked);
+    let (domain, limit) = (query.get("domain"), query.get("limit"));
+    let count = query.count(USUAL_COUNT)?;
+    let heaviest = |limit: Option<String>| {
+        let domain = domain.map(str::to_owned);
+        parts.subjects.heaviest(&subjects::Query { window: recent, by: ranking, count, domain, limit })
+    };
+    let mut found = heaviest(limit.map(str::to_owned));
+    // What is counted is known, also after its limit has been removed.
+    if found.subjects.is_empty() {
+        let rules = known::rules(parts);
+        known::domain(&rules, domain)?;
+        if let Some(limit) = limit.filter(|limit| ![NO_LIMIT, REQUEST_LIMIT].contains(limit)) {
+            let is_it = |one: &&Limit| known::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain);
+            let path = rules.limits().find(is_it).map(Limit::path).ok_or_else(|| known::no_limit_named(&rules, domain, limit))?;
+            found = heaviest(Some(path));
+        }
+    }
+    let Heaviest { seconds, total, error_at_most, hits_at_most, refused_at_most, subjects, .. } = found;
     let subjects = subjects.into_iter().map(Subject::from).collect();
-    Ok(Top { window: window.to_owned(), by: by.to_owned(), seconds, total, error_at_most, subjects })
+    Ok(Top { window: window.to_owned(), by: by.to_owned(), seconds, total, error_at_most, hits_at_most, refused_at_most, subjects })
 }
 
 impl From<Ranked> for Subject {
-    fn from(Ranked { subject, hits, refusals, error }: Ranked) -> Self {
+    fn from(Ranked { subject, hits, hits_error, refused, refused_error }: Ranked) -> Self {
         let subjects::Subject { limit, domain, entries, name } = subject;
-        Self { limit, domain, entries: entries.into_iter().map(Entry::from).collect(), subject: name, hits, refusals, error }
+        let entries = entries.into_iter().map(Entry::from).collect();
+        Self { limit, domain, entries, subject: name, hits, hits_error, refused, refused_error }
     }
 }
 

@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Parts;
 use super::entry::Entry;
 use super::query::Query;
+use super::reply::Failure;
+use super::{Parts, known};
 use crate::subjects::{UnmatchedDescriptor, UnmatchedDomain};
 
 /// The answer.
@@ -37,7 +38,7 @@ pub struct Descriptor {
     pub seen_at: Timestamp,
 }
 
-pub(super) fn report(parts: &Parts, query: &Query) -> Unmatched {
+pub(super) fn report(parts: &Parts, query: &Query) -> Result<Unmatched, Failure> {
     let descriptor = |UnmatchedDescriptor { entries, name, seen_at }: UnmatchedDescriptor| Descriptor {
         entries: entries.into_iter().map(Entry::from).collect(),
         subject: name,
@@ -48,5 +49,9 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Unmatched {
         known: is_known,
         descriptors: descriptors.into_iter().map(descriptor).collect(),
     };
-    Unmatched { domains: parts.subjects.unmatched(query.get("domain")).into_iter().map(domain).collect() }
+    let domains: Vec<_> = parts.subjects.unmatched(query.get("domain")).into_iter().map(domain).collect();
+    if domains.is_empty() {
+        known::domain(&known::rules(parts), query.get("domain"))?;
+    }
+    Ok(Unmatched { domains })
 }

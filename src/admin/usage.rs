@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::Parts;
 use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
-use super::subject;
+use super::{Parts, known, subject};
 use crate::algorithm::Algorithm;
 use crate::plan::key;
+use crate::rules::Rules;
 use crate::rules::limit::{Amount, Limit};
 use crate::store::Redis;
 use crate::time::{Micros, Span, parse_duration};
@@ -187,7 +187,10 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
     let snapshot = parts.live.load().ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
     let is_trial = query.is_trial()?;
-    let limit = tracked_limit(&snapshot.rules.limits().collect::<Vec<_>>(), query, is_trial)?;
+    // There may be many limits to look through.
+    let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
+    let found = tokio::task::spawn_blocking(move || tracked_limit(&rules, &asked, is_trial).map(|limit| limit.id)).await;
+    let limit = snapshot.rules.limit(found.map_err(|error| Failure::unavailable(&error.to_string()))??);
     let Some(tracking) = usage_of(limit, is_trial) else { return Err(untracked(limit)) };
     // A trial counts for itself, whatever the domain commits.
     let commit = snapshot.rules.commit(limit.domain.as_bytes()).filter(|_| !is_trial).unwrap_or_default();
@@ -289,15 +292,15 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
 }
 
 /// The limit that the parameters `domain` and `limit` name, or the only one with usage.
-fn tracked_limit<'r>(limits: &[&'r Limit], query: &Query, is_trial: bool) -> Result<&'r Limit, Failure> {
+fn tracked_limit<'r>(rules: &'r Rules, query: &Query, is_trial: bool) -> Result<&'r Limit, Failure> {
     let (domain, name) = (query.get("domain"), query.get("limit"));
+    known::domain(rules, domain)?;
     // The limits of a table's plans record what that of the descriptor does.
     let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
-    let of_domain = || limits.iter().copied().filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit));
+    let of_domain = || rules.limits().filter(|limit| domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit));
     if let Some(name) = name {
-        let mut named =
-            of_domain().filter(|limit| limit.path() == name || limit.path_in_domain() == name || limit.name.as_deref() == Some(name));
-        let found = named.next().ok_or_else(|| Failure::not_found(&format!("no limit is named {name}; /api/v1/limits lists the limits")));
+        let mut named = of_domain().filter(|limit| known::is_named(limit, name));
+        let found = named.next().ok_or_else(|| known::no_limit_named(rules, domain, name));
         return match named.next() {
             Some(_) => Err(Failure::bad_request(&format!("limit: {name} names several; write the full key, and its domain"))),
             None => found,

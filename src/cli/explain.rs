@@ -143,9 +143,10 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    for Descriptor { entries, reason, levels, limit, counter, live, trial, .. } in &report.descriptors {
+    for Descriptor { entries, reason, refused_now, levels, limit, counter, live, trial, .. } in &report.descriptors {
         let words: Vec<_> = entries.iter().map(|entry| shell_word(entry)).collect();
-        let _ = writeln!(text, "{}: {reason}", words.join(" "));
+        let refused = if *refused_now { "REFUSED NOW: " } else { "" };
+        let _ = writeln!(text, "{}: {refused}{reason}", words.join(" "));
         let width = levels.iter().map(|level| level.entry.chars().count()).max().unwrap_or(0);
         for level in levels {
             let _ = writeln!(text, "  {:width$}  {}", level.entry, level_text(level));
@@ -180,6 +181,7 @@ fn state_text(state: &State) -> String {
         _ => None,
     };
     match (counted, &state.error) {
+        (Some(counted), None) if state.this_replica_only => format!("{counted} in this replica"),
         (Some(counted), None) => counted,
         (Some(counted), Some(error)) => format!("{counted} in this replica; {}", OneLine(error)),
         (None, error) => format!("unknown; {}", OneLine(error.as_deref().unwrap_or("the store did not answer"))),

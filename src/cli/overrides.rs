@@ -41,6 +41,9 @@ struct Which {
     /// Why, for those who list or log it
     #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
     reason: String,
+    /// Set it also if no limit in force has its domain or its keys
+    #[arg(long)]
+    force: bool,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
@@ -159,6 +162,7 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
         to,
         until: which.until.as_deref().map(|text| until(text, now(), &jiff::tz::TimeZone::system())).transpose()?,
         reason: which.reason.clone(),
+        force: which.force,
     };
     let service = which.admin.service()?;
     let ordered: api::Ordered = admin::block_on(service.send_json(Method::POST, "overrides", &order))?;

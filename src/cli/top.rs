@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir top --by refusals --window hour --admin weir-headless:6070\n\n\
-    The numbers are of a sketch: each is at least as large, and at most ERROR larger. On a terminal the table is refreshed every 2 s; q ends it.")]
+    The numbers are of a sketch: the true ones are never smaller, and larger by at most the ERROR behind each. On a terminal the table is refreshed every 2 s; q ends it.")]
 pub(super) struct Top {
     /// Order of the subjects: all hits, or refused hits
     #[arg(long, default_value = "hits", value_name = "hits|refusals")]
@@ -143,7 +143,7 @@ impl Top {
 
     fn report(&self, answers: &[Answered<api::Top>]) -> Report {
         let tops: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().ok()).collect();
-        let top = merge::merge(&tops, self.ranking().1, MAX_COUNT, self.count as usize);
+        let top = merge::merge(&tops, self.ranking().1, self.count as usize);
         Report { replicas: answers.iter().map(Answered::replica).collect(), top }
     }
 }
@@ -177,19 +177,20 @@ fn text(Report { replicas, top }: &Report) -> String {
     let row = |subject: &api::Subject| {
         [
             subject.hits.to_string(),
-            subject.refusals.to_string(),
-            subject.error.to_string(),
+            subject.hits_error.to_string(),
+            subject.refused.to_string(),
+            subject.refused_error.to_string(),
             OneLine(&subject.limit).to_string(),
             print::row(&subject.entries, subject.subject.as_deref()),
         ]
     };
-    let head = ["HITS", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);
+    let head = ["HITS", "ERROR", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);
     let rows: Vec<_> = std::iter::once(head).chain(top.subjects.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [0, 1, 2, 3].map(width);
-    for [hits, refused, error, limit, subject] in &rows {
-        let [first, second, third, fourth] = widths;
-        text += &format!("{hits:>first$}  {refused:>second$}  {error:>third$}  {limit:fourth$}  {subject}\n");
+    let widths = [0, 1, 2, 3, 4].map(width);
+    for [hits, hits_error, refused, error, limit, subject] in &rows {
+        let [first, second, third, fourth, fifth] = widths;
+        text += &format!("{hits:>first$}  {hits_error:>second$}  {refused:>third$}  {error:>fourth$}  {limit:fifth$}  {subject}\n");
     }
     text
 }

@@ -5,6 +5,9 @@ use crate::ask::{Ask, Descriptor, Entry};
 use crate::rules::limit::{LimitInForce, Scale};
 use crate::rules::trace::Trace;
 
+/// The limits that are named as replacing another, at most. A request may have thousands of descriptors.
+const MAX_REPLACING: usize = 20;
+
 /// What happens to one descriptor, and why.
 #[derive(Debug)]
 pub struct Explanation<'p> {
@@ -25,7 +28,7 @@ pub enum Outcome<'p> {
     Replaced {
         /// The limit that would apply.
         limit: LimitInForce<'p>,
-        /// Those that name it in `replaces`; at least one.
+        /// Those that name it in `replaces`; at least one, and the first 20 at most.
         by: Vec<LimitInForce<'p>>,
     },
     /// The limit is `unlimited`.
@@ -51,6 +54,7 @@ impl Plan {
     pub fn explain<'p>(&'p self, ask: &Ask<'_>) -> Vec<Explanation<'p>> {
         let find = |(descriptor, entries): (&Descriptor, &[Entry<'_>])| super::find(&self.rules, ask.domain, descriptor, entries);
         let found: Vec<Option<LimitInForce<'p>>> = ask.descriptors().map(find).collect();
+        let mut tracer = self.rules.tracer(ask.domain);
         let mut all = Vec::with_capacity(ask.len());
         for ((descriptor, entries), (slot, limit)) in ask.descriptors().zip(self.slots.iter().zip(&found)) {
             let outcome = match (slot, *limit) {
@@ -62,12 +66,12 @@ impl Plan {
                 (Slot::Blocked { .. }, limit) => Outcome::Blocked(limit),
                 (Slot::Free, Some(limit)) => {
                     let names_it = |other: &LimitInForce<'_>| is_replaced(limit, &[Some(*other)]);
-                    Outcome::Replaced { limit, by: found.iter().flatten().copied().filter(names_it).collect() }
+                    Outcome::Replaced { limit, by: found.iter().flatten().copied().filter(names_it).take(MAX_REPLACING).collect() }
                 }
                 (Slot::Free, None) if self.unknown_domain => Outcome::UnknownDomain,
                 (Slot::Free, None) => Outcome::NoLimit,
             };
-            let trace = if descriptor.limit.is_some() { None } else { self.rules.trace(ask.domain, entries) };
+            let trace = if descriptor.limit.is_some() { None } else { tracer.as_mut().map(|tracer| tracer.trace(entries)) };
             all.push(Explanation { trace, outcome });
         }
         all
@@ -132,6 +136,25 @@ descriptors:
         let other = self::ask("e", &[&[("a", "1")]]);
         let plan = self::plan(&other);
         assert!(matches!(plan.explain(&other)[..], [Explanation { trace: None, outcome: Outcome::UnknownDomain }]));
+    }
+
+    /// The work of one request, counted in allocations: each text is one.
+    #[test]
+    fn many_descriptors_on_a_level_of_many_values_name_a_few() {
+        let values: String = (0..30_000).map(|number| format!("- {{ key: user, value: u{number} }}\n")).collect();
+        let text = format!("domain: d\ndescriptors:\n{values}- {{ key: user, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n");
+        let file = SourceText { name: "a.yaml".to_owned(), text: text.into() };
+        let rules = compile(&[file], &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}")).rules;
+        let ask = ask("d", &[&[("user", "x")] as &[_]; 256]);
+        let plan = Plan::new(&Arc::new(rules), &ask, &Options::default());
+        let mut all = Vec::new();
+        let work = allocation_counter::measure(|| all = plan.explain(&ask));
+        // Four for each of 4,000 names, and not two for each of 256 times 30,000 branches.
+        assert!(work.count_total < 100 * 256, "{} allocations", work.count_total);
+        let passed =
+            |index: usize| all[index].trace.as_ref().map(|trace| (trace.levels[0].passed.first.len(), trace.levels[0].passed.more));
+        assert_eq!((passed(0), passed(255)), (Some((20, 29_980)), Some((0, 30_000))), "all of them have names for 200 descriptors");
+        assert!(matches!(all[255].trace.as_ref().map(|trace| &trace.levels[0].matched), Some(Some(_))));
     }
 
     proptest! {

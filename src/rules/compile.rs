@@ -39,6 +39,7 @@ use super::{Commit, Rules};
 use data::Data;
 pub(crate) use data::is_table;
 use defaults::{Declared, Defaults};
+pub(crate) use fields::nearest;
 use fields::{Fields, Section};
 use overlay::Cursor;
 pub(super) use overlay::EntryNumber;

@@ -220,13 +220,16 @@ impl Tree {
 
     /// The exact value, then what matches by more than text, and patterns, then the key alone.
     fn branch(&self, entry: &Entry<'_>) -> Option<&Branch> {
-        let index = self
-            .exact
+        self.branches.get(self.index(entry)?.0)
+    }
+
+    #[inline]
+    fn index(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        self.exact
             .get(&PairOfRequest { key: entry.key, value: entry.value })
             .copied()
             .or_else(|| if self.matchers.is_none() { self.pattern(entry) } else { self.matched(entry) })
-            .or_else(|| self.any_value.get(entry.key).copied())?;
-        self.branches.get(index.0)
+            .or_else(|| self.any_value.get(entry.key).copied())
     }
 
     fn matchers(&self, key: &[u8]) -> Option<&OfKey> {

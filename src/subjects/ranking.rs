@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::sketch::Counter;
+use super::sketch::{Counter, Sketch};
 use super::windows::View;
 use super::{Ranking, Recent, Subject, text};
 
@@ -23,119 +23,144 @@ pub struct Query {
     pub limit: Option<String>,
 }
 
-/// The heaviest subjects of a window.
+/// The heaviest subjects of a window. A subject that is not among them has at most `hits_at_most` hits, and `refused_at_most` refused ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heaviest {
     /// The time that was counted, in seconds.
     pub seconds: u64,
     /// The hits of all subjects, or all refused hits, as it is ranked; with any filter the same.
     pub total: u64,
-    /// A subject that is not counted has no more of what it is ranked by, and the number of one that is counted lacks no more.
+    /// A subject that is not counted has no more of what it is ranked by.
     pub error_at_most: u64,
+    /// See above.
+    pub hits_at_most: u64,
+    /// See above.
+    pub refused_at_most: u64,
     /// Whether there are more subjects than were asked for.
     pub is_cut: bool,
     /// The heaviest first.
     pub subjects: Vec<Ranked>,
 }
 
-/// A subject and its numbers.
+/// A subject and its numbers. Each is what it has at least, with what it may have beyond that at most; so they are never too high.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranked {
     /// Who.
     pub subject: Subject,
-    /// Hits. At least as many; in a ranking by refusals, there may be more than `error` says.
+    /// Hits, also refused ones.
     pub hits: u64,
-    /// Refused hits. At least as many; in a ranking by hits, there may be more than `error` says.
-    pub refusals: u64,
-    /// Hits (or refused hits, as it is ranked) at most that were not counted.
-    pub error: u64,
+    /// Further hits at most.
+    pub hits_error: u64,
+    /// Refused hits; no more than `hits`.
+    pub refused: u64,
+    /// Further refused hits at most.
+    pub refused_error: u64,
 }
 
-/// A subject in all panes.
-#[derive(Clone, Copy)]
-struct Sum {
-    count: u64,
-    others: u64,
-    /// What its counters may lack.
-    missed: u64,
-    /// What it could have, without counters, in the panes where it has one.
-    of_slots: u64,
-    /// Where its text is: a pane, and a counter of it.
-    text: (u16, u16),
+/// What a subject has in all panes, at least and at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bounds {
+    hits: u64,
+    most_hits: u64,
+    refused: u64,
+    most_refused: u64,
+}
+
+impl Bounds {
+    /// Both sketches of a pane know of hits and of refused ones: each number is the better of what they say.
+    fn new(view: &View<'_>, fingerprint: u64) -> Self {
+        let (mut bounds, mut most_of_hits) = (Self::default(), 0_u64);
+        for pane in &view.panes {
+            let slot = pane.hits.error_of(fingerprint);
+            let (hits, others, missed) = pane.hits.get(fingerprint).map_or((0, 0, slot), |known| (known.count, known.others, known.missed));
+            let slot = pane.refusals.error_of(fingerprint);
+            let (count, refused_missed) = pane.refusals.get(fingerprint).map_or((0, slot), |known| (known.count, known.missed));
+            let refused = count.max(others);
+            bounds.refused = bounds.refused.saturating_add(refused);
+            bounds.hits = bounds.hits.saturating_add(hits.saturating_sub(others).saturating_add(refused));
+            bounds.most_hits = bounds.most_hits.saturating_add(hits.saturating_add(missed));
+            bounds.most_refused = bounds.most_refused.saturating_add(count.saturating_add(refused_missed));
+            // Hits that were missed may have been refused.
+            most_of_hits = most_of_hits.saturating_add(others.saturating_add(missed));
+        }
+        Self { most_refused: bounds.most_refused.min(most_of_hits), ..bounds }
+    }
+
+    const fn weight(&self, by: Ranking) -> u64 {
+        match by {
+            Ranking::Hits => self.hits,
+            Ranking::Refusals => self.refused,
+        }
+    }
+
+    const fn most(&self, by: Ranking) -> u64 {
+        match by {
+            Ranking::Hits => self.most_hits,
+            Ranking::Refusals => self.most_refused,
+        }
+    }
 }
 
 /// The heaviest subjects of a view.
 pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
-    let sketches = || view.panes.iter().map(|pane| pane.sketch(query.by));
-    let error_at_most = sketches().fold(0_u64, |sum, sketch| sum.saturating_add(sketch.error()));
-    let total = sketches().fold(0_u64, |sum, sketch| sum.saturating_add(sketch.total()));
-    let counters = sketches().map(|sketch| sketch.counters().len()).sum();
-    let mut sums: HashMap<u64, Sum> = HashMap::with_capacity(counters);
-    let limit = query.limit.as_deref().map(text::path);
-    for (pane, sketch) in sketches().enumerate() {
-        for (index, counter) in sketch.counters().iter().enumerate() {
-            let (path, key) = sketch.text(counter);
-            let is_other_domain = |domain: &String| *domain != text::read(path, key).domain;
-            if limit.as_ref().is_some_and(|limit| limit != path) || query.domain.as_ref().is_some_and(is_other_domain) {
-                continue;
-            }
-            let sum = sums.entry(counter.fingerprint).or_insert(Sum {
-                count: 0,
-                others: 0,
-                missed: 0,
-                of_slots: 0,
-                text: (pane as u16, index as u16),
-            });
-            sum.count = sum.count.saturating_add(counter.count);
-            sum.others = sum.others.saturating_add(counter.others);
-            sum.missed = sum.missed.saturating_add(counter.missed);
-            sum.of_slots = sum.of_slots.saturating_add(sketch.error_of(counter.fingerprint));
+    let sum =
+        |by: Ranking, value: fn(&Sketch) -> u64| view.panes.iter().fold(0_u64, |sum, pane| sum.saturating_add(value(pane.sketch(by))));
+    // Where the text of each subject is: a pane, and a counter of it.
+    let mut texts: HashMap<u64, (u16, u16)> =
+        HashMap::with_capacity(view.panes.iter().map(|pane| pane.sketch(query.by).counters().len()).sum());
+    for (pane, sketch) in view.panes.iter().map(|pane| pane.sketch(query.by)).enumerate() {
+        for (index, counter) in sketch.counters().iter().enumerate().filter(|(_, counter)| query.asks_for(sketch, counter)) {
+            texts.entry(counter.fingerprint).or_insert((pane as u16, index as u16));
         }
     }
-    let mut order: Vec<(Reverse<u64>, u64)> = sums.iter().map(|(&fingerprint, sum)| (Reverse(sum.count), fingerprint)).collect();
+    let weight = |&fingerprint: &u64| (Reverse(Bounds::new(view, fingerprint).weight(query.by)), fingerprint);
+    let mut order: Vec<(Reverse<u64>, u64)> = texts.keys().map(weight).collect();
     let is_cut = order.len() > query.count;
     if is_cut {
         order.select_nth_unstable(query.count);
         order.truncate(query.count);
     }
-    let others = others(view, query.by, &order);
     let ranked = |(_, fingerprint): &(_, u64)| {
-        let sum = sums.get(fingerprint)?;
-        let sketch = view.panes.get(usize::from(sum.text.0))?.sketch(query.by);
-        let (path, key) = sketch.text(sketch.counters().get(usize::from(sum.text.1))?);
-        let other = others.get(fingerprint).copied().unwrap_or_default();
-        let (hits, refusals) = match query.by {
-            Ranking::Hits => (sum.count, other.max(sum.others)),
-            Ranking::Refusals => (other.max(sum.count), sum.count),
-        };
-        // In a pane where it has no counter, it has at most what its slot has.
-        let of_slots = sketches().fold(0_u64, |sum, sketch| sum.saturating_add(sketch.error_of(*fingerprint)));
-        let error = of_slots.saturating_sub(sum.of_slots).saturating_add(sum.missed);
-        Some(Ranked { subject: text::read(path, key), hits, refusals, error })
+        let (pane, index) = *texts.get(fingerprint)?;
+        let sketch = view.panes.get(usize::from(pane))?.sketch(query.by);
+        let (path, key) = sketch.text(sketch.counters().get(usize::from(index))?);
+        let Bounds { hits, most_hits, refused, most_refused } = Bounds::new(view, *fingerprint);
+        let (hits_error, refused_error) = (most_hits.saturating_sub(hits), most_refused.saturating_sub(refused));
+        Some(Ranked { subject: text::read(path, key), hits, hits_error, refused, refused_error })
     };
     let mut subjects: Vec<Ranked> = order.iter().filter_map(ranked).collect();
     // Fingerprints differ from process to process; equal counts have an order that readers can follow.
     subjects.sort_by(|one, other| {
         let weight = |ranked: &Ranked| match query.by {
             Ranking::Hits => ranked.hits,
-            Ranking::Refusals => ranked.refusals,
+            Ranking::Refusals => ranked.refused,
         };
         weight(other).cmp(&weight(one)).then_with(|| one.subject.cmp(&other.subject))
     });
-    Heaviest { seconds: view.covers.as_secs(), total, error_at_most, is_cut, subjects }
+    order.sort_unstable_by_key(|&(_, fingerprint)| fingerprint);
+    let is_listed = |fingerprint: u64| order.binary_search_by_key(&fingerprint, |&(_, listed)| listed).is_ok();
+    // What has no counter, and what has one but is not listed.
+    let at_most = |by: Ranking| {
+        let counters =
+            view.panes.iter().map(|pane| pane.sketch(by)).flat_map(|sketch| sketch.counters().iter().map(move |one| (sketch, one)));
+        let others = counters.filter(|(sketch, one)| !is_listed(one.fingerprint) && query.asks_for(sketch, one));
+        others.map(|(_, one)| Bounds::new(view, one.fingerprint).most(by)).fold(sum(by, Sketch::error), u64::max)
+    };
+    Heaviest {
+        seconds: view.covers.as_secs(),
+        total: sum(query.by, Sketch::total),
+        error_at_most: sum(query.by, Sketch::error),
+        hits_at_most: at_most(Ranking::Hits),
+        refused_at_most: at_most(Ranking::Refusals),
+        is_cut,
+        subjects,
+    }
 }
 
-/// What the other sketches of the panes have counted for the subjects of this order.
-fn others(view: &View<'_>, by: Ranking, order: &[(Reverse<u64>, u64)]) -> HashMap<u64, u64> {
-    let mut others: HashMap<u64, u64> = order.iter().map(|&(_, fingerprint)| (fingerprint, 0)).collect();
-    let by_other = match by {
-        Ranking::Hits => Ranking::Refusals,
-        Ranking::Refusals => Ranking::Hits,
-    };
-    for Counter { fingerprint, count, .. } in view.panes.iter().flat_map(|pane| pane.sketch(by_other).counters()) {
-        if let Some(sum) = others.get_mut(fingerprint) {
-            *sum = sum.saturating_add(*count);
-        }
+impl Query {
+    fn asks_for(&self, sketch: &Sketch, counter: &Counter) -> bool {
+        let (path, key) = sketch.text(counter);
+        let is_limit = self.limit.as_deref().is_none_or(|limit| text::path(limit) == path);
+        is_limit && self.domain.as_ref().is_none_or(|domain| *domain == text::read(path, key).domain)
     }
-    others
 }

@@ -226,14 +226,25 @@ impl Sketch {
         bytes.get(..text.len()).unwrap_or_default().split_at_checked(text.head.into()).unwrap_or_default()
     }
 
+    /// The counter of a subject, if it has one.
+    pub(super) fn get(&self, fingerprint: u64) -> Option<&Counter> {
+        self.counters.get(self.position(fingerprint)?)
+    }
+
     #[inline]
     fn find(&mut self, fingerprint: u64) -> Option<&mut Counter> {
+        let position = self.position(fingerprint)?;
+        self.counters.get_mut(position)
+    }
+
+    #[inline]
+    fn position(&self, fingerprint: u64) -> Option<usize> {
         let mask = self.index.len() - 1;
         let mut slot = fingerprint as usize;
         loop {
             let position = usize::from(self.index[slot & mask]).checked_sub(1)?;
             if self.counters[position].fingerprint == fingerprint {
-                return self.counters.get_mut(position);
+                return Some(position);
             }
             slot = slot.wrapping_add(1);
         }

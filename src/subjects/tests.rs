@@ -66,11 +66,11 @@ impl Process {
     }
 }
 
-/// A subject as one line: limit, entries, hits, refusals, error.
+/// A subject as one line: limit, entries, hits, refused hits, and the error of hits.
 fn lines(heaviest: &Heaviest) -> Vec<String> {
-    let line = |Ranked { subject, hits, refusals, error }: &Ranked| {
+    let line = |Ranked { subject, hits, hits_error, refused, .. }: &Ranked| {
         let entries: Vec<_> = subject.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        format!("{} {} {hits} {refusals} {error}", subject.limit, entries.join(" "))
+        format!("{} {} {hits} {refused} {hits_error}", subject.limit, entries.join(" "))
     };
     heaviest.subjects.iter().map(line).collect()
 }
@@ -263,8 +263,93 @@ fn endless_new_values_take_no_memory_and_a_ranking_of_them_is_bounded() {
         assert_eq!(top.total, 66_000 - 8_800, "the first ten minutes are over");
         let heaviest = &top.subjects[0];
         assert_eq!(heaviest.subject.entries[0].1, format!("{:0>120}", u32::MAX));
-        assert!(heaviest.hits <= 5_200 && 5_200 <= heaviest.hits + heaviest.error, "{heaviest:?}");
+        assert!(heaviest.hits <= 5_200 && 5_200 <= heaviest.hits + heaviest.hits_error, "{heaviest:?}");
         assert!(top.error_at_most <= 2 * 66_000 / 500, "{}", top.error_at_most);
+    }
+}
+
+/// One subject whose first hits went to the sums of light subjects in one sketch only.
+#[test]
+fn both_rankings_show_one_subject_alike() {
+    let process = Process::new();
+    let (allowed, refused) = (Decision::Store(verdict(true)), Decision::Store(verdict(false)));
+    for number in 0..20_000_u32 {
+        process.decide("user", number.to_string().as_bytes(), 1, allowed);
+    }
+    for number in 0..120 {
+        process.decide("user", b"ann", 1, if number < 5 { allowed } else { refused });
+    }
+    let entry = |by| process.top(by).subjects.into_iter().find(|ranked| ranked.subject.entries[0].1 == "ann").expect("ann");
+    let ann = entry(Ranking::Hits);
+    assert_eq!(ann, entry(Ranking::Refusals));
+    assert_eq!((ann.refused, ann.refused_error), (115, 0));
+    assert!((115..=120).contains(&ann.hits) && 120 <= ann.hits + ann.hits_error, "{ann:?}");
+}
+
+/// An exact count beside it, of a million subjects: by Zipf's law, and evenly.
+#[test]
+fn the_true_counts_of_a_million_subjects_are_within_the_errors() {
+    const SUBJECTS: f64 = 1e6;
+    const THREADS: u64 = 4;
+    const REQUESTS: u64 = 60_000;
+    for is_zipf in [true, false] {
+        let (subjects, rules) = (Subjects::new(THREADS as usize), rules(LIMITS));
+        let mut exact: std::collections::HashMap<String, [u64; 2]> = std::collections::HashMap::new();
+        std::thread::scope(|scope| {
+            let counting = |thread: u64| {
+                let (subjects, rules) = (&subjects, &rules);
+                scope.spawn(move || {
+                    let mut random = thread + 1;
+                    let mut next = move || {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        (random >> 11) as f64 / (1_u64 << 53) as f64
+                    };
+                    let mut counted = Vec::new();
+                    for _ in 0..REQUESTS {
+                        let user = (if is_zipf { SUBJECTS.powf(next()) } else { SUBJECTS * next() } as u64).to_string();
+                        let (hits, is_refused) = (1 + (next() * 3.0) as u64, next() < 0.3);
+                        let mut ask = Ask::default();
+                        ask.domain = b"shop";
+                        ask.push(Entry { key: b"user", value: user.as_bytes() });
+                        let mut descriptor = Descriptor::default();
+                        descriptor.hits_addend = Some(hits);
+                        ask.close(descriptor);
+                        let plan = Plan::new(rules, &ask, &Options::default());
+                        subjects.observe(Core(thread as usize), &ask, &plan, &smallvec![Decision::Store(verdict(!is_refused))]);
+                        drop(ask);
+                        counted.push((user, hits, is_refused));
+                    }
+                    counted
+                })
+            };
+            let threads: Vec<_> = (0..THREADS).map(counting).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                subjects.rotate();
+            }
+            for (user, hits, is_refused) in threads.into_iter().flat_map(|thread| thread.join().expect("no panic")) {
+                let [all, refused] = exact.entry(user).or_default();
+                (*all, *refused) = (*all + hits, *refused + if is_refused { hits } else { 0 });
+            }
+        });
+        for (by, window) in [(Ranking::Hits, Recent::Hour), (Ranking::Refusals, Recent::Hour), (Ranking::Refusals, Recent::Minute)] {
+            let top = subjects.heaviest(&Query { window, by, count: 100, domain: None, limit: None });
+            assert!(top.seconds < 60, "no pane was dropped");
+            let shown: std::collections::HashMap<&str, &Ranked> =
+                top.subjects.iter().map(|one| (&*one.subject.entries[0].1, one)).collect();
+            for (user, &[hits, refused]) in &exact {
+                let Some(one) = shown.get(&**user) else {
+                    assert!(hits <= top.hits_at_most && refused <= top.refused_at_most, "{user}: {hits}, {refused}");
+                    continue;
+                };
+                assert!(one.hits <= hits && hits <= one.hits + one.hits_error, "{hits}: {one:?}");
+                assert!(one.refused <= refused && refused <= one.refused + one.refused_error, "{refused}: {one:?}");
+                assert!(one.refused <= one.hits, "{one:?}");
+            }
+            if let (true, Some(first)) = (is_zipf, top.subjects.first()) {
+                println!("{by:?} {window:?}: {first:?}; not listed: {} hits, {} refused", top.hits_at_most, top.refused_at_most);
+                assert!(first.hits_error * 10 <= first.hits, "of use: {first:?}");
+            }
+        }
     }
 }
 
@@ -296,6 +381,6 @@ fn threads_and_readers_do_not_lose_hits() {
     let top = subjects.heaviest(&query);
     assert_eq!((top.total, top.subjects.len()), (80_000, 50));
     for ranked in &top.subjects {
-        assert!(ranked.hits <= 1_600 && 1_600 <= ranked.hits + ranked.error, "{ranked:?}");
+        assert!(ranked.hits <= 1_600 && 1_600 <= ranked.hits + ranked.hits_error, "{ranked:?}");
     }
 }

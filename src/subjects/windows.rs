@@ -81,6 +81,8 @@ struct Ring {
     closed: VecDeque<(Duration, Pane)>,
     open: Pane,
     begin: Duration,
+    /// When the open pane is over: a multiple of the length.
+    end: Duration,
 }
 
 /// The panes that a window consists of now.
@@ -108,7 +110,7 @@ impl Windows {
 
     /// Whether a pane of the minute is over.
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        now >= self.minute.end()
+        now >= self.minute.end
     }
 
     /// The pane that takes what threads have counted.
@@ -130,33 +132,25 @@ impl Windows {
 impl Ring {
     fn new(length: Duration, pane_bytes: usize) -> Self {
         let closed = (0..CLOSED).map(|_| (Duration::ZERO, Pane::new(pane_bytes))).collect();
-        Self { length, closed, open: Pane::new(pane_bytes), begin: Duration::ZERO }
-    }
-
-    fn end(&self) -> Duration {
-        self.begin.saturating_add(self.length)
+        Self { length, closed, open: Pane::new(pane_bytes), begin: Duration::ZERO, end: length }
     }
 
     fn advance(&mut self, now: Duration, mut on_close: impl FnMut(&Pane)) {
         // After a long sleep, one turn of the whole ring forgets all.
         for _ in 0..=CLOSED {
-            if now < self.end() {
+            if now < self.end {
                 return;
             }
             on_close(&self.open);
-            let (begin, end) = (self.begin, self.end());
             let Some((_, mut oldest)) = self.closed.pop_front() else { return };
             oldest.clear();
-            self.closed.push_back((begin, std::mem::replace(&mut self.open, oldest)));
-            self.begin = end;
+            self.closed.push_back((self.begin, std::mem::replace(&mut self.open, oldest)));
+            // A pane that is closed late has what was counted until now, so that the next one begins now.
+            self.begin = now;
+            self.end = self.end.saturating_add(self.length);
         }
-        let behind = now.saturating_sub(self.begin);
-        self.begin = now.saturating_sub(Duration::from_nanos((behind.as_nanos() % self.length.as_nanos()) as u64));
-        let mut end = self.begin;
-        for (begin, _) in self.closed.iter_mut().rev() {
-            end = end.saturating_sub(self.length);
-            *begin = end;
-        }
+        let behind = Duration::from_nanos((now.as_nanos() % self.length.as_nanos()) as u64);
+        self.end = self.end.max(now.saturating_sub(behind).saturating_add(self.length));
     }
 
     fn panes(&self) -> impl Iterator<Item = &Pane> {

@@ -70,7 +70,7 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     // Another connection has another worker.
     hit(&mut weir.client().await, "shop", &[("user", "bob")], 1).await;
     let top = api(address, "top");
-    let subject = |limit: &str, key: &str, value: &str, hits: u32, refusals: u32| json!({ "limit": limit, "domain": "shop", "entries": [{ "key": key, "value": value }], "subject": format!("shop|{key}={}", value.replace(' ', "%20")), "hits": hits, "refusals": refusals, "error": 0 });
+    let subject = |limit: &str, key: &str, value: &str, hits: u32, refused: u32| json!({ "limit": limit, "domain": "shop", "entries": [{ "key": key, "value": value }], "subject": format!("shop|{key}={}", value.replace(' ', "%20")), "hits": hits, "hits_error": 0, "refused": refused, "refused_error": 0 });
     let (path, bob, ann) = (
         subject("shop.path_/a*", "path", "/a b", 8, 0),
         subject("shop.user", "user", "bob", 6, 3),
@@ -84,7 +84,17 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     assert!(top["seconds"].as_u64().is_some_and(|seconds| seconds < 60), "{top}");
     assert_eq!(api(address, "top?by=refusals&window=hour")["subjects"], json!([bob]));
     assert_eq!(api(address, "top?count=1&limit=shop.user")["subjects"], json!([bob]));
-    assert_eq!(api(address, "top?domain=other")["subjects"], json!([]));
+    for (unknown, error) in [
+        ("top?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
+        ("top?limit=shop.usre", "no limit in force is named shop.usre (did you mean shop.user?)"),
+        ("unmatched?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
+        ("overrides?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
+        ("limits?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
+        ("usage/top?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
+    ] {
+        let answer = http_client::get(address, &format!("/api/v1/{unknown}"));
+        assert_eq!((answer.status, answer.body.contains(error)), (404, true), "{unknown}: {}", answer.body);
+    }
     for wrong in ["top?by=size", "top?window=day", "top?count=0", "top?count=1001"] {
         assert_eq!(http_client::get(address, &format!("/api/v1/{wrong}")).status, 400, "{wrong}");
     }
@@ -92,16 +102,16 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     let admin = address.to_string();
     let expected = "\
 16 hits in the last N s of 1 replica
-HITS  REFUSED  ERROR  LIMIT          SUBJECT
-   8        0      0  shop.path_/a*  'path=/a b'
-   6        3      0  shop.user      user=bob
-   2        0      0  shop.user      user=ann
+HITS  ERROR  REFUSED  ERROR  LIMIT          SUBJECT
+   8      0        0      0  shop.path_/a*  'path=/a b'
+   6      0        3      0  shop.user      user=bob
+   2      0        0      0  shop.user      user=ann
 ";
     assert_eq!(table(&stdout(&["top"], &admin)), expected);
     let expected = "\
 3 refused hits in the last N s of 1 replica
-HITS  REFUSED  ERROR  LIMIT      SUBJECT
-   6        3      0  shop.user  user=bob
+HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
+   6      0        3      0  shop.user  user=bob
 ";
     assert_eq!(table(&stdout(&["top", "--by", "refusals", "--window", "hour", "--once"], &admin)), expected);
     let report: Value =
@@ -168,7 +178,7 @@ async fn zipf_traffic_is_counted_within_the_stated_error() {
     let number = |subject: &Value, name: &str| subject[name].as_u64().expect("a number");
     let user = |subject: &Value| subject["entries"][0]["value"].as_str().expect("a user").to_owned();
     for subject in shown {
-        let (hits, error, exact) = (number(subject, "hits"), number(subject, "error"), exact[&user(subject)]);
+        let (hits, error, exact) = (number(subject, "hits"), number(subject, "hits_error"), exact[&user(subject)]);
         assert!(hits <= exact && exact <= hits + error && error <= error_at_most, "{subject}: {exact}");
     }
     let mut heaviest: Vec<_> = exact.iter().map(|(user, hits)| (*hits, user.clone())).collect();
@@ -179,7 +189,7 @@ async fn zipf_traffic_is_counted_within_the_stated_error() {
     let refusals = api(address, "top?by=refusals&count=1000");
     assert_eq!(refusals["total"], exact.values().map(|hits| hits.saturating_sub(3)).sum::<u64>());
     for subject in refusals["subjects"].as_array().expect("subjects") {
-        let (refused, error, exact) = (number(subject, "refusals"), number(subject, "error"), exact[&user(subject)] - 3);
+        let (refused, error, exact) = (number(subject, "refused"), number(subject, "refused_error"), exact[&user(subject)] - 3);
         assert!(refused <= exact && exact <= refused + error, "{subject}: {exact}");
     }
 }

@@ -107,7 +107,7 @@ function subjectTable(app, by, caption) {
         node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
       },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: (item) => count(item.refusals) },
+      { title: "Refused", number: true, text: (item) => count(item.refused) },
     ],
     key: ({ limit, domain, entries, subject }) => JSON.stringify([limit, domain, entries, subject]),
     empty: by === "hits" ? "No hits in the last minute." : "No refusals in the last minute.",

@@ -27,7 +27,7 @@ export function subjects(app) {
         node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
       },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
-      { title: "Refused", number: true, text: ({ refusals }) => count(refusals) },
+      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
       { title: "too high by at most", number: true, text: ({ error }) => count(error) },
     ],
     key: (item) => JSON.stringify([item.limit, item.domain, item.entries, item.subject]),

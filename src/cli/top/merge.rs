@@ -9,44 +9,41 @@ use crate::subjects::Ranking;
 /// Limit, domain, entries and exact name of a subject.
 type Name<'t> = (&'t str, &'t str, &'t [Entry], Option<&'t str>);
 
-/// The ranking of all replicas. Each was asked for `asked` subjects; the merged one has at most `count`.
-///
-/// A subject that a replica does not name had something there all the same: at most the error of its ranking or, where the ranking was cut, as much as
-/// the last subject of it may have.
-pub(super) fn merge(tops: &[&Top], by: Ranking, asked: usize, count: usize) -> Top {
-    let absent = |top: &Top| {
-        let last = top.subjects.last().filter(|_| top.subjects.len() >= asked);
-        last.map_or(0, |last| last.weight(by)).saturating_add(top.error_at_most)
-    };
-    let all_absent = tops.iter().fold(0_u64, |sum, top| sum.saturating_add(absent(top)));
+/// The ranking of all replicas, with at most `count` subjects. One that a replica does not name had something there all the same: at most what that
+/// replica says of subjects that it does not name.
+pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
+    let sum = |value: fn(&Top) -> u64| tops.iter().fold(0_u64, |sum, top| sum.saturating_add(value(top)));
+    let (mut hits_at_most, mut refused_at_most) = (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
     let mut merged: HashMap<Name<'_>, Subject> = HashMap::new();
     for top in tops {
-        let absent = absent(top);
         for subject in &top.subjects {
-            let known =
-                merged.entry((&subject.limit, &subject.domain, &subject.entries, subject.subject.as_deref())).or_insert_with(|| Subject {
-                    hits: 0,
-                    refusals: 0,
-                    // So far it is absent everywhere.
-                    error: all_absent,
-                    ..subject.clone()
-                });
+            let name = (&*subject.limit, &*subject.domain, &*subject.entries, subject.subject.as_deref());
+            // So far it is absent everywhere.
+            let (hits_error, refused_error) = (hits_at_most, refused_at_most);
+            let absent = || Subject { hits: 0, hits_error, refused: 0, refused_error, ..subject.clone() };
+            let known = merged.entry(name).or_insert_with(absent);
             known.hits = known.hits.saturating_add(subject.hits);
-            known.refusals = known.refusals.saturating_add(subject.refusals);
-            known.error = known.error.saturating_sub(absent).saturating_add(subject.error);
+            known.refused = known.refused.saturating_add(subject.refused);
+            known.hits_error = known.hits_error.saturating_sub(top.hits_at_most).saturating_add(subject.hits_error);
+            known.refused_error = known.refused_error.saturating_sub(top.refused_at_most).saturating_add(subject.refused_error);
         }
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
     let name = |subject: &Subject| (subject.limit.clone(), subject.domain.clone(), subject.entries.clone(), subject.subject.clone());
     subjects.sort_by(|one, other| other.weight(by).cmp(&one.weight(by)).then_with(|| name(one).cmp(&name(other))));
-    subjects.truncate(count);
-    let sum = |value: fn(&Top) -> u64| tops.iter().fold(0_u64, |sum, top| sum.saturating_add(value(top)));
+    let error_at_most = if by == Ranking::Hits { hits_at_most } else { refused_at_most };
+    for cut in subjects.drain(count.min(subjects.len())..) {
+        hits_at_most = hits_at_most.max(cut.hits.saturating_add(cut.hits_error));
+        refused_at_most = refused_at_most.max(cut.refused.saturating_add(cut.refused_error));
+    }
     Top {
         window: tops.first().map(|top| top.window.clone()).unwrap_or_default(),
         by: tops.first().map(|top| top.by.clone()).unwrap_or_default(),
         seconds: tops.iter().map(|top| top.seconds).max().unwrap_or(0),
         total: sum(|top| top.total),
-        error_at_most: all_absent,
+        error_at_most,
+        hits_at_most,
+        refused_at_most,
         subjects,
     }
 }
@@ -57,56 +54,63 @@ mod tests {
 
     use super::*;
 
-    fn subject(user: &str, hits: u64, refusals: u64, error: u64) -> Subject {
+    fn subject(user: &str, [hits, hits_error]: [u64; 2], [refused, refused_error]: [u64; 2]) -> Subject {
         let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
-        Subject {
-            limit: "d.user".to_owned(),
-            domain: "d".to_owned(),
-            subject: Some(format!("d|user={user}")),
-            entries,
-            hits,
-            refusals,
-            error,
-        }
+        let (limit, domain, subject) = ("d.user".to_owned(), "d".to_owned(), Some(format!("d|user={user}")));
+        Subject { limit, domain, subject, entries, hits, hits_error, refused, refused_error }
     }
 
-    fn top(error_at_most: u64, subjects: Vec<Subject>) -> Top {
+    fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<Subject>) -> Top {
         let total = subjects.iter().map(|subject| subject.hits).sum();
-        Top { window: "minute".to_owned(), by: "hits".to_owned(), seconds: 60, total, error_at_most, subjects }
+        let (window, by) = ("minute".to_owned(), "hits".to_owned());
+        Top { window, by, seconds: 60, total, error_at_most: hits_at_most, hits_at_most, refused_at_most, subjects }
     }
 
     #[test]
     fn counts_and_errors_are_added_up() {
-        let one = top(2, vec![subject("ann", 10, 5, 1), subject("bob", 4, 0, 0)]);
-        let other = top(3, vec![subject("bob", 9, 1, 3)]);
-        let merged = merge(&[&one, &other], Ranking::Hits, 100, 10);
-        assert_eq!(merged.subjects, [subject("bob", 13, 1, 3), subject("ann", 10, 5, 4)], "ann may have three in the other");
-        assert_eq!((merged.total, merged.error_at_most, merged.seconds), (23, 5, 60));
-        let cut = merge(&[&one, &other], Ranking::Refusals, 2, 1);
-        assert_eq!(cut.subjects, [subject("ann", 10, 5, 4)]);
-        assert_eq!(merge(&[], Ranking::Hits, 1, 1).subjects, []);
+        let one = top([2, 1], vec![subject("ann", [10, 1], [5, 0]), subject("bob", [4, 0], [0, 0])]);
+        let other = top([3, 2], vec![subject("bob", [9, 3], [1, 1])]);
+        let merged = merge(&[&one, &other], Ranking::Hits, 10);
+        let ann = subject("ann", [10, 4], [5, 2]);
+        assert_eq!(merged.subjects, [subject("bob", [13, 3], [1, 1]), ann.clone()], "ann may have three in the other, two of them refused");
+        assert_eq!((merged.total, merged.hits_at_most, merged.refused_at_most, merged.seconds), (23, 5, 3, 60));
+        let cut = merge(&[&one, &other], Ranking::Refusals, 1);
+        assert_eq!((cut.subjects, cut.hits_at_most, cut.refused_at_most), (vec![ann], 16, 3));
+        assert_eq!(merge(&[], Ranking::Hits, 1).subjects, []);
     }
 
     /// The exact counts of a replica, of which it shows a few.
-    fn replica(exact: &[u64], count: usize) -> Top {
-        let mut subjects: Vec<_> =
-            exact.iter().enumerate().filter(|(_, hits)| **hits > 0).map(|(user, &hits)| subject(&user.to_string(), hits, 0, 0)).collect();
-        subjects.sort_by_key(|subject| std::cmp::Reverse(subject.hits));
-        subjects.truncate(count);
-        top(0, subjects)
+    fn replica(exact: &[(u64, u64)], by: Ranking, count: usize) -> Top {
+        let shown = |(user, &(passed, refused)): (usize, &(u64, u64))| subject(&user.to_string(), [passed + refused, 0], [refused, 0]);
+        let mut subjects: Vec<_> = exact.iter().enumerate().map(shown).collect();
+        subjects.sort_by_key(|subject| std::cmp::Reverse(subject.weight(by)));
+        let cut = subjects.split_off(count.min(subjects.len()));
+        let most = |value: fn(&Subject) -> u64| cut.iter().map(value).max().unwrap_or(0);
+        top([most(|subject| subject.hits), most(|subject| subject.refused)], subjects)
     }
 
     proptest! {
         /// Where replicas show only their first ones, the true counts of all are still within the stated errors.
         #[test]
-        fn the_true_count_is_within_the_error(replicas in prop::collection::vec(prop::collection::vec(0..20_u64, 12), 1..5), asked in 1..14_usize) {
-            let tops: Vec<_> = replicas.iter().map(|exact| replica(exact, asked)).collect();
-            let merged = merge(&tops.iter().collect::<Vec<_>>(), Ranking::Hits, asked, 100);
+        fn the_true_counts_are_within_the_errors(
+            replicas in prop::collection::vec(prop::collection::vec((0..20_u64, 0..20_u64), 12), 1..5),
+            asked in 1..14_usize,
+            shown in 1..14_usize,
+            by_hits: bool,
+        ) {
+            let by = if by_hits { Ranking::Hits } else { Ranking::Refusals };
+            let tops: Vec<_> = replicas.iter().map(|exact| replica(exact, by, asked)).collect();
+            let merged = merge(&tops.iter().collect::<Vec<_>>(), by, shown);
             for user in 0..12 {
-                let exact: u64 = replicas.iter().map(|exact| exact[user]).sum();
+                let refused: u64 = replicas.iter().map(|exact| exact[user].1).sum();
+                let hits: u64 = refused + replicas.iter().map(|exact| exact[user].0).sum::<u64>();
                 match merged.subjects.iter().find(|subject| subject.entries[0].value == user.to_string()) {
-                    Some(found) => prop_assert!(found.hits <= exact && exact <= found.hits + found.error, "{exact}, {found:?}"),
-                    None => prop_assert!(exact <= merged.error_at_most),
+                    Some(found) => {
+                        prop_assert!(found.hits <= hits && hits <= found.hits + found.hits_error, "{hits}, {found:?}");
+                        prop_assert!(found.refused <= refused && refused <= found.refused + found.refused_error, "{refused}, {found:?}");
+                        prop_assert!(found.refused <= found.hits);
+                    }
+                    None => prop_assert!(hits <= merged.hits_at_most && refused <= merged.refused_at_most),
                 }
             }
         }

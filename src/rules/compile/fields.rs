@@ -155,7 +155,7 @@ fn unknown_key(problems: &mut Problems, key: &Node, name: &str, section: Option<
 }
 
 /// The known name that a wrong one was probably meant to be: the nearest by edit distance.
-pub(super) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     /// A longer text is not a misspelled name, and costly to compare.
     const LONGEST_NAME: usize = 64;
     if wrong.len() > LONGEST_NAME {

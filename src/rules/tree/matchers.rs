@@ -172,11 +172,6 @@ impl OfKey {
         self.regexes.find(value)
     }
 
-    /// Whether a branch is one of these.
-    pub(super) fn is_one(&self, branch: BranchIndex) -> bool {
-        self.written.iter().any(|(own, _)| *own == branch)
-    }
-
     /// How a branch matches a value, whatever else does. Slow, for people who ask.
     pub(super) fn how(&self, branch: BranchIndex, value: &[u8]) -> Option<How> {
         let address = if self.has_addresses { address::read(value) } else { None };

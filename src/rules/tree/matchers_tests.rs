@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use ipnet::IpNet;
 use proptest::prelude::*;
 
-use super::trace::{End, How, WhyNot};
+use super::trace::{End, How, Tracer, WhyNot};
 use super::*;
 
 /// A branch of a level, all of the same key.
@@ -183,7 +183,7 @@ proptest! {
     #[test]
     fn what_is_said_of_a_look_up_is_what_it_does(kinds in kinds(), value in value()) {
         let tree = tree(&kinds);
-        let trace = tree.trace(&[entry(&value)]);
+        let trace = Tracer::new(&tree).trace(&[entry(&value)]);
         let text = |number: usize| kinds[number].text();
         let found = number(&tree, &value);
         let matched = trace.levels[0].matched.as_ref();
@@ -224,7 +224,7 @@ fn each_kind_is_named() {
         ("anna", How::Pattern),
         ("11.0.0.1", How::AnyValue),
     ] {
-        let trace = tree.trace(&[entry(value)]);
+        let trace = Tracer::new(&tree).trace(&[entry(value)]);
         assert_eq!(trace.levels[0].matched.as_ref().map(|(_, how)| *how), Some(how), "{value}: {trace:?}");
     }
 }

@@ -4,12 +4,17 @@
 
 use std::fmt;
 
-use super::{Branch, BranchIndex, Glob, Pattern, Tree};
+use hashbrown::HashMap;
+
+use super::{BranchIndex, Glob, Pattern, Tree};
 use crate::ask::Entry;
 use crate::rules::limit::LimitId;
 
 /// The most branches of a level that are named besides the one that matches. A level may have a hundred thousand.
 const MAX_NAMED: usize = 20;
+
+/// The most branches and keys that are named in all look-ups of a request. A request may have thousands of descriptors.
+const MAX_NAMED_OF_REQUEST: usize = 200 * MAX_NAMED;
 
 /// The look-up of one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,78 +97,158 @@ impl fmt::Display for Written {
 }
 
 impl<T> Named<T> {
-    fn new(all: impl Iterator<Item = T>) -> Self {
-        let mut all = all.fuse();
-        let first = all.by_ref().take(MAX_NAMED).collect();
-        Self { first, more: all.count() }
+    /// The first `most` of `count` elements. No others are made.
+    fn new(all: impl Iterator<Item = T>, count: usize, most: usize) -> Self {
+        let first: Vec<T> = all.take(most).collect();
+        Self { more: count.saturating_sub(first.len()), first }
     }
 }
 
-impl Tree {
+/// The look-ups of one request. The branches of a level are listed once, however many descriptors come by it, and texts are made of those that are named.
+#[derive(Debug)]
+pub struct Tracer<'t> {
+    tree: &'t Tree,
+    levels: HashMap<*const Tree, Siblings<'t>>,
+    /// The branches and keys that may still be named.
+    left: usize,
+}
+
+/// The branches of a level as they are written.
+#[derive(Debug, Default)]
+struct Siblings<'t> {
+    /// In the order of the files; `None` for one that repeats another, which no look-up finds.
+    all: Vec<Option<Source<'t>>>,
+    count: usize,
+    by_key: HashMap<&'t [u8], Vec<BranchIndex>>,
+    /// Those with a `*` in the key.
+    by_pattern: Vec<(Glob, BranchIndex)>,
+    keys: Option<Vec<String>>,
+}
+
+/// Where the text of a branch is.
+#[derive(Debug)]
+enum Source<'t> {
+    /// A pattern for keys, without a value.
+    Pattern(&'t Glob),
+    /// Key and value, and whether the value is a set, a network or a regular expression.
+    Texts(&'t [u8], Option<&'t [u8]>, bool),
+}
+
+impl Source<'_> {
+    fn written(&self) -> Written {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match self {
+            Self::Pattern(key) => Written { key: key.text(), value: None },
+            Self::Texts(key, value, _) => Written { key: text(key), value: value.map(text) },
+        }
+    }
+}
+
+impl<'t> Tracer<'t> {
+    pub(in crate::rules) fn new(tree: &'t Tree) -> Self {
+        Self { tree, levels: HashMap::new(), left: MAX_NAMED_OF_REQUEST }
+    }
+
     /// Looks up a descriptor as [`Tree::find`] does.
-    pub(in crate::rules) fn trace(&self, entries: &[Entry<'_>]) -> Trace {
-        let (mut levels, mut tree, mut limit) = (Vec::with_capacity(entries.len()), self, None);
+    pub fn trace(&mut self, entries: &[Entry<'_>]) -> Trace {
+        let (mut levels, mut tree, mut limit) = (Vec::with_capacity(entries.len()), self.tree, None);
         for entry in entries {
-            let branch = tree.branch(entry);
-            levels.push(tree.level(entry, branch));
-            let Some(branch) = branch else { return Trace { levels, end: End::NoBranch(tree.keys()) } };
+            let found = tree.index(entry);
+            levels.push(self.level(tree, entry, found));
+            let branch = found.and_then(|BranchIndex(index)| tree.branches.get(index));
+            let Some(branch) = branch else { return Trace { levels, end: End::NoBranch(self.keys(tree)) } };
             (tree, limit) = (&branch.children, branch.limit);
         }
-        let end = limit.map_or_else(|| End::NoLimit(Named::new(tree.written().into_iter().flatten())), End::Limit);
+        let end = limit.map_or_else(|| End::NoLimit(self.below(tree)), End::Limit);
         Trace { levels, end }
     }
 
-    fn level(&self, entry: &Entry<'_>, found: Option<&Branch>) -> Level {
-        let found = found.and_then(|found| self.branches.iter().position(|branch| std::ptr::eq(branch, found)));
-        let mut matched = None;
-        let mut passed = Vec::new();
-        for (index, written) in self.written().into_iter().enumerate() {
-            let Some(written) = written else { continue };
-            if !Glob::new(&written.key).matches(entry.key) {
-                continue;
-            }
-            let how = match self.matchers(entry.key).filter(|matchers| matchers.is_one(BranchIndex(index))) {
-                Some(matchers) => matchers.how(BranchIndex(index), entry.value),
-                // An address that is found by its canonical text.
-                None if found == Some(index) => Some(written.how(entry).unwrap_or(How::Exact)),
-                None => written.how(entry),
-            };
-            match how {
-                Some(how) if found == Some(index) => matched = Some((written, how)),
-                Some(how) => passed.push((written, WhyNot::Later(how))),
-                None => passed.push((written, WhyNot::OtherValue)),
-            }
-        }
-        Level { matched, passed: Named::new(passed.into_iter()) }
+    /// What is known of a level, and how many names it may have.
+    fn siblings(&mut self, tree: &'t Tree) -> (&mut Siblings<'t>, usize) {
+        (self.levels.entry(std::ptr::from_ref(tree)).or_insert_with(|| Siblings::new(tree)), MAX_NAMED.min(self.left))
     }
 
-    /// All branches as they are written; `None` for one that repeats another, which no look-up finds.
-    fn written(&self) -> Vec<Option<Written>> {
-        let mut all: Vec<Option<Written>> = self.branches.iter().map(|_| None).collect();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let mut put = |BranchIndex(index): BranchIndex, key, value| all[index] = Some(Written { key, value });
-        for (Pattern { key, value }, branch) in &self.patterns {
+    fn level(&mut self, tree: &'t Tree, entry: &Entry<'_>, found: Option<BranchIndex>) -> Level {
+        let (siblings, most) = self.siblings(tree);
+        let of_key = siblings.by_key.get(entry.key).map_or(&[][..], Vec::as_slice);
+        let of_patterns = siblings.by_pattern.iter().filter(|(key, _)| key.matches(entry.key)).map(|(_, index)| *index);
+        let of_patterns: Vec<_> = of_patterns.collect();
+        // One more, which may be the one that matches.
+        let mut few: Vec<_> = of_key.iter().take(most + 1).chain(of_patterns.iter().take(most + 1)).copied().collect();
+        few.sort_unstable();
+        let all = &siblings.all;
+        let source = |BranchIndex(index): BranchIndex| all.get(index)?.as_ref();
+        let how = |index: BranchIndex, source: &Source<'_>, written: &Written| match (source, tree.matchers(entry.key)) {
+            (Source::Texts(_, _, true), Some(matchers)) => matchers.how(index, entry.value),
+            _ => written.how(entry),
+        };
+        let matched = found.and_then(|index| {
+            let (source, written) = source(index).map(|source| (source, source.written()))?;
+            // An address may be found by its canonical text.
+            let how = how(index, source, &written).unwrap_or(How::Exact);
+            Some((written, how))
+        });
+        let others = few.into_iter().filter(|&index| found != Some(index)).filter_map(|index| {
+            let (source, written) = source(index).map(|source| (source, source.written()))?;
+            let why = how(index, source, &written).map_or(WhyNot::OtherValue, WhyNot::Later);
+            Some((written, why))
+        });
+        let count = (of_key.len() + of_patterns.len()).saturating_sub(usize::from(matched.is_some()));
+        let passed = Named::new(others, count, most);
+        self.left -= passed.first.len();
+        Level { matched, passed }
+    }
+
+    fn below(&mut self, tree: &'t Tree) -> Named<Written> {
+        let (siblings, most) = self.siblings(tree);
+        let below = Named::new(siblings.all.iter().flatten().map(Source::written), siblings.count, most);
+        self.left -= below.first.len();
+        below
+    }
+
+    fn keys(&mut self, tree: &'t Tree) -> Named<String> {
+        let (siblings, most) = self.siblings(tree);
+        let Siblings { by_key, by_pattern, .. } = siblings;
+        let keys = siblings.keys.get_or_insert_with(|| {
+            let exact = by_key.keys().map(|key| String::from_utf8_lossy(key).into_owned());
+            let mut keys: Vec<String> = exact.chain(by_pattern.iter().map(|(key, _)| key.text())).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys
+        });
+        let named = Named::new(keys.iter().cloned(), keys.len(), most);
+        self.left -= named.first.len();
+        named
+    }
+}
+
+impl<'t> Siblings<'t> {
+    fn new(tree: &'t Tree) -> Self {
+        let mut all: Vec<Option<Source<'t>>> = tree.branches.iter().map(|_| None).collect();
+        let mut put = |BranchIndex(index): BranchIndex, source| all[index] = Some(source);
+        for (Pattern { key, value }, branch) in &tree.patterns {
             if value.is_none() {
-                put(*branch, key.text(), None);
+                put(*branch, Source::Pattern(key));
             }
         }
-        for (key, branch) in &self.any_value {
-            put(*branch, text(key), None);
+        for (key, branch) in &tree.any_value {
+            put(*branch, Source::Texts(key, None, false));
         }
-        for (branch, key, written) in self.matchers.iter().flat_map(|matchers| matchers.written()) {
-            put(branch, text(key), Some(written.to_owned()));
+        for (branch, key, written) in tree.matchers.iter().flat_map(|matchers| matchers.written()) {
+            put(branch, Source::Texts(key, Some(written.as_bytes()), true));
         }
-        for (pair, branch) in &self.exact {
-            put(*branch, text(&pair.key), Some(text(&pair.value)));
+        for (pair, branch) in &tree.exact {
+            put(*branch, Source::Texts(&pair.key, Some(&pair.value), false));
         }
-        all
-    }
-
-    fn keys(&self) -> Named<String> {
-        let mut keys: Vec<String> = self.written().into_iter().flatten().map(|written| written.key).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        Named::new(keys.into_iter())
+        let mut siblings = Self { count: all.iter().flatten().count(), ..Self::default() };
+        for (index, source) in all.iter().enumerate() {
+            match source {
+                None => {}
+                Some(Source::Texts(key, ..)) if !key.contains(&b'*') => siblings.by_key.entry(*key).or_default().push(BranchIndex(index)),
+                Some(source) => siblings.by_pattern.push((Glob::new(&source.written().key), BranchIndex(index))),
+            }
+        }
+        Self { all, ..siblings }
     }
 }
 
@@ -198,6 +283,7 @@ impl Glob {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Branch;
     use super::*;
 
     /// A tree with branches at one level, each with a limit of its number unless it is of the second half, and a branch `below` under the last.
@@ -222,7 +308,7 @@ mod tests {
     #[test]
     fn each_level_says_what_matched_and_what_was_passed_over() {
         let tree = tree(&[("user", Some("al*")), ("user", Some("alice")), ("user", None), ("user", Some("bob")), ("path", None)]);
-        let trace = tree.trace(&[entry("user", "alice"), entry("below", "x")]);
+        let trace = Tracer::new(&tree).trace(&[entry("user", "alice"), entry("below", "x")]);
         assert_eq!(trace.end, End::Limit(LimitId::new(1, 1)));
         assert_eq!(trace.levels[0].matched, Some((written("user", Some("alice")), How::Exact)));
         let passed = [
@@ -233,9 +319,9 @@ mod tests {
         assert_eq!(trace.levels[0].passed, Named { first: passed.to_vec(), more: 0 });
         assert_eq!(trace.levels[1].matched, Some((written("below", None), How::AnyValue)));
 
-        let trace = tree.trace(&[entry("user", "alice")]);
+        let trace = Tracer::new(&tree).trace(&[entry("user", "alice")]);
         assert_eq!(trace.end, End::NoLimit(Named { first: vec![written("below", None)], more: 0 }), "its limits are below it");
-        let trace = tree.trace(&[entry("ip", "alice"), entry("below", "x")]);
+        let trace = Tracer::new(&tree).trace(&[entry("ip", "alice"), entry("below", "x")]);
         assert_eq!(trace.levels.len(), 1);
         assert_eq!(trace.end, End::NoBranch(Named { first: vec!["path".to_owned(), "user".to_owned()], more: 0 }));
     }
@@ -244,7 +330,7 @@ mod tests {
     fn of_many_branches_some_are_named() {
         let values: Vec<String> = (0..50).map(|number| format!("u{number}")).collect();
         let branches: Vec<_> = values.iter().map(|value| ("user", Some(value.as_str()))).collect();
-        let trace = tree(&branches).trace(&[entry("user", "x")]);
+        let trace = Tracer::new(&tree(&branches)).trace(&[entry("user", "x")]);
         assert_eq!((trace.levels[0].passed.first.len(), trace.levels[0].passed.more), (MAX_NAMED, 30));
     }
 
@@ -258,7 +344,7 @@ mod tests {
         ) {
             let branches: Vec<_> = branches.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
             let (tree, asked) = (tree(&branches), [entry(&key, &value)]);
-            let trace = tree.trace(&asked);
+            let trace = Tracer::new(&tree).trace(&asked);
             let found = tree.branch(&asked[0]).and_then(|found| tree.branches.iter().position(|branch| std::ptr::eq(branch, found)));
             let matched = trace.levels[0].matched.as_ref();
             prop_assert_eq!(matched.is_some(), found.is_some());

@@ -40,6 +40,24 @@ fn a_minute_is_60_to_70_seconds_and_an_hour_60_to_70_minutes() {
     }
 }
 
+/// The thread that closes panes comes late.
+#[test]
+fn the_time_that_is_shown_is_the_time_that_was_counted() {
+    let mut windows = Windows::new(BYTES);
+    let second = |now: u64| now + now / 7 % 3;
+    for now in 0..9_000 {
+        if now % 3 == 0 || now % 11 == 0 {
+            windows.advance(secs(now));
+        }
+        let text = |_: &mut Vec<u8>| (0, 0);
+        windows.open().hits.add(1, second(now), 0, text);
+        for view in [windows.minute(secs(now)), windows.hour(secs(now))] {
+            let (hits, covers) = total(&view);
+            assert_eq!(hits, (now - covers..=now).map(second).sum::<u64>(), "{now}: {covers}");
+        }
+    }
+}
+
 #[test]
 fn what_a_pane_counted_is_gone_after_its_window() {
     let mut windows = Windows::new(BYTES);

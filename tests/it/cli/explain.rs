@@ -61,9 +61,9 @@ fn shadow_replaced_and_unknown_are_said() {
     let text = explain(&["-d", "shop", "user=eve", ",", "user=eve", "path=/pay"], &[]);
     assert!(text.starts_with("user=eve: not limited: replaced by shop.user.path_/pay (shop.yaml:13)\n"), "{text}");
     let text = explain(&["-d", "shopp", "user=eve"], &[]);
-    assert_eq!(text, "user=eve: not limited: no file defines the domain shopp; there are: shop\n");
+    assert_eq!(text, "user=eve: not limited: no file defines the domain shopp; there are: shop (did you mean shop?)\n");
     let text = explain(&["-d", "shop", "path=/pay"], &[]);
-    let first = "path=/pay: not limited: no branch matches the last of these entries; its level has the keys user\n";
+    let first = "path=/pay: not limited: no branch matches the entry path=/pay; its level has the keys user\n";
     assert_eq!(text, format!("{first}  path=/pay  matches nothing\n"));
 }
 

@@ -35,9 +35,15 @@ exempt vip in shop, until 2100-01-31T16:00:00Z
   undo    weir overrides remove 43a0b5d3f4fb
 ";
     assert_eq!(again.replace(&id_of(&exempt), "43a0b5d3f4fb"), expected, "the same override is replaced");
-    let unknown = desk.ok(&weir, &["block", "-d", "shop", "remote_address=10.0.0.*"]);
+    let mistyped = desk.fails(&weir, &["block", "-d", "shopp", "user=1"]);
+    assert!(mistyped.contains("no limit in force has the domain shopp (did you mean shop?); to set it all the same"), "{mistyped}");
+    let mistyped = desk.fails(&weir, &["block", "-d", "shop", "usr=1"]);
+    assert!(mistyped.contains("no limit of the domain shop has the key usr (did you mean user?)"), "{mistyped}");
+    let joined = desk.fails(&weir, &["block", "-d", "shop", "user=1,vip=2"]);
+    assert!(joined.contains("if vip is the next entry, write it as one of its own"), "{joined}");
+    let unknown = desk.ok(&weir, &["block", "-d", "shop", "remote_address=10.0.0.*", "--force"]);
     assert!(unknown.contains("\nwarning: no limit in force matches these entries; the block works all the same\n"), "{unknown}");
-    let elsewhere = desk.ok(&weir, &["exempt", "-d", "elsewhere", "user=1"]);
+    let elsewhere = desk.ok(&weir, &["exempt", "-d", "elsewhere", "user=1", "--force"]);
     assert!(elsewhere.contains("warning: no limit in force has this domain, so that it changes nothing yet"), "{elsewhere}");
 
     let listed = desk.ok(&weir, &["overrides", "-d", "shop"]);
