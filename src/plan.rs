@@ -297,7 +297,7 @@ fn add_check(
     let levels = limit.map_or(&[][..], |limit| &limit.levels);
     key::write(&mut checks.keys, &options.key_prefix, ask.domain, entries, levels, algorithm);
     let (shadow, quota) = in_force.map_or((false, false), |in_force| (in_force.shadow_mode(), in_force.limit.quota_mode));
-    let on_store_failure = limit.map_or_else(|| rules.on_store_failure(ask.domain), |limit| limit.on_store_failure);
+    let on_store_failure = in_force.map_or_else(|| rules.on_store_failure(ask.domain), LimitInForce::on_store_failure);
     let check = CheckIndex(checks.len());
     if let Some(tracking) = limit.and_then(|limit| limit.usage.as_ref()) {
         checks.tracked.push((check, Arc::clone(tracking)));

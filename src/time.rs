@@ -162,7 +162,7 @@ impl Tick {
 
 /// The unit of a limit, as in `envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit`.
 ///
-/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a year 365. A fixed window
+/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a quarter 90, a year 365. A fixed window
 /// can follow a [`Calendar`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
@@ -178,6 +178,8 @@ pub enum Unit {
     Week,
     /// 30 days.
     Month,
+    /// Three months. Envoy's protocol has no such unit: there it is a multiple of months.
+    Quarter,
     /// 365 days.
     Year,
     /// None: the amount of a limit of requests in flight is of no time. No file and no request names it.
@@ -186,13 +188,14 @@ pub enum Unit {
 
 impl Unit {
     /// All units, shortest first, with the names that configuration files use.
-    pub const NAMED: [(&'static str, Self); 7] = [
+    pub const NAMED: [(&'static str, Self); 8] = [
         ("second", Self::Second),
         ("minute", Self::Minute),
         ("hour", Self::Hour),
         ("day", Self::Day),
         ("week", Self::Week),
         ("month", Self::Month),
+        ("quarter", Self::Quarter),
         ("year", Self::Year),
     ];
 
@@ -208,7 +211,7 @@ impl Unit {
         Self::NAMED.iter().find(|&&(_, unit)| unit == self).map_or("none", |&(name, _)| name)
     }
 
-    /// The number of the unit on the wire.
+    /// The number of the unit on the wire, where a [`Rate`] says [how many](Rate::on_wire) of it there are.
     #[must_use]
     pub const fn number(self) -> i32 {
         match self {
@@ -217,7 +220,7 @@ impl Unit {
             Self::Minute => 2,
             Self::Hour => 3,
             Self::Day => 4,
-            Self::Month => 5,
+            Self::Month | Self::Quarter => 5,
             Self::Year => 6,
             Self::Week => 7,
         }
@@ -240,6 +243,7 @@ impl Unit {
             Self::Day => 86_400,
             Self::Week => 7 * 86_400,
             Self::Month => 30 * 86_400,
+            Self::Quarter => 3 * 30 * 86_400,
             Self::Year => 365 * 86_400,
         }
     }
@@ -261,7 +265,7 @@ pub struct Window {
 pub enum PeriodKind {
     /// Windows of one length; a month is 30 days.
     Fixed,
-    /// Days, weeks, months and years as they are in a time zone.
+    /// Days, weeks, months, quarters and years as they are in a time zone.
     Calendar,
 }
 
@@ -317,8 +321,15 @@ impl Rate {
     /// The window as months of the calendar; `None` if its unit is another.
     #[must_use]
     pub fn calendar_months(&self) -> Option<Period> {
-        let months = NonZeroU32::new(self.unit_multiplier).filter(|_| self.unit == Unit::Month);
-        months.map(Period::Months)
+        let is_of_months = matches!(self.unit, Unit::Month | Unit::Quarter);
+        NonZeroU32::new(self.on_wire().1).filter(|_| is_of_months).map(Period::Months)
+    }
+
+    /// The number of its unit on the wire, and how many of that unit the window is.
+    #[must_use]
+    pub const fn on_wire(&self) -> (i32, u32) {
+        let per_unit = if matches!(self.unit, Unit::Quarter) { 3 } else { 1 };
+        (self.unit.number(), self.unit_multiplier.saturating_mul(per_unit))
     }
 
     /// The same rate for more hits, in a window that is longer by as much: 50 hits of 10 per second are 50 per 5 seconds. The window keeps its
@@ -363,7 +374,8 @@ mod tests {
     fn units_keep_their_numbers_and_names() {
         for (name, unit) in Unit::NAMED {
             assert_eq!(Unit::named(&name.to_uppercase()), Some(unit));
-            assert_eq!(Unit::from_number(u64::try_from(unit.number()).expect("above 0")), Some(unit));
+            let on_wire = if unit == Unit::Quarter { Unit::Month } else { unit };
+            assert_eq!(Unit::from_number(u64::try_from(unit.number()).expect("above 0")), Some(on_wire));
             assert_eq!(unit.name(), name);
         }
         assert_eq!((Unit::from_number(0), Unit::from_number(8)), (None, None));
@@ -409,6 +421,7 @@ mod tests {
     fn only_months_follow_the_calendar() {
         let period = |unit, unit_multiplier| Rate { requests_per_unit: 1, unit, unit_multiplier }.calendar_months();
         assert_eq!(period(Unit::Month, 3), NonZeroU32::new(3).map(Period::Months));
+        assert_eq!(period(Unit::Quarter, 2), NonZeroU32::new(6).map(Period::Months));
         assert_eq!((period(Unit::Month, 0), period(Unit::Year, 1), period(Unit::Day, 30)), (None, None, None));
     }
 }

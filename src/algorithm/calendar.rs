@@ -17,15 +17,16 @@ impl Options {
     }
 
     /// Removes the options of a calendar if they make none of this rate, and returns an error for each that is wrong.
-    pub fn remove_wrong_calendar(&mut self, rate: &Rate) -> Vec<OptionError> {
-        let errors = self.calendar_errors(rate);
+    /// `is_multiplied`: the limit that says `period` says `unit_multiplier` too, if only 1.
+    pub fn remove_wrong_calendar(&mut self, rate: &Rate, is_multiplied: bool) -> Vec<OptionError> {
+        let errors = self.calendar_errors(rate, is_multiplied);
         if !errors.is_empty() {
             *self = Self { period: None, timezone: None, week_starts: None, anchor: None, ..*self };
         }
         errors
     }
 
-    fn calendar_errors(&self, rate: &Rate) -> Vec<OptionError> {
+    fn calendar_errors(&self, rate: &Rate, is_multiplied: bool) -> Vec<OptionError> {
         if self.period != Some(PeriodKind::Calendar) {
             let written =
                 [("timezone", self.timezone.is_some()), ("week_starts", self.week_starts.is_some()), ("anchor", self.anchor.is_some())];
@@ -38,9 +39,9 @@ impl Options {
         let mut errors = Vec::new();
         if !has_calendar(rate.unit) {
             let what = format!("'period: calendar' has no meaning for 'unit: {}'", rate.unit.name());
-            errors.push(OptionError::new("period", what, "write 'unit: day', week, month or year, or remove 'period'"));
+            errors.push(OptionError::new("period", what, "write 'unit: day', week, month, quarter or year, or remove 'period'"));
         }
-        if rate.unit_multiplier != 1 {
+        if is_multiplied || rate.unit_multiplier != 1 {
             let what = "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
             errors.push(OptionError::new("unit_multiplier", what, "remove it, or remove 'period'"));
         }
@@ -91,14 +92,19 @@ impl Options {
 fn has_calendar(unit: Unit) -> bool {
     match unit {
         Unit::None | Unit::Second | Unit::Minute | Unit::Hour => false,
-        Unit::Day | Unit::Week | Unit::Month | Unit::Year => true,
+        Unit::Day | Unit::Week | Unit::Month | Unit::Quarter | Unit::Year => true,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::num::NonZeroU32;
+
     use crate::algorithm::{Algorithm, FixedWindow};
+    use crate::time::Span;
+
+    const THREE: NonZeroU32 = NonZeroU32::new(3).expect("not 0");
 
     fn calendar() -> Options {
         Options { period: Some(PeriodKind::Calendar), ..Options::default() }
@@ -127,6 +133,12 @@ mod tests {
         // What a limit says of itself wins over the setting.
         let fixed = Options { period: Some(PeriodKind::Fixed), calendar_months: true, ..Options::default() };
         assert!(matches!(period(Unit::Month, fixed), Period::Even(_)));
+        // A quarter is three months.
+        let quarter = |options| period(Unit::Quarter, options);
+        assert_eq!((quarter(calendar()), quarter(by_setting)), (Period::Months(THREE), Period::Months(THREE)));
+        assert_eq!(quarter(Options { anchor: "2026-10-01".parse().ok(), ..calendar() }), Period::Months(THREE));
+        assert!(matches!(quarter(Options { anchor: "2026-02-01".parse().ok(), ..calendar() }), Period::Calendar(_)));
+        assert_eq!(quarter(Options::default()), Period::Even(Span::from_secs(90 * 86_400)));
     }
 
     #[test]
@@ -141,7 +153,7 @@ mod tests {
             let rate = Rate { unit_multiplier, ..rate(unit) };
             let mut options = written.apply_defaults(&all);
             options.leave_out_defaults(&written, &rate);
-            assert_eq!(options.remove_wrong_calendar(&rate), [], "{options:?}");
+            assert_eq!(options.remove_wrong_calendar(&rate, false), [], "{options:?}");
             options
         };
         let none = Options::default();

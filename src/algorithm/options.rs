@@ -164,7 +164,7 @@ impl Algorithm {
             OptionError::new("unit_multiplier", what, "write a unit_multiplier from 1 on that makes the window shorter")
         })?;
         let mut options = *options;
-        if let Some(error) = options.remove_foreign().into_iter().chain(options.remove_wrong_calendar(rate)).next() {
+        if let Some(error) = options.remove_foreign().into_iter().chain(options.remove_wrong_calendar(rate, false)).next() {
             return Err(error);
         }
         let debt = options.debt()?;

@@ -21,11 +21,14 @@ const MAX_PART_BYTES: usize = 3 * MAX_TEXT_BYTES + 1;
 const MAX_REST_BYTES: usize = 56;
 
 /// Calendars whose windows differ.
-const CALENDARS: [(Unit, &str, &str); 9] = [
+const CALENDARS: [(Unit, &str, &str); 12] = [
     (Unit::Month, "UTC", "2026-01-01"),
     (Unit::Month, "UTC", "2026-01-11"),
     (Unit::Month, "Etc/GMT+1", "2026-01-01"),
     (Unit::Month, "Etc/GMT+11", "2026-01-01"),
+    (Unit::Quarter, "UTC", "2026-01-01"),
+    (Unit::Quarter, "UTC", "2026-05-01"),
+    (Unit::Quarter, "America/Argentina/ComodRivadavia", "2026-12-24T23:59:59"),
     (Unit::Year, "UTC", "2026-01-01"),
     (Unit::Year, "America/Argentina/ComodRivadavia", "2026-12-24T23:59:59"),
     (Unit::Week, "Europe/Berlin", "2026-11-23"),

@@ -70,7 +70,7 @@ impl Plan {
             algorithm: amount.algorithm,
             hits: 0,
             modes: Modes { shadow: in_force.shadow_mode(), quota: limit.quota_mode },
-            on_store_failure: limit.on_store_failure.unwrap_or(options.on_store_failure),
+            on_store_failure: in_force.on_store_failure().unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
         });
         let trials = Trials::of_counter(&checks.keys, limit);

@@ -180,7 +180,6 @@ pub fn fields<'r>(rules: &Rules, in_force: impl Into<LimitInForce<'r>>) -> Vec<(
         Some(keys.join(", ")).filter(|keys| !keys.is_empty())
     };
     let flag = |is_set: bool| Some(is_set.to_string());
-    let policy = |policy| OnStoreFailure::NAMED.iter().find(|(_, known)| *known == policy).map(|(name, _)| (*name).to_owned());
     let commit = match rules.commit(limit.domain.as_bytes()) {
         Some(Commit::AllOrNone) => "all_or_none",
         Some(Commit::Each) | None => "each",
@@ -207,7 +206,7 @@ pub fn fields<'r>(rules: &Rules, in_force: impl Into<LimitInForce<'r>>) -> Vec<(
         ("name", in_force.name().map(str::to_owned)),
         ("shadow_mode", flag(in_force.shadow_mode())),
         ("quota_mode", flag(limit.quota_mode)),
-        ("on_store_failure", limit.on_store_failure.and_then(policy)),
+        ("on_store_failure", in_force.on_store_failure().and_then(policy)),
         ("commit", Some(commit.to_owned())),
         ("replaces", Some(limit.replaces.join(", ")).filter(|names| !names.is_empty())),
         ("detailed_metric", flag(limit.detailed_metric)),
@@ -217,6 +216,11 @@ pub fn fields<'r>(rules: &Rules, in_force: impl Into<LimitInForce<'r>>) -> Vec<(
         ("metadata", limit.metadata.as_ref().map(|metadata| serde_json::Value::from(metadata.clone()).to_string())),
     ]);
     all.into_iter().filter_map(|(field, value)| Some((field, value?))).collect()
+}
+
+/// The name of a failure policy.
+fn policy(policy: OnStoreFailure) -> Option<String> {
+    OnStoreFailure::NAMED.iter().find(|(_, known)| *known == policy).map(|(name, _)| (*name).to_owned())
 }
 
 /// The bits of the networks that group addresses, of each level that has some.

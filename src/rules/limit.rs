@@ -132,8 +132,10 @@ pub struct RowMeaning {
     pub limit: u32,
     /// Its amount.
     pub amount: RowAmount,
-    /// Over the limit, the status is still OK.
-    pub shadow_mode: bool,
+    /// `shadow_mode` of the row; `None`: that of its limit.
+    pub shadow_mode: Option<bool>,
+    /// `on_store_failure` of the row; `None`: that of its limit.
+    pub on_store_failure: Option<OnStoreFailure>,
 }
 
 /// What numbers that no other row has add to it; config/README.md and SECURITY.md say about 150 bytes.
@@ -164,8 +166,10 @@ impl<'r> From<&'r Limit> for LimitInForce<'r> {
 }
 
 impl<'r> LimitInForce<'r> {
+    #[inline]
     fn meaning(self) -> Option<&'r RowMeaning> {
-        self.limit.table.as_ref()?.rows.meaning(self.row?)
+        let row = self.row?;
+        self.limit.table.as_ref()?.rows.meaning(row)
     }
 
     /// The amount; `None` = unlimited.
@@ -193,10 +197,14 @@ impl<'r> LimitInForce<'r> {
     #[inline]
     #[must_use]
     pub fn shadow_mode(self) -> bool {
-        if self.row.is_none() {
-            return self.limit.shadow_mode;
-        }
-        self.meaning().map_or(self.limit.shadow_mode, |meaning| meaning.shadow_mode)
+        self.meaning().and_then(|meaning| meaning.shadow_mode).unwrap_or(self.limit.shadow_mode)
+    }
+
+    /// The failure policy; `None`: that of the process.
+    #[inline]
+    #[must_use]
+    pub fn on_store_failure(self) -> Option<OnStoreFailure> {
+        self.meaning().and_then(|meaning| meaning.on_store_failure).or(self.limit.on_store_failure)
     }
 
     /// What is counted beside it: of values without a row only, because a row has numbers of its own.

@@ -1,4 +1,4 @@
-//! Calendars: days, weeks, months and years by the clocks of a time zone, from midnight or from an anchor.
+//! Calendars: days, weeks, months, quarters and years by the clocks of a time zone, from midnight or from an anchor.
 //!
 //! A window begins at the first instant at which the clocks show its begin or a later time. So a day has 23 or 25 hours when the clocks change, begins at
 //! 01:00 where they skip midnight, and has no instant where they skip the whole day, as in Samoa on 30 December 2011. Numbers count from the year 0,
@@ -28,9 +28,10 @@ enum Days {
     Every,
     /// Days after Monday.
     Weekly(u8),
-    Monthly(u8),
-    Yearly {
-        month: u8,
+    /// Of each so many months of a year, the `first`, from 0 on.
+    Months {
+        count: u8,
+        first: u8,
         day: u8,
     },
 }
@@ -47,7 +48,7 @@ const CYCLE_SECS: i64 = 146_097 * 86_400;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
 impl Calendar {
-    /// The days, weeks, months or years of a zone; `None` for a shorter unit. They begin on the day and at the time of an anchor, or else on the first
+    /// The days, weeks, months, quarters or years of a zone; `None` for a shorter unit. They begin on the day and at the time of an anchor, or else on the first
     /// day at midnight. A week without an anchor begins on `week_starts`.
     #[must_use]
     pub fn new(unit: Unit, zone: Zone, week_starts: Weekday, anchor: Option<Anchor>) -> Option<Self> {
@@ -58,8 +59,9 @@ impl Calendar {
             Unit::None | Unit::Second | Unit::Minute | Unit::Hour => return None,
             Unit::Day => Days::Every,
             Unit::Week => Days::Weekly(weekday.to_monday_zero_offset().unsigned_abs()),
-            Unit::Month => Days::Monthly(day),
-            Unit::Year => Days::Yearly { month, day },
+            Unit::Month => Days::Months { count: 1, first: 0, day },
+            Unit::Quarter => Days::Months { count: 3, first: (month - 1) % 3, day },
+            Unit::Year => Days::Months { count: 12, first: month - 1, day },
         };
         Some(Self { time_secs: anchor.and_then(Anchor::time_secs).unwrap_or(0), zone, days })
     }
@@ -68,8 +70,7 @@ impl Calendar {
     pub(super) fn utc_months(self) -> Option<u32> {
         match self.days {
             _ if self.zone != Zone::utc() || self.time_secs > 0 => None,
-            Days::Monthly(1) => Some(1),
-            Days::Yearly { month: 1, day: 1 } => Some(12),
+            Days::Months { count, first: 0, day: 1 } => Some(count.into()),
             _ => None,
         }
     }
@@ -93,8 +94,10 @@ impl Calendar {
         let hours = match self.days {
             Days::Every => 24,
             Days::Weekly(_) => 7 * 24,
-            Days::Monthly(_) => 28 * 24,
-            Days::Yearly { .. } => 365 * 24,
+            Days::Months { count: 1, .. } => 28 * 24,
+            // From 31 January to 30 April.
+            Days::Months { count: 3, .. } => 89 * 24,
+            Days::Months { .. } => 365 * 24,
         } - 3;
         Span::from_secs(hours * 3_600)
     }
@@ -113,12 +116,13 @@ impl Calendar {
     }
 
     /// The day and the time at which a window begins, where they are not those of a calendar without an anchor: `day 31`, `12-24 at 06:00`, `06:00`.
+    /// Of a quarter, the day is that of the first in a year.
     #[must_use]
     pub fn anchor(self) -> Option<String> {
         let day = match self.days {
-            Days::Every | Days::Weekly(_) | Days::Monthly(1) | Days::Yearly { month: 1, day: 1 } => None,
-            Days::Monthly(day) => Some(format!("day {day}")),
-            Days::Yearly { month, day } => Some(format!("{month:02}-{day:02}")),
+            Days::Every | Days::Weekly(_) | Days::Months { first: 0, day: 1, .. } => None,
+            Days::Months { count: 1, day, .. } => Some(format!("day {day}")),
+            Days::Months { first, day, .. } => Some(format!("{:02}-{day:02}", first + 1)),
         };
         let time = (self.time_secs > 0).then(|| TimeOfDay(self.time_secs).to_string());
         match (day, time) {
@@ -128,7 +132,7 @@ impl Calendar {
     }
 
     /// Appends what tells its windows from those of any other period, in the characters of zone names: `month-31@Europe/Berlin`,
-    /// `day-0600@UTC`, `week-mon@Asia/Kolkata`.
+    /// `quarter-0215@UTC`, `day-0600@UTC`, `week-mon@Asia/Kolkata`.
     pub(crate) fn write_tag(self, out: &mut Vec<u8>) {
         let two = |out: &mut Vec<u8>, number: u32| out.extend([b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
         match self.days {
@@ -137,13 +141,13 @@ impl Calendar {
                 out.extend_from_slice(b"week-");
                 out.extend(self.week_starts().unwrap_or_default().bytes().take(3));
             }
-            Days::Monthly(day) => {
+            Days::Months { count: 1, day, .. } => {
                 out.extend_from_slice(b"month-");
                 two(out, day.into());
             }
-            Days::Yearly { month, day } => {
-                out.extend_from_slice(b"year-");
-                two(out, month.into());
+            Days::Months { count, first, day } => {
+                out.extend_from_slice(if count == 3 { b"quarter-" } else { b"year-" });
+                two(out, u32::from(first) + 1);
                 two(out, day.into());
             }
         }
@@ -190,8 +194,7 @@ impl Calendar {
         match self.days {
             Days::Every => 146_097,
             Days::Weekly(_) => 146_097 / 7,
-            Days::Monthly(_) => 4_800,
-            Days::Yearly { .. } => 400,
+            Days::Months { count, .. } => 4_800 / count as i64,
         }
     }
 
@@ -204,9 +207,9 @@ impl Calendar {
         match self.days {
             Days::Every => days_to(date),
             Days::Weekly(first) => (days_to(date) - i64::from(days_since(first, date.weekday()))).div_euclid(7),
-            Days::Monthly(_) | Days::Yearly { .. } => {
+            Days::Months { count, first, .. } => {
                 let month = 12 * year + i64::from(date.month()) - 1;
-                let number = if let Days::Monthly(_) = self.days { month } else { year };
+                let number = (month - i64::from(first)).div_euclid(count.into());
                 number - i64::from(date < self.first_date(number))
             }
         }
@@ -221,8 +224,10 @@ impl Calendar {
         match self.days {
             Days::Every => day(number),
             Days::Weekly(first) => day(7 * number + (i64::from(first) - WEEKDAY_0).rem_euclid(7)),
-            Days::Monthly(day) => clamped(number.div_euclid(12), number.rem_euclid(12) + 1, day),
-            Days::Yearly { month, day } => clamped(number, month.into(), day),
+            Days::Months { count, first, day } => {
+                let month = number * i64::from(count) + i64::from(first);
+                clamped(month.div_euclid(12), month.rem_euclid(12) + 1, day)
+            }
         }
     }
 

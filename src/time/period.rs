@@ -14,7 +14,7 @@ const MICROS_PER_DAY: u64 = 86_400_000_000;
 pub enum Period {
     /// Windows of this length; the first one begins at the epoch.
     Even(Span),
-    /// Windows of so many months of the Gregorian calendar, in UTC; the first one begins in January 1970. Twelve months are a year.
+    /// Windows of so many months of the Gregorian calendar, in UTC; the first one begins in January 1970. Three months are a quarter, twelve a year.
     Months(NonZeroU32),
     /// The calendar of a time zone.
     Calendar(Calendar),
@@ -24,7 +24,7 @@ pub enum Period {
 const _: () = assert!(size_of::<Period>() == 16);
 
 impl Period {
-    /// The windows of a calendar. Months and years in UTC are [`Period::Months`].
+    /// The windows of a calendar. Months, quarters and years in UTC are [`Period::Months`].
     #[must_use]
     pub fn of_calendar(calendar: Calendar) -> Self {
         calendar.utc_months().and_then(NonZeroU32::new).map_or(Self::Calendar(calendar), Self::Months)

@@ -154,6 +154,7 @@ fn rows(rules: &Rules, limit: &Limit) -> Vec<String> {
             is_by_rows: false,
             name: in_force.name().map(Into::into),
             shadow_mode: in_force.shadow_mode(),
+            on_store_failure: in_force.on_store_failure(),
             table: None,
             ..of_row.clone()
         };

@@ -6,6 +6,8 @@ use std::process::Command;
 use weir::proto::RateLimitResponse;
 use weir::proto::rate_limit_response::Code;
 use weir::rules::compile::{Options, SourceText, compile};
+use weir::rules::diff::fields;
+use weir::rules::limit::{LimitId, LimitInForce};
 
 use crate::support::wait::eventually;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
@@ -193,6 +195,102 @@ fn a_check_counts_rows_and_names_the_first_that_differ() {
         (&json["diff"]["rows"][0]["changed"], &json["diff"]["rows"][0]["first"][3]),
         (&2.into(), &"small: removed (1 per year, plan free)".into())
     );
+}
+
+/// Everything that a plan may say, from the message about a key that is none of it.
+fn keys_of_plans() -> Vec<String> {
+    let yaml = "domain: d\nplans: { p: { zzzzzzzz: 1, unit: day, requests_per_unit: 1 } }\n";
+    let files = [SourceText { name: "l.yaml".to_owned(), text: yaml.into() }];
+    let problems = compile(&files, &Options::default()).expect_err("an unknown key");
+    let all = problems[0].remedy.split_once("one of ").expect("a list of keys").1;
+    all.split(", ").map(str::to_owned).collect()
+}
+
+/// A plan that says this beside an amount; `None`: no plan can.
+fn plan_with(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "shadow_mode" => "unit: minute, requests_per_unit: 10, shadow_mode: true",
+        "unit" => "unit: hour, requests_per_unit: 10",
+        "unit_multiplier" => "unit: minute, requests_per_unit: 10, unit_multiplier: 3",
+        "requests_per_unit" => "unit: minute, requests_per_unit: 7",
+        "unlimited" => "unlimited: true",
+        "name" => "unit: minute, requests_per_unit: 10, name: leaked",
+        "algorithm" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket",
+        "on_store_failure" => "unit: minute, requests_per_unit: 10, on_store_failure: deny",
+        "burst" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket, burst: 20",
+        "scale" => "unit: minute, requests_per_unit: 10, scale: 1000",
+        "default_cost" => "unit: minute, requests_per_unit: 10, default_cost: 7",
+        "bucket_interval" => "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, bucket_interval: 5s",
+        "bucket_span" => "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, bucket_span: 90s",
+        "subject_expiry" => "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, subject_expiry: 1h",
+        "max_delay" => "unit: minute, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 1s",
+        "max_duration" => return None,
+        "count_denied" => "unit: minute, requests_per_unit: 10, count_denied: false",
+        "max_debt" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true, max_debt: 5",
+        "period" => "unit: month, requests_per_unit: 10, period: calendar",
+        "timezone" => "unit: month, requests_per_unit: 10, period: calendar, timezone: Asia/Tokyo",
+        "week_starts" => "unit: week, requests_per_unit: 10, period: calendar, week_starts: sunday",
+        "anchor" => "unit: month, requests_per_unit: 10, period: calendar, anchor: 2026-03-31",
+        other => panic!("a key of plans that this test does not know: {other}"),
+    })
+}
+
+/// A row's plan stands alone: nothing that the plan of the `rate_limit` says reaches rows of other plans. What the `rate_limit` and the domain say does.
+#[test]
+fn what_a_row_inherits_is_not_of_another_plan() {
+    let said = |free: &str, value: &str| {
+        let yaml = format!(
+            "domain: d\nplans: {{ free: {{ {free} }}, paid: {{ unit: minute, requests_per_unit: 100 }}, part: {{ unit: day }} }}\n\
+             defaults: {{ track_usage: true, on_store_failure: local }}\ndescriptors:\n  - {{ key: k, table: t.csv, rate_limit: {{ plan: free, default_cost: 3 }} }}\n"
+        );
+        let rows = "value,plan,requests_per_unit\nsilent,paid,\nnumber,paid,50\npart,part,5\n";
+        let files = [("l.yaml", &*yaml), ("t.csv", rows)].map(|(name, text)| SourceText { name: name.to_owned(), text: text.into() });
+        let rules = compile(&files, &Options::default()).unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0])).rules;
+        let owner = rules.limits().find(|limit| limit.own_table().is_some()).expect("a table");
+        let table = owner.own_table().expect("a table");
+        let row = table.rows.find(value.as_bytes());
+        let of_row = row.and_then(|row| table.rows.meaning(row)).map_or(owner.id.limit, |meaning| meaning.limit);
+        fields(&rules, LimitInForce { limit: rules.limit(LimitId::new(owner.id.domain, of_row)), row })
+    };
+    let plain = "unit: minute, requests_per_unit: 10";
+    for key in keys_of_plans() {
+        let Some(free) = plan_with(&key) else { continue };
+        assert_ne!(said(free, "default"), said(plain, "default"), "{key} has an effect where it is written");
+        for value in ["silent", "number", "part"] {
+            assert_eq!(said(free, value), said(plain, value), "{key} of the plan 'free' for the row {value}");
+        }
+    }
+    let inherited = said(plain, "silent");
+    for field in [("default_cost", "3"), ("on_store_failure", "local"), ("track_usage", "true")] {
+        assert!(inherited.contains(&(field.0, field.1.to_owned())), "{field:?} of the rate_limit or the domain: {inherited:?}");
+    }
+}
+
+#[tokio::test]
+async fn rows_answer_an_outage_as_they_say_and_not_as_another_plan_does() {
+    let limits = "
+domain: shop
+plans:
+  free: { unit: year, requests_per_unit: 2, shadow_mode: true, name: free-plan, on_store_failure: allow }
+  pro: { unit: year, requests_per_unit: 5 }
+descriptors:
+  - { key: tenant, table: tenants.csv, rate_limit: { plan: free } }
+";
+    let rows = "value,plan,on_store_failure,requests_per_unit\nacme,pro,,\nclosed,pro,deny,\nopen,pro,allow,7\nlocal,,local,1\n";
+    let files = [("limits.yaml", limits), ("tenants.csv", rows)];
+    let weir = Weir::start(&files, &[("ON_STORE_FAILURE", "deny"), ("REDIS_URL", "127.0.0.1:1"), ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")]);
+    let client = &mut weir.client().await;
+    for (value, hits, code) in [
+        ("free", 9, Code::Ok),
+        ("acme", 1, Code::OverLimit),
+        ("closed", 1, Code::OverLimit),
+        ("open", 99, Code::Ok),
+        ("local", 1, Code::Ok),
+    ] {
+        assert_eq!(ask(client, &[("tenant", value)], hits).await.overall_code(), code, "{value}");
+    }
+    let (limit, name, _) = look(client, &[("tenant", "acme")]).await;
+    assert_eq!((limit, &*name), (5, ""), "the plan without a name has none");
 }
 
 proptest::proptest! {

@@ -68,6 +68,7 @@ ANCHORS = {
     "day": ["-", "2020-01-01T02:30", "2020-01-01T23:45:30"],
     "week": ["-", "sunday", "2021-01-09T00:30"],
     "month": ["-", "2026-03-31", "2025-12-30T12:00", "2024-06-29T00:15"],
+    "quarter": ["-", "2026-11-30", "2026-02-15T06:30", "2024-01-31T23:45:30"],
     "year": ["-", "2024-02-29", "2024-12-31T18:00", "2026-07-01"],
 }
 
@@ -111,6 +112,11 @@ def begins(unit, start, around):
         months = [divmod(first + k, 12) for k in range(4)]
         return first, [at(date(year, month + 1, min(day, days_in_month(year, month + 1)))) for year, month in months]
     month, day = (anchor.month, anchor.day) if anchor else (1, 1)
+    if unit == "quarter":
+        offset = (month - 1) % 3
+        first = (12 * around.year + around.month - 1 - offset) // 3 - 1
+        months = [divmod(3 * (first + k) + offset, 12) for k in range(4)]
+        return first, [at(date(year, month + 1, min(day, days_in_month(year, month + 1)))) for year, month in months]
     years = range(around.year - 1, around.year + 3)
     return years[0], [at(date(year, month, min(day, days_in_month(year, month)))) for year in years]
 

@@ -7,7 +7,7 @@ import { limitOf, part } from "./parts.js";
 import { table } from "./table.js";
 
 const SHOWN = 200;
-const UNITS = ["second", "minute", "hour", "day", "week", "month", "year"];
+const UNITS = ["second", "minute", "hour", "day", "week", "month", "quarter", "year"];
 const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], ["86400", "1 day"], ["604800", "1 week"], ["at", "Until a time"], ["none", "Until it is removed"]];
 const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: another amount"], ["reset", "Reset: begin the counter anew"]];
 

@@ -69,7 +69,7 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
         out.push(tag(2, BYTES));
         put_varint(out, limit_bytes(rate, name) as u64);
         put_number(out, tag(1, VARINT), on_wire(rate.requests_per_unit));
-        put_number(out, tag(2, VARINT), rate.unit.number().cast_unsigned().into());
+        put_number(out, tag(2, VARINT), rate.on_wire().0.cast_unsigned().into());
         if !name.is_empty() {
             out.push(tag(3, BYTES));
             put_varint(out, name.len() as u64);
@@ -93,7 +93,7 @@ fn status_bytes(status: &Status<'_>) -> usize {
 
 fn limit_bytes(rate: &Rate, name: &str) -> usize {
     number_bytes(on_wire(rate.requests_per_unit))
-        + number_bytes(rate.unit.number().cast_unsigned().into())
+        + number_bytes(rate.on_wire().0.cast_unsigned().into())
         + if name.is_empty() { 0 } else { field_bytes(name.len()) }
         + multiplier(rate).map_or(0, |multiplier| field_bytes(number_bytes(multiplier)))
 }
@@ -105,7 +105,8 @@ fn on_wire(number: u64) -> u64 {
 
 /// The `unit_multiplier`; left out if it is 1.
 fn multiplier(rate: &Rate) -> Option<u64> {
-    (rate.unit_multiplier != 1).then_some(rate.unit_multiplier.into())
+    let (_, multiplier) = rate.on_wire();
+    (multiplier != 1).then_some(multiplier.into())
 }
 
 /// The seconds of a `google.protobuf.Duration`, which are an int64.

@@ -31,7 +31,7 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
                     name: limit.and_then(|id| plan.rules.limit(id).name.as_deref()).unwrap_or(path).to_owned(),
                     requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
                     unit: rate.unit.number(),
-                    unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
+                    unit_multiplier: Some(rate.on_wire().1).filter(|multiplier| *multiplier != 1),
                 }),
                 duration_until_reset: ends_in.map(|span| prost_types::Duration { seconds: span.secs_rounded_up() as i64, nanos: 0 }),
                 ..ok
@@ -47,7 +47,7 @@ fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Optio
                         name: name.unwrap_or(path).to_owned(),
                         requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
                         unit: rate.unit.number(),
-                        unit_multiplier: (rate.unit_multiplier != 1).then_some(rate.unit_multiplier),
+                        unit_multiplier: Some(rate.on_wire().1).filter(|multiplier| *multiplier != 1),
                     }),
                     limit_remaining: decision.verdict().map_or(0, |verdict| verdict.remaining.try_into().unwrap_or(u32::MAX)),
                     duration_until_reset: decision.until_reset().map(|span| prost_types::Duration { seconds: seconds(span), nanos: 0 }),
@@ -74,6 +74,7 @@ const LIMITS: &str = "
 domain: d
 descriptors:
   - {key: plain, rate_limit: {unit: second, requests_per_unit: 5}}
+  - {key: quarter, rate_limit: {unit: quarter, requests_per_unit: 5, name: q}}
   - {key: named, rate_limit: {unit: week, unit_multiplier: 300, requests_per_unit: 4000000000, name: this-limit-has-a-name}}
   - {key: zero, rate_limit: {unit: hour, requests_per_unit: 0}}
   - {key: unlimited, rate_limit: {unlimited: true}, metadata: {team: a}}

@@ -63,6 +63,11 @@ impl AlgorithmFields {
         (own, chain.skip(below).map(|fields| Self { usage: usage::Options::default(), ..fields }).collect())
     }
 
+    /// Whether they leave the algorithm and its options to what stands below.
+    pub(super) fn has_no_amount(&self) -> bool {
+        *self == Self { on_store_failure: self.on_store_failure, ..Self::default() }
+    }
+
     /// Whether they make windows of the calendar.
     pub(super) fn has_calendar(&self) -> bool {
         self.options.period == Some(PeriodKind::Calendar)

@@ -15,7 +15,7 @@ use super::{Domain, ProcessDefaults};
 use crate::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
 use crate::rules::Commit;
 use crate::rules::limit::{Amount, Limit, OnStoreFailure, Scale};
-use crate::time::{Rate, Unit};
+use crate::time::{PeriodKind, Rate, Unit};
 use crate::usage;
 
 /// The values of `commit` in a file.
@@ -223,8 +223,10 @@ pub(super) fn settle_amount(
         let mut foreign = options.remove_foreign();
         let of_limit = pending.layers[left_out..].iter().filter(|layer| layer.of_limit).map(|layer| layer.fields);
         let of_limit = pending.below.iter().copied().chain(of_limit);
-        options.leave_out_defaults(&pending.fields.written(options.kind, of_limit), &pending.rate);
-        foreign.extend(options.remove_wrong_calendar(&pending.rate));
+        let written = pending.fields.written(options.kind, of_limit);
+        options.leave_out_defaults(&written, &pending.rate);
+        let is_multiplied = written.period == Some(PeriodKind::Calendar) && pending.keys.iter().any(|(key, _)| *key == "unit_multiplier");
+        foreign.extend(options.remove_wrong_calendar(&pending.rate, is_multiplied));
         options.calendar_months = process.calendar_months;
         // A control plane sends a unit with each limit.
         let is_concurrency = options.kind == AlgorithmKind::Concurrency;

@@ -161,7 +161,7 @@ fn add_limit(
     // The name counts even if the amount is wrong, so that one mistake is not reported as two.
     let (amount, trial) = (amount.ok()?, trial.map_or(Some(None), |read| read.map(Some))?);
     let table = table.transpose().ok()?;
-    let rows = pending_rows(problems, amount.as_ref(), (&keys, at), (of_plan, is_written), table);
+    let rows = pending_rows(problems, (amount.as_ref(), name), (&keys, at), (of_plan, is_written), table);
     let path_bytes = path.iter().map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len())).sum::<usize>();
     compiler.path_bytes = compiler.path_bytes.saturating_add(path_bytes + domain.name.len());
     if compiler.path_bytes > LONGEST_PATHS {
@@ -239,7 +239,7 @@ fn gauge(algorithm: &Algorithm) -> Option<Arc<Gauge>> {
 /// What plans and tables add to a limit; `None` if it has neither.
 fn pending_rows(
     problems: &Problems,
-    amount: Option<&(Rate, AlgorithmFields)>,
+    (amount, name): (Option<&(Rate, AlgorithmFields)>, Option<&str>),
     (keys, at): (&[(&'static str, Position)], Position),
     (of_plan, has_default): (Option<(Position, &str, Numbers)>, bool),
     table: Option<PendingTable>,
@@ -252,7 +252,7 @@ fn pending_rows(
         None => {
             let keys = keys.iter().map(|&(key, at)| (key, here(at))).collect();
             let fields = amount.map(|(_, fields)| *fields).unwrap_or_default();
-            (None, Numbers::complete(amount.map(|(rate, _)| *rate), fields, keys))
+            (None, Numbers::complete(amount.map(|(rate, _)| *rate), fields, keys).named(name))
         }
     };
     Some(PendingRows { plan, numbers, has_default, table, at: here(at) })

@@ -25,9 +25,6 @@ pub(super) struct Plans {
 pub(super) struct Plan {
     /// `None`: they are wrong, which is reported.
     pub(super) numbers: Option<Numbers>,
-    /// The name that responses show.
-    pub(super) name: Option<Box<str>>,
-    pub(super) shadow_mode: Option<bool>,
     /// Where it is written.
     pub(super) at: Location,
 }
@@ -85,17 +82,12 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
         }
         let read = fields::read(problems, node, Section::Plan);
         let plan = match &read {
-            None => Plan { numbers: None, name: None, shadow_mode: None, at },
-            Some(fields) => Plan {
-                numbers: numbers::read(problems, fields, Problems::here),
-                name: fields
-                    .get("name")
-                    .and_then(|node| fields::text(problems, node, "name"))
-                    .filter(|name| !name.is_empty())
-                    .map(Into::into),
-                shadow_mode: fields.get("shadow_mode").and_then(|node| fields::bool(problems, node, "shadow_mode")),
-                at,
-            },
+            None => Plan { numbers: None, at },
+            Some(fields) => {
+                let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
+                let numbers = numbers::read(problems, fields, Problems::here);
+                Plan { numbers: numbers.map(|numbers| numbers.named(name)), at }
+            }
         };
         plans.by_name.insert(name.into(), plan);
     }

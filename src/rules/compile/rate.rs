@@ -59,7 +59,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
     let amount = if let Some(node) = fields.get("plan") {
         let plan = fields::text(problems, node, "plan");
         let numbers = numbers::read(problems, &fields, Problems::here);
-        of_plan = plan.zip(numbers).map(|(plan, numbers)| (node.at, plan, numbers));
+        of_plan = plan.zip(numbers).map(|(plan, numbers)| (node.at, plan, numbers.named(name)));
         if of_plan.is_some() { Ok(None) } else { Err(InvalidAmount) }
     } else if fields::switch(problems, &fields, "unlimited") {
         usage = unlimited(problems, &fields);

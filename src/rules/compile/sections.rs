@@ -134,7 +134,7 @@ const KEYS: [(&str, &[Section]); 36] = [
     ("replaces", &[Section::RateLimit]),
     ("trial", &[Section::RateLimit, Section::Weir]),
     ("algorithm", &OF_OPTIONS),
-    ("on_store_failure", &[Section::RateLimit, Section::Defaults, Section::Plan, Section::Weir, Section::OverlayLimit]),
+    ("on_store_failure", &[Section::RateLimit, Section::Defaults, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit]),
     ("track_usage", &OF_USAGE),
     ("usage_interval", &OF_USAGE),
     ("usage_buckets", &OF_USAGE),

@@ -143,6 +143,17 @@ impl OwnAmount {
     }
 }
 
+/// Whose amount numbers come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Row,
+    RateLimit,
+    /// A `rate_limit` whose numbers stand below those of rows too.
+    AboveRows,
+    /// Rows may complete it.
+    Plan,
+}
+
 impl<'a> Settling<'a, '_> {
     /// The limits of a descriptor: that of its `rate_limit` or, in its place, of rows without a plan; and those of the plans that rows use.
     /// The trial is that of values without a row.
@@ -154,7 +165,7 @@ impl<'a> Settling<'a, '_> {
     ) -> Option<(Limit, Vec<Limit>)> {
         let PendingRows { plan, numbers, has_default, table, at } = pending;
         let of_plan = match &plan {
-            Some((at, name)) => Some((name, self.plan(name, *at)?)),
+            Some((at, name)) => Some(self.plan(name, *at)?),
             None => None,
         };
         if numbers.fields.is_concurrency() {
@@ -164,28 +175,21 @@ impl<'a> Settling<'a, '_> {
             return None;
         }
         let mut chain = vec![&numbers];
-        if let Some((_, plan)) = of_plan {
+        if let Some(plan) = of_plan {
             chain.push(plan.numbers.as_ref()?);
         }
-        let amount = if has_default { self.amount(&chain, at, "the rate_limit")? } else { OwnAmount::Partial };
-        let (amount, is_by_rows) = amount.parts();
-        let is_unlimited = amount.is_none() && !is_by_rows;
-        let usage = match is_unlimited {
-            true => None,
-            false => defaults::settle_usage(self.problems, (&numbers.fields, &numbers.keys, at), self.defaults)?,
+        let whole = if table.is_some() { Whole::AboveRows } else { Whole::RateLimit };
+        let amount = if has_default { self.amount(&chain, at, whole)? } else { OwnAmount::Partial };
+        let usage = match amount {
+            OwnAmount::Complete(None) if table.is_none() => None,
+            _ => defaults::settle_usage(self.problems, (&numbers.fields, &numbers.keys, at), self.defaults)?,
         };
-        let on_store_failure = chain.iter().find_map(|numbers| numbers.fields.on_store_failure).or(self.defaults.on_store_failure());
         let trial = match trial {
             Some(trial) => Some(self.trial(trial, &chain, (at, usage))?),
             None => None,
         };
-        let mut base = make(OfLimit { amount, usage, trial, on_store_failure });
-        base.is_by_rows = is_by_rows;
-        if let Some((name, plan)) = of_plan {
-            base.plan = Some(name.clone());
-            base.name = base.name.take().or_else(|| plan.name.clone());
-            base.shadow_mode = plan.shadow_mode.unwrap_or(base.shadow_mode);
-        }
+        let shared = make(OfLimit { usage, trial, ..OfLimit::default() });
+        let mut base = self.limit(&shared, (amount, plan.map(|(_, name)| name)), &chain);
         let Some(named) = table else { return Some((base, Vec::new())) };
         let file = self.data.table(&named.from, &named.name)?;
         let (rows, used) = rows::read(self, (&base, &chain), file)?;
@@ -194,24 +198,30 @@ impl<'a> Settling<'a, '_> {
             self.problems.warning_in(named.at, what, "add rows, or a 'rate_limit' for values without a row");
         }
         let table = Arc::new(LimitTable::new(rows, named.level, base.id.limit, has_default));
-        let of_plans = used.into_iter().map(|used| {
-            let (amount, is_by_rows) = used.amount.parts();
-            Limit {
-                id: LimitId::new(base.id.domain, used.limit),
-                amount,
-                trial: None,
-                is_by_rows,
-                name: used.plan.name.clone().or_else(|| base.name.clone()),
-                shadow_mode: used.plan.shadow_mode.unwrap_or(base.shadow_mode),
-                on_store_failure: used.numbers.fields.on_store_failure.or(base.on_store_failure),
-                plan: Some(used.name),
-                table: Some(Arc::clone(&table)),
-                ..base.clone()
-            }
+        let of_plans = used.into_iter().map(|used| Limit {
+            id: LimitId::new(base.id.domain, used.limit),
+            trial: None,
+            table: Some(Arc::clone(&table)),
+            ..self.limit(&shared, (used.amount, Some(used.name)), &[used.numbers, &numbers])
         });
         let of_plans = of_plans.collect();
         base.table = Some(table);
         Some((base, of_plans))
+    }
+
+    /// A limit of the descriptor: what its numbers do not say is what all limits of the descriptor share, or the domain's default.
+    fn limit(&self, shared: &Limit, (amount, plan): (OwnAmount, Option<Box<str>>), chain: &[&Numbers]) -> Limit {
+        let (amount, is_by_rows) = amount.parts();
+        let on_store_failure = chain.iter().find_map(|numbers| numbers.fields.on_store_failure);
+        Limit {
+            amount,
+            is_by_rows,
+            plan,
+            name: chain.iter().find_map(|numbers| numbers.name.clone()),
+            shadow_mode: chain.iter().find_map(|numbers| numbers.shadow_mode).unwrap_or(shared.shadow_mode),
+            on_store_failure: on_store_failure.or(self.defaults.on_store_failure()),
+            ..shared.clone()
+        }
     }
 
     /// The plan of that name. An error if there is none, unless plans are wrong anyway.
@@ -228,13 +238,24 @@ impl<'a> Settling<'a, '_> {
         }
     }
 
-    /// What numbers that stand above each other come to; `None` if they make no limit, which is reported. All of them have to be there for `whole`.
-    fn amount(&mut self, chain: &[&Numbers], at: Location, whole: &str) -> Option<OwnAmount> {
+    /// What numbers that stand above each other come to; `None` if they make no limit, which is reported.
+    fn amount(&mut self, chain: &[&Numbers], at: Location, whole: Whole) -> Option<OwnAmount> {
         match numbers::sum(chain) {
-            Sum::Unlimited => Some(OwnAmount::Complete(None)),
+            Sum::Unlimited { beside: Some(_) } | Sum::Lacks(_) if whole == Whole::Plan => Some(OwnAmount::Partial),
+            Sum::Unlimited { beside: Some((key, key_at)) } if whole != Whole::AboveRows => {
+                let (own, below) = match (whole, key_at) {
+                    (Whole::RateLimit, _) => ("rate_limit", "its plan is"),
+                    (_, Some(_)) => ("row", "its plan or the rate_limit is"),
+                    (_, None) => ("plan of the row", "the rate_limit is"),
+                };
+                let what = format!("the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited");
+                self.problems.error_in(key_at.unwrap_or(at), what, format!("write 'requests_per_unit' for a limit, or remove '{key}'"));
+                None
+            }
+            Sum::Unlimited { .. } => Some(OwnAmount::Complete(None)),
             Sum::Limited(rate) => self.settle(chain, rate, at).map(|settled| OwnAmount::Complete(Some(settled.amount))),
-            Sum::Lacks(_) if whole.is_empty() => Some(OwnAmount::Partial),
             Sum::Lacks(key) => {
+                let whole = if whole == Whole::Row { "the row" } else { "the rate_limit" };
                 let what = format!("{whole} has no '{key}', and neither has its plan or the descriptor");
                 self.problems.error_in(at, what, format!("write '{key}' here, in a plan or in 'rate_limit'"));
                 None
@@ -251,7 +272,7 @@ impl<'a> Settling<'a, '_> {
     fn trial(&mut self, trial: PendingTrial, chain: &[&Numbers], (at, usage): (Location, Option<usage::Settings>)) -> Option<Settled> {
         let real = match numbers::sum(chain) {
             Sum::Limited(rate) => Some((rate, Settled { usage, ..self.settle(chain, rate, at)? })),
-            Sum::Unlimited | Sum::Lacks(_) | Sum::TooLong(_) => None,
+            Sum::Unlimited { .. } | Sum::Lacks(_) | Sum::TooLong(_) => None,
         };
         if real.is_none() && trial.written.rate(None).is_none() {
             let what = "the trial has no 'unit' or no 'requests_per_unit', and the limit beside it is unlimited";
@@ -263,8 +284,7 @@ impl<'a> Settling<'a, '_> {
 
     fn settle(&mut self, chain: &[&Numbers], rate: Rate, at: Location) -> Option<Settled> {
         let (fields, below) = AlgorithmFields::of_chain(chain.iter().map(|numbers| numbers.fields));
-        let keys = chain.iter().flat_map(|numbers| numbers.keys.iter().copied()).collect();
-        let pending = PendingAmount { rate, fields, below, at, keys, layers: Vec::new(), has_last_value: false };
+        let pending = PendingAmount { rate, fields, below, at, keys: numbers::keys(chain), layers: Vec::new(), has_last_value: false };
         defaults::settle_amount(self.problems, &pending, self.defaults, self.process)
     }
 }

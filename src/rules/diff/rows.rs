@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{name_of, rate_of, shown};
+use super::{name_of, policy, rate_of, shown};
 use crate::rules::Rules;
-use crate::rules::limit::{Limit, LimitId, LimitInForce, LimitTable, RowAmount};
+use crate::rules::limit::{Limit, LimitId, LimitInForce, LimitTable, RowMeaning};
 use crate::rules::table::RowNumber;
 
 /// Rows that are named of those that differ.
@@ -23,32 +23,26 @@ pub struct ChangedRows {
     pub added: usize,
     /// Only in the old table.
     pub removed: usize,
-    /// In both, with another plan, amount, name or mode of their own.
+    /// In both, with another plan, amount, name, mode or failure policy of their own.
     pub changed: usize,
     /// The first of them, for people.
     pub first: Vec<String>,
 }
 
 /// A row with everything that it says itself.
+#[derive(PartialEq)]
 struct Says<'r> {
     plan: Option<&'r str>,
-    amount: RowAmount,
-    shadow_mode: bool,
+    /// But for the number of its limit.
+    meaning: RowMeaning,
     name: Option<&'r str>,
-}
-
-impl PartialEq for Says<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        let Self { plan, amount, shadow_mode, name } = other;
-        self.plan == *plan && self.amount == *amount && self.shadow_mode == *shadow_mode && self.name == *name
-    }
 }
 
 fn says<'r>(rules: &'r Rules, limit: &Limit, table: &'r LimitTable, row: RowNumber) -> Option<Says<'r>> {
     let meaning = table.rows.meaning(row)?;
     let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
     let plan = of_row.plan.as_deref().filter(|_| meaning.limit != table.owner);
-    Some(Says { plan, amount: meaning.amount, shadow_mode: meaning.shadow_mode, name: table.rows.name(row) })
+    Some(Says { plan, meaning: RowMeaning { limit: 0, ..*meaning }, name: table.rows.name(row) })
 }
 
 impl ChangedRows {
@@ -93,6 +87,8 @@ fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) ->
     text.extend(of_row.plan.iter().map(|plan| format!(", plan {}", shown(plan))));
     text.extend(table.rows.name(row).map(|name| format!(", name {}", shown(name))));
     text.extend(in_force.shadow_mode().then_some(", shadow_mode"));
+    let policy = table.rows.meaning(row).and_then(|meaning| policy(meaning.on_store_failure?));
+    text.extend(policy.map(|policy| format!(", on_store_failure {policy}")));
     text
 }
 

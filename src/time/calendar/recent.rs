@@ -35,8 +35,7 @@ fn slot(calendar: Calendar) -> usize {
     let days = match calendar.days {
         super::Days::Every => 0,
         super::Days::Weekly(days) => 1 + u64::from(days),
-        super::Days::Monthly(day) => 16 + u64::from(day),
-        super::Days::Yearly { month, day } => 64 + 32 * u64::from(month) + u64::from(day),
+        super::Days::Months { count, first, day } => 512 * u64::from(count) + 32 * u64::from(first) + u64::from(day),
     };
     let bits = u64::from(calendar.time_secs) << 32 | days << 16 | calendar.zone.index();
     // The upper bits of a product depend on all bits (Knuth, The Art of Computer Programming, volume 3, section 6.4).

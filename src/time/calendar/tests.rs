@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::time::{Period, WEEKDAYS};
 
-const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+const UNITS: [Unit; 5] = [Unit::Day, Unit::Week, Unit::Month, Unit::Quarter, Unit::Year];
 
 fn calendar(unit: Unit, zone: &str, anchor: Option<&str>) -> Calendar {
     let zone = Zone::named(zone).unwrap_or_else(|| panic!("no zone {zone}"));
@@ -112,14 +112,16 @@ fn tags_read_well() {
         (Unit::Week, "UTC", None, "week-mon@UTC"),
         (Unit::Week, "UTC", Some("2026-03-31T06:00:30"), "week-tue-060030@UTC"),
         (Unit::Month, "Etc/GMT+12", Some("2026-03-31"), "month-31@Etc/GMT+12"),
+        (Unit::Quarter, "UTC", Some("2026-11-30T06:00"), "quarter-0230-0600@UTC"),
+        (Unit::Quarter, "Europe/Berlin", None, "quarter-0101@Europe/Berlin"),
         (Unit::Year, "America/Port-au-Prince", Some("2024-02-29"), "year-0229@America/Port-au-Prince"),
     ] {
         assert_eq!(tag(calendar(unit, zone, anchor)), expected);
     }
     let anchors =
-        [(Unit::Month, "2026-03-31T06:00"), (Unit::Year, "2024-12-24"), (Unit::Day, "2024-12-24T06:00"), (Unit::Month, "2026-01-01")];
+        [(Unit::Month, "2026-03-31T06:00"), (Unit::Year, "2024-12-24"), (Unit::Day, "2024-12-24T06:00"), (Unit::Month, "2026-01-01"), (Unit::Quarter, "2026-12-15")];
     let shown = anchors.map(|(unit, anchor)| calendar(unit, "UTC", Some(anchor)).anchor().unwrap_or_default());
-    assert_eq!(shown, ["day 31 at 06:00", "12-24", "06:00", ""]);
+    assert_eq!(shown, ["day 31 at 06:00", "12-24", "06:00", "", "03-15"]);
 }
 
 #[test]

@@ -56,29 +56,49 @@ impl<'t> Records<'t> {
         (byte < self.text.len()).then_some(Begin { line, byte })
     }
 
+    /// Where the cell of that index is in the record that begins there, and whether it ends where its quotes do, if it has some.
+    pub(super) fn cell(&self, begin: Begin, cell: usize) -> (Position, bool) {
+        let text = self.text.get(begin.byte..).unwrap_or_default();
+        let (mut at, mut cells, mut state) = (Position { line: begin.line, column: 1 }, 0, Cell::Begins);
+        let mut first = at;
+        for &byte in text {
+            state = match (state, byte) {
+                (Cell::Begins | Cell::Closed, b'"') => Cell::Quoted,
+                (Cell::Quoted, b'"') => Cell::Closed,
+                (Cell::Quoted, _) => Cell::Quoted,
+                (_, b',') if cells < cell => Cell::Begins,
+                (_, b',' | b'\r' | b'\n') => break,
+                (Cell::Closed | Cell::GoesOn, _) => Cell::GoesOn,
+                (Cell::Begins | Cell::Plain, _) => Cell::Plain,
+            };
+            at = match byte {
+                b'\n' => Position { line: at.line + 1, column: 1 },
+                // A character counts once, whatever its bytes.
+                _ => Position { column: at.column + u32::from(byte & 0xc0 != 0x80), ..at },
+            };
+            if matches!(state, Cell::Begins) {
+                (first, cells) = (at, cells + 1);
+            }
+        }
+        (first, !matches!(state, Cell::Quoted | Cell::GoesOn))
+    }
+
     /// Where the cell of that index is in the record that begins there.
     pub(super) fn at(&self, begin: Begin, cell: usize) -> Position {
-        let text = self.text.get(begin.byte..).unwrap_or_default();
-        let (mut line, mut column, mut cells, mut is_quoted) = (begin.line, 1, 0, false);
-        for &byte in text {
-            if cells == cell {
-                break;
-            }
-            match byte {
-                b'"' => is_quoted = !is_quoted,
-                b',' if !is_quoted => cells += 1,
-                b'\n' if !is_quoted => break,
-                b'\n' => {
-                    line += 1;
-                    column = 0;
-                }
-                _ => {}
-            }
-            // A character counts once, whatever its bytes.
-            column += u32::from(byte & 0xc0 != 0x80);
-        }
-        Position { line, column }
+        self.cell(begin, cell).0
     }
+}
+
+/// How far a cell is read. A quote is one only where the cell begins with one.
+#[derive(Clone, Copy)]
+enum Cell {
+    Begins,
+    Plain,
+    Quoted,
+    /// Behind its last quote, which may be the first of two.
+    Closed,
+    /// With text behind its last quote.
+    GoesOn,
 }
 
 #[cfg(test)]
@@ -87,7 +107,7 @@ mod tests {
 
     #[test]
     fn records_have_their_lines_and_cells_their_columns() {
-        let text = b"\xef\xbb\xbf# customers\r\n\r\nvalue,plan\r\n\r\n# one\n\"a,\"\"b\",pro\n\n\n\xc3\xa9,\"x\ny\",z\n#last";
+        let text = b"\xef\xbb\xbf# customers\r\n\r\nvalue,plan\r\n\r\n# one\n\"a,\"\"b\",pro\n\n\n\xc3\xa9,\"x\ny\",z\n5\" disk,\"\r\n\r\n\"\"\r\n\",z\r\nlast,z,z\n#last";
         let mut records = Records::new(text);
         let mut record = ByteRecord::new();
         let mut all = Vec::new();
@@ -105,7 +125,25 @@ mod tests {
                 (3, cells(&[b"value", b"plan"]), vec![(3, 1), (3, 7)]),
                 (6, cells(&[b"a,\"b", b"pro"]), vec![(6, 1), (6, 9)]),
                 (9, cells(&[b"\xc3\xa9", b"x\ny", b"z"]), vec![(9, 1), (9, 3), (10, 4)]),
+                (11, cells(&[b"5\" disk", b"\r\n\r\n\"\r\n", b"z"]), vec![(11, 1), (11, 9), (14, 3)]),
+                (15, cells(&[b"last", b"z", b"z"]), vec![(15, 1), (15, 6), (15, 8)]),
             ]
         );
+    }
+
+    #[test]
+    fn a_cell_ends_where_its_quotes_do() {
+        for (text, expected) in [
+            ("a,b", [true, true]),
+            ("\"a\",\"b\n\"\"\"", [true, true]),
+            ("\"a,b\n", [false, false]),
+            ("\"a\n\"b,c\"\"", [false, true]),
+            ("a,\"b\n\"c", [true, false]),
+            ("a,\"b\"\"\n", [true, false]),
+        ] {
+            let mut records = Records::new(text.as_bytes());
+            let begin = records.next(&mut ByteRecord::new()).expect("a record");
+            assert_eq!([0, 1].map(|cell| records.cell(begin, cell).1), expected, "{text:?}");
+        }
     }
 }

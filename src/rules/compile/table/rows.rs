@@ -6,11 +6,10 @@ use csv::ByteRecord;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::records::{Begin, Records};
-use super::{OwnAmount, Settling};
+use super::{OwnAmount, Settling, Whole};
 use crate::rules::compile::data::{LONGEST_VALUE, TableFile};
 use crate::rules::compile::fields::{self, Section};
 use crate::rules::compile::numbers::{self, Numbers};
-use crate::rules::compile::plans::Plan;
 use crate::rules::compile::problem::{Location, Problems, quoted};
 use crate::rules::limit::{Limit, RowAmount, RowMeaning};
 use crate::rules::source::{Node, Position};
@@ -25,7 +24,6 @@ const MOST_KNOWN: usize = 100_000;
 /// A plan that rows of a table use, as a limit of the descriptor.
 pub(super) struct UsedPlan<'p> {
     pub(super) name: Box<str>,
-    pub(super) plan: &'p Plan,
     pub(super) numbers: &'p Numbers,
     pub(super) amount: OwnAmount,
     /// The number of the limit in its domain.
@@ -131,7 +129,10 @@ impl Reading<'_, '_, '_> {
             return self.settling.problems.error_in(file.line(begin.line), what, remedy);
         }
         if let Some((cell, what, remedy)) =
-            record.iter().enumerate().find_map(|(index, cell)| wrong_cell(cell).map(|(what, remedy)| (index, what, remedy)))
+            record.iter().enumerate().find_map(|(index, cell)| {
+                let (what, remedy) = wrong_cell(cell, || records.cell(begin, index).1)?;
+                Some((index, what, remedy))
+            })
         {
             return self.settling.problems.error_in(file.at(records.at(begin, cell)), what, remedy);
         }
@@ -222,15 +223,13 @@ impl Reading<'_, '_, '_> {
         }
         let all = Node::of_map(Position { line: begin.line, column: 1 }, entries);
         let read = fields::read(&mut problems, &all, Section::Row).and_then(|fields| {
-            let numbers = numbers::read(&mut problems, &fields, |_, at| file.at(at));
-            let shadow_mode = fields.get("shadow_mode").map(|node| fields::bool(&mut problems, node, "shadow_mode"));
-            let plan = fields.get("plan").and_then(|node| Some((node.text()?.to_owned(), node.at)));
-            (shadow_mode != Some(None)).then_some((numbers?, shadow_mode.flatten(), plan))
+            let numbers = numbers::read(&mut problems, &fields, |_, at| file.at(at))?;
+            Some((numbers, fields.get("plan").and_then(|node| Some((node.text()?.to_owned(), node.at)))))
         });
         // Remedies for files of limits name the key in front of a value.
         let word = |remedy: String| self.columns.iter().fold(remedy, |remedy, column| remedy.replace(&format!("'{column}: "), "'"));
         self.settling.problems.adopt(file, problems, word);
-        let (numbers, shadow_mode, plan) = read?;
+        let (numbers, plan) = read?;
         let here = file.at(Position { line: begin.line, column: 1 });
         let of_plan = match plan {
             Some((name, at)) => Some(self.used_plan(&name, file.at(at))?),
@@ -238,20 +237,21 @@ impl Reading<'_, '_, '_> {
         };
         let used = of_plan.and_then(|index| self.used.get(index));
         let limit = used.map_or(base.id.limit, |used| used.limit);
-        let shadow_mode = shadow_mode.or(used.and_then(|used| used.plan.shadow_mode)).unwrap_or(base.shadow_mode);
+        let (shadow_mode, on_store_failure) = (numbers.shadow_mode, numbers.fields.on_store_failure);
+        let meaning = |amount| RowMeaning { limit, amount, shadow_mode, on_store_failure };
         let of_limit = used.map_or(OwnAmount::of(base), |used| used.amount);
-        if numbers.is_empty() && matches!(of_limit, OwnAmount::Complete(_)) {
-            return Some(RowMeaning { limit, amount: RowAmount::OfLimit, shadow_mode });
+        let is_unlimited = matches!(of_limit, OwnAmount::Complete(None));
+        if numbers.has_no_amount() && matches!(of_limit, OwnAmount::Complete(_)) && !(is_unlimited && on_store_failure.is_some()) {
+            return Some(meaning(RowAmount::OfLimit));
         }
         let below = used.map(|used| used.numbers);
         // Without a plan of its own, a row has that of the descriptor.
         let of_descriptor = if below.is_some() { self.chain.get(..1) } else { Some(self.chain) };
         let chain: Vec<&Numbers> = [&numbers].into_iter().chain(below).chain(of_descriptor.into_iter().flatten().copied()).collect();
-        let amount = match self.settling.amount(&chain, here, "the row")? {
-            OwnAmount::Complete(amount) => RowAmount::Own(amount),
-            OwnAmount::Partial => return None,
-        };
-        Some(RowMeaning { limit, amount, shadow_mode })
+        match self.settling.amount(&chain, here, Whole::Row)? {
+            OwnAmount::Complete(amount) => Some(meaning(RowAmount::Own(amount))),
+            OwnAmount::Partial => None,
+        }
     }
 
     /// The index of a plan among those that rows use; `None` if it cannot be used, which is reported.
@@ -261,16 +261,16 @@ impl Reading<'_, '_, '_> {
         }
         let plan = self.settling.plan(name, at)?;
         let numbers = plan.numbers.as_ref()?;
-        if let Some(own) = plan.name.as_ref().filter(|own| self.base.replaces.contains(own)) {
+        if let Some(own) = numbers.name.as_ref().filter(|own| self.base.replaces.contains(own)) {
             let what = format!("the limit replaces {}, which is the name of the plan of this row", quoted(own));
             self.settling.problems.error_in(at, what, "give the plan another name, or remove it from 'replaces'");
             return None;
         }
         let chain: Vec<&Numbers> = [numbers].into_iter().chain(self.chain.first().copied()).collect();
-        let amount = self.settling.amount(&chain, plan.at, "")?;
+        let amount = self.settling.amount(&chain, plan.at, Whole::Plan)?;
         let limit = *self.settling.next_limit;
         *self.settling.next_limit = limit.checked_add(1)?;
-        self.used.push(UsedPlan { name: name.into(), plan, numbers, amount, limit });
+        self.used.push(UsedPlan { name: name.into(), numbers, amount, limit });
         Some(self.used.len() - 1)
     }
 }
@@ -281,9 +281,9 @@ impl OwnAmount {
     }
 }
 
-/// Why a cell can be none.
-fn wrong_cell(cell: &[u8]) -> Option<(String, &'static str)> {
-    if cell.contains(&b'\n') {
+/// Why a cell can be none. `ends_with_quotes`: a missing quote is noticed where the cell goes on in the next line.
+fn wrong_cell(cell: &[u8], ends_with_quotes: impl FnOnce() -> bool) -> Option<(String, &'static str)> {
+    if cell.contains(&b'\n') && !ends_with_quotes() {
         return Some(("the cell goes over several lines".to_owned(), "close its quotes, or write \"\" for a quote in it"));
     }
     if cell.len() > LONGEST_VALUE {
