@@ -16,7 +16,7 @@ pub mod query;
 pub mod reply;
 mod routes;
 pub mod status;
-mod subject;
+pub(crate) mod subject;
 pub mod usage;
 pub mod top;
 pub mod unmatched;

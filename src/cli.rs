@@ -45,13 +45,13 @@ enum Command {
     Serve(Box<Flags>),
     /// Check limit files, and print every problem in them
     Check(check::Check),
-    /// Say which limits a request finds, and why no others: in limit files, or in a running service
+    /// Say which limits a request finds, why no others, and what they have left: in a running service, or in limit files
     Explain(explain::Explain),
     /// Print what a subject, or the subjects of a limit, have asked of a limit with track_usage
     Usage(Box<usage::UsageCommand>),
     /// Print the hits of a subject in a recent interval
     Count(Box<count::CountCommand>),
-    /// Show the heaviest subjects of running services, by hits or by refusals
+    /// Show the heaviest subjects of running services, by hits or by refused hits
     Top(top::Top),
     /// Show the last descriptors for which running services found no limit
     Unmatched(unmatched::UnmatchedArgs),
@@ -65,7 +65,13 @@ enum Command {
     Exempt(overrides::Exempt),
     /// Raise the limit of a descriptor
     Raise(overrides::Raise),
-    /// List what was blocked, exempted and raised, or undo it
+    /// End the block of a descriptor
+    Unblock(overrides::Undo),
+    /// End the exemption of a descriptor
+    Unexempt(overrides::Undo),
+    /// End the raise of a descriptor's limit
+    Unraise(overrides::Undo),
+    /// List what was blocked, exempted and raised, by whom and until when, or undo it
     Overrides(overrides::Overrides),
     /// Let the counter of a descriptor start from zero
     Reset(overrides::Reset),
@@ -108,6 +114,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Block(block) => overrides::block(&block),
         Command::Exempt(exempt) => overrides::exempt(&exempt),
         Command::Raise(raise) => overrides::raise(&raise),
+        Command::Unblock(undo) => overrides::undo(&undo, "block"),
+        Command::Unexempt(undo) => overrides::undo(&undo, "exempt"),
+        Command::Unraise(undo) => overrides::undo(&undo, "raise"),
         Command::Overrides(overrides) => overrides::overrides(&overrides),
         Command::Reset(reset) => overrides::reset(&reset),
         Command::Health(health) => health::run(&health),

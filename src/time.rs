@@ -6,6 +6,7 @@
 mod anchor;
 mod calendar;
 mod duration;
+pub mod people;
 mod period;
 mod zone;
 

@@ -143,7 +143,7 @@ pub enum Order {
 impl Order {
     /// All of them with their names.
     pub const NAMED: [(&'static str, Self); 4] =
-        [("total", Self::Total), ("refused", Self::Refused), ("last-seen", Self::LastSeen), ("first-seen", Self::FirstSeen)];
+        [("hits", Self::Total), ("refused", Self::Refused), ("last-seen", Self::LastSeen), ("first-seen", Self::FirstSeen)];
 
     /// Whether a subject is in the list of this order: in that of refused hits, only those that have some.
     #[must_use]

@@ -11,7 +11,7 @@ use super::{Call, Parts, blocking, known, subject};
 use crate::ask::{Ask, Entry};
 use crate::http::json;
 use crate::http::responses::Page;
-use crate::overrides::{Applied, InForce, instant};
+use crate::overrides::{Applied, InForce};
 use crate::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
@@ -19,6 +19,7 @@ use crate::rules::limit::{LimitInForce, Scale};
 use crate::rules::trace::{self, End, How, Named, Trace, WhyNot};
 use crate::rules::{Lookup, Rules, diff};
 use crate::store::Redis;
+use crate::time::people;
 use crate::verdict::{Decision, Decisions};
 
 /// Domains that are named where the domain of a request is unknown.
@@ -113,8 +114,14 @@ pub struct State {
     /// Hits that count now, in the units of the limit, rounded up; `None` if no store answered.
     pub used: Option<u64>,
     /// Hits that still fit now, in whole units of the limit; `None` if no store answered.
-    pub remaining: Option<u64>,
+    pub left: Option<u64>,
     /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight.
+    pub resets_in_seconds: Option<f64>,
+    /// The name of `left` before.
+    #[serde(default)]
+    pub remaining: Option<u64>,
+    /// The name of `resets_in_seconds` before.
+    #[serde(default)]
     pub reset_seconds: Option<f64>,
     /// The numbers are of this replica only: the counters are in its memory, its share of the limit decides, or its denial cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -258,7 +265,7 @@ impl Report {
                 Lookup::NoLimit | Lookup::UnknownDomain => None,
             };
             let Some((one, applied)) = overrides.which(ask.domain, entries, amount) else { continue };
-            let until = one.until.map_or_else(String::new, |until| format!(" until {}", instant(until)));
+            let until = one.until.map_or_else(String::new, |until| format!(" until {}", people::instant(people::timestamp(until))));
             let by = if one.by.is_empty() { String::new() } else { format!(" of {}", one.by) };
             let why = if one.reason.is_empty() { String::new() } else { format!(": {}", one.reason) };
             let before = match applied {
@@ -290,10 +297,14 @@ impl Tried {
 impl State {
     fn new(decision: &Decision, scale: Scale, check: &Check) -> Self {
         let verdict = decision.verdict();
+        let left = verdict.map(|verdict| scale.units(verdict.remaining));
+        let resets = verdict.filter(|_| !check.algorithm.has_holders()).map(|verdict| verdict.reset_after.micros() as f64 / 1e6);
         Self {
             used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
-            remaining: verdict.map(|verdict| scale.units(verdict.remaining)),
-            reset_seconds: verdict.filter(|_| !check.algorithm.has_holders()).map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
+            left,
+            resets_in_seconds: resets,
+            remaining: left,
+            reset_seconds: resets,
             this_replica_only: matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
             error: decision.store_error().map(|error| Redis::text_for_callers(error).to_owned()),
         }

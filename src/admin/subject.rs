@@ -119,7 +119,7 @@ pub(super) fn entries_of(subject: &key::Subject) -> Vec<Entry> {
 }
 
 /// The domain of a subject, and the entries of an override of it: of a counter that values share they are those of its pattern.
-pub(super) fn order_of(subject: &key::Subject) -> Result<(String, Vec<EntryRecord>), Failure> {
+pub(crate) fn order_of(subject: &key::Subject) -> Result<(String, Vec<EntryRecord>), Failure> {
     let known = |part: &key::Part, what: &str| {
         let text = if let key::Part::Text(text) = part { String::from_utf8(text.clone()).ok() } else { None };
         let why = format!("subject: its {what} is no UTF-8, or is known by its digest only; write domain and entries");

@@ -15,14 +15,14 @@ const USUAL_COUNT: usize = 20;
 /// The names of windows and of rankings in calls, in answers and on the command line.
 pub const WINDOWS: [(&str, Recent); 2] = [("minute", Recent::Minute), ("hour", Recent::Hour)];
 /// See [`WINDOWS`].
-pub const RANKINGS: [(&str, Ranking); 2] = [("hits", Ranking::Hits), ("refusals", Ranking::Refusals)];
+pub const RANKINGS: [(&str, Ranking); 2] = [("hits", Ranking::Hits), ("refused", Ranking::Refusals)];
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Top {
     /// `minute` or `hour`.
     pub window: String,
-    /// `hits` or `refusals`.
+    /// `hits` or `refused`.
     pub by: String,
     /// The time that was counted: a minute or an hour, up to a sixth longer, or the time since the start.
     pub seconds: u64,
@@ -72,7 +72,8 @@ impl Subject {
 
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let (window, recent) = named(query, "window", WINDOWS)?;
-    let (by, ranking) = named(query, "by", RANKINGS)?;
+    // The name before.
+    let (by, ranking) = if query.get("by") == Some("refusals") { RANKINGS[1] } else { named(query, "by", RANKINGS)? };
     let (domain, limit) = (query.get("domain"), query.get("limit"));
     let count = query.count(USUAL_COUNT)?;
     let heaviest = |limit: Option<String>| {

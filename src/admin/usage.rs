@@ -16,6 +16,7 @@ use crate::plan::key;
 use crate::rules::Rules;
 use crate::rules::limit::{Amount, Limit};
 use crate::store::Redis;
+use crate::time::people::timestamp;
 use crate::time::{Micros, Span, parse_duration};
 use crate::usage::{Hits, Order, Record, Tracking};
 use crate::verdict::StoreError;
@@ -180,9 +181,10 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
 
 /// The subjects of a limit.
 pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
-    let by = query.get("by").unwrap_or("total");
+    // The name before.
+    let by = query.get("by").map_or("hits", |by| if by == "total" { "hits" } else { by });
     let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
-        return Err(Failure::bad_request("by: write total, refused, last-seen or first-seen"));
+        return Err(Failure::bad_request("by: write hits, refused, last-seen or first-seen"));
     };
     let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
     let snapshot = parts.live.load().ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
@@ -228,7 +230,9 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
 pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure> {
     let found = subject::find(parts, query)?;
     let limit = found.limit()?;
-    let over = duration("over", query.get("over").ok_or_else(|| Failure::bad_request("over: write an interval, such as 90s"))?)?;
+    let over =
+        query.get("since").or_else(|| query.get("over")).ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
+    let over = duration("since", over)?;
     let deadline = Instant::now() + TIMEOUT;
     let checks = found.checks();
     let answer = |source: &str, hits, refused, at_least, is_cut: bool, (from, to): (Micros, Micros)| Count {
@@ -259,7 +263,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let Algorithm::SlidingWindowBuckets(buckets) = &checks[found.check].algorithm else {
         return Err(match checks.tracking(found.check) {
             Some(tracking) => Failure::bad_request(&format!(
-                "over: {over} is longer than the {} that the buckets of {} ({}) cover; write less, or raise its usage_buckets or usage_interval",
+                "since: {over} is longer than the {} that the buckets of {} ({}) cover; write less, or raise its usage_buckets or usage_interval",
                 tracking.settings.span(),
                 limit.path(),
                 limit.origin,
@@ -276,7 +280,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let longest = Span::from_micros(span.micros().saturating_sub(buckets.interval));
     if over > longest {
         return Err(Failure::bad_request(&format!(
-            "over: {over} is longer than the {longest} that the buckets of {} ({}) cover; write less, or raise its bucket_span",
+            "since: {over} is longer than the {longest} that the buckets of {} ({}) cover; write less, or raise its bucket_span",
             limit.path(),
             limit.origin,
         )));
@@ -343,9 +347,4 @@ fn duration(name: &str, text: &str) -> Result<Span, Failure> {
         Ok(_) => Err(Failure::bad_request(&format!("{name}: write more than 0"))),
         Err(error) => Err(Failure::bad_request(&format!("{name}: {}", error.report().1))),
     }
-}
-
-/// An instant of the store, for people.
-fn timestamp(at: Micros) -> Timestamp {
-    i64::try_from(at.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
 }

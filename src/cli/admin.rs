@@ -1,6 +1,7 @@
 //! The client of the admin API: how commands reach a running service.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -15,12 +16,13 @@ use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::UsageError;
+use super::{UsageError, print};
 use crate::admin::reply::ErrorBody;
+use crate::admin::status::Status;
 use crate::rules::compile::OneLine;
 
 /// Where the debug listener is, unless it is set otherwise.
-pub(super) const DEFAULT: &str = "http://127.0.0.1:6070";
+const DEFAULT: &str = "http://127.0.0.1:6070";
 
 /// The time for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,33 +37,137 @@ const MAX_TOKEN_BYTES: u64 = 64 << 10;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct AdminFlags {
-    /// Address of the debug listener of a running service: HOST:PORT, or http://HOST:PORT [default: http://127.0.0.1:6070]
-    #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS")]
-    pub(super) admin: Option<String>,
-    #[command(flatten)]
-    pub(super) token: TokenFlags,
-}
-
-/// As whom a service is asked.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Service")]
-pub(super) struct TokenFlags {
+    /// Addresses of the debug listeners of a service: HOST:PORT or http://HOST:PORT, repeated or with commas between them [default:
+    /// http://127.0.0.1:6070]
+    ///
+    /// `top` and `unmatched` ask all replicas, also all addresses of a name, such as that of a headless Service. Other questions go to the first that
+    /// answers. Changes do too where replicas keep them in Redis, and to all addresses where each replica keeps its own.
+    #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", value_delimiter = ',')]
+    admin: Vec<String>,
     /// File with a token of the service's ADMIN_TOKEN_FILE: its first line, as name:token or the token alone
     #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "PATH")]
-    pub(super) admin_token_file: Option<PathBuf>,
+    admin_token_file: Option<PathBuf>,
 }
 
 impl AdminFlags {
-    /// The service that the flags name.
+    /// The services that the flags name, each once: one at least.
+    ///
+    /// # Errors
+    /// An address or the token cannot be used.
+    pub(super) fn services(&self) -> anyhow::Result<Services> {
+        let named = if self.admin.is_empty() { &[DEFAULT.to_owned()][..] } else { &self.admin };
+        let mut services: Vec<Service> = Vec::new();
+        for address in named {
+            let service = self.service(address)?;
+            if services.iter().all(|known| known.base != service.base) {
+                services.push(service);
+            }
+        }
+        Ok(Services(services))
+    }
+
+    /// The service at an address.
     ///
     /// # Errors
     /// The address or the token cannot be used.
-    pub(super) fn service(&self) -> anyhow::Result<Service> {
-        Service::try_new(self.admin.as_deref().unwrap_or(DEFAULT), &self.token)
+    pub(super) fn service(&self, address: &str) -> anyhow::Result<Service> {
+        Service::try_new(address, self.admin_token_file.as_deref())
     }
 }
 
-/// A running service.
+/// The replicas of a running service.
+#[derive(Clone, Debug)]
+pub(super) struct Services(pub(super) Vec<Service>);
+
+/// What a change did.
+#[derive(Debug)]
+pub(super) struct Changed<T> {
+    /// What was answered first.
+    pub(super) answer: T,
+    /// The replicas that made the change.
+    by: Vec<String>,
+    /// The errors of those that did not.
+    errors: Vec<String>,
+}
+
+impl<T> Changed<T> {
+    /// Says which replicas made a change where several are named, and which did not.
+    pub(super) fn report(&self, services: &Services) -> ExitCode {
+        if services.0.len() > 1 {
+            print::error(format_args!("weir: changed by {}", self.by.join(", ")));
+        }
+        self.errors.iter().for_each(|error| print::error(format_args!("weir: {error}")));
+        if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Services {
+    /// The answer of the first that answers to GET of a path below `/api/v1/`, with its query.
+    ///
+    /// # Errors
+    /// None can be reached, or one refuses the call and says why.
+    pub(super) async fn get<T: DeserializeOwned>(&self, call: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
+        self.send(Method::GET, &with_query(call, query), &Bytes::new()).await
+    }
+
+    /// The same for any method and body.
+    ///
+    /// # Errors
+    /// As [`Services::get`].
+    pub(super) async fn send<T: DeserializeOwned>(&self, method: Method, call: &str, body: &Bytes) -> anyhow::Result<T> {
+        let mut errors = Vec::new();
+        for service in &self.0 {
+            match service.exchange(&method, call, body).await {
+                Ok(answer) => return service.read(&answer),
+                Err(error) => errors.push(format!("{error:#}")),
+            }
+        }
+        bail!(errors.join("; "))
+    }
+
+    /// Changes something: by one replica where all have their overrides and counters in Redis, else by each.
+    ///
+    /// # Errors
+    /// No replica made the change.
+    pub(super) async fn change<T: DeserializeOwned>(&self, method: Method, call: &str, body: &Bytes) -> anyhow::Result<Changed<T>> {
+        let is_shared = self.0.len() > 1 && self.get::<Status>("status", &[]).await?.store == "redis";
+        let (mut answers, mut by, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+        for service in &self.0 {
+            match service.exchange(&method, call, body).await.and_then(|answer| service.read(&answer)) {
+                Ok(answer) => {
+                    answers.push(answer);
+                    by.push(service.address().to_owned());
+                    if is_shared {
+                        break;
+                    }
+                }
+                Err(error) => errors.push(format!("{error:#}")),
+            }
+        }
+        match answers.into_iter().next() {
+            // One that did not answer knows it by Redis.
+            Some(answer) => Ok(Changed { answer, by, errors: if is_shared { Vec::new() } else { errors } }),
+            None => bail!(errors.join("; ")),
+        }
+    }
+}
+
+/// The body of a call.
+///
+/// # Errors
+/// A map whose keys are not text.
+pub(super) fn json_body(body: &impl Serialize) -> anyhow::Result<Bytes> {
+    Ok(serde_json::to_vec(body).context("the request cannot be written as JSON")?.into())
+}
+
+/// A call with its parameters.
+pub(super) fn with_query(call: &str, query: &[(&str, &str)]) -> String {
+    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+    let separator = if query.is_empty() { "" } else { "?" };
+    format!("{call}{separator}{query}")
+}
+
+/// One replica of a running service.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     /// `http://host:port`.
@@ -75,7 +181,7 @@ impl Service {
     ///
     /// # Errors
     /// The address or the token cannot be used.
-    pub(super) fn try_new(address: &str, token: &TokenFlags) -> anyhow::Result<Self> {
+    fn try_new(address: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         if address.starts_with("https://") {
             return Err(UsageError(
                 "the debug listener has no TLS; write http://HOST:PORT, or forward its port over ssh or kubectl".to_owned(),
@@ -90,7 +196,7 @@ impl Service {
                 UsageError(format!("`{address}` is not the address of a debug listener; write HOST:PORT, such as 127.0.0.1:6070")).into()
             );
         }
-        let token = token.admin_token_file.as_deref().map(read_token).transpose()?;
+        let token = token.map(read_token).transpose()?;
         Ok(Self { base, token, client: Client::builder(TokioExecutor::new()).build_http() })
     }
 
@@ -104,25 +210,14 @@ impl Service {
     /// # Errors
     /// The service cannot be reached, or it refuses the call and says why.
     pub(super) async fn get<T: DeserializeOwned>(&self, call: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let separator = if query.is_empty() { "" } else { "?" };
-        self.send(Method::GET, &format!("{call}{separator}{query}"), Bytes::new()).await
+        self.read(&self.exchange(&Method::GET, &with_query(call, query), &Bytes::new()).await?)
     }
 
-    /// The answer to another method.
+    /// The status and the body of an answer.
     ///
     /// # Errors
-    /// As [`Service::get`].
-    pub(super) async fn send_json<T: DeserializeOwned>(&self, method: Method, call: &str, body: &impl Serialize) -> anyhow::Result<T> {
-        let body = serde_json::to_vec(body).context("the request cannot be written as JSON")?;
-        self.send(method, call, body.into()).await
-    }
-
-    /// The answer to any call with this body.
-    ///
-    /// # Errors
-    /// As [`Service::get`].
-    pub(super) async fn send<T: DeserializeOwned>(&self, method: Method, call: &str, body: Bytes) -> anyhow::Result<T> {
+    /// The service cannot be reached.
+    async fn exchange(&self, method: &Method, call: &str, body: &Bytes) -> anyhow::Result<(StatusCode, Bytes)> {
         let mut request = Request::builder().method(method).uri(format!("{}/api/v1/{call}", self.base));
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
@@ -130,7 +225,7 @@ impl Service {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(body)).context("the call cannot be written")?;
+        let request = request.body(Full::new(body.clone())).context("the call cannot be written")?;
         let no_service =
             || format!("no service at {}; is `weir serve` running, with its debug listener there (DEBUG_PORT)?", self.address());
         let answered = async {
@@ -141,20 +236,29 @@ impl Service {
             anyhow::Ok((status, body))
         };
         let answered = tokio::time::timeout(TIMEOUT, answered).await;
-        let (status, body) = answered.with_context(|| format!("no answer from {} within {} s", self.address(), TIMEOUT.as_secs()))??;
+        answered.with_context(|| format!("no answer from {} within {} s", self.address(), TIMEOUT.as_secs()))?
+    }
+
+    /// Reads an answer. An error of the service is printed as it is, after its address.
+    fn read<T: DeserializeOwned>(&self, (status, body): &(StatusCode, Bytes)) -> anyhow::Result<T> {
+        let address = self.address();
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .with_context(|| format!("{} answers what this version does not understand", self.address()));
+            return serde_json::from_slice(body).with_context(|| format!("{address} answers what this version does not understand"));
         }
-        match serde_json::from_slice::<ErrorBody>(&body) {
-            Ok(ErrorBody { error }) => bail!("{}: {}", self.address(), OneLine(&error)),
-            Err(_) if status == StatusCode::NOT_FOUND => {
+        match serde_json::from_slice::<ErrorBody>(body) {
+            Ok(ErrorBody { error }) if *status == StatusCode::UNAUTHORIZED => {
                 bail!(
-                    "what listens at {} is not the debug listener of a Weir with this call; use the port of DEBUG_PORT, usually 6070",
-                    self.address()
+                    "{address}: {}; write --admin-token-file PATH, or set WEIR_ADMIN_TOKEN_FILE, to a file with such a token",
+                    OneLine(&error)
                 )
             }
-            Err(_) => bail!("{} answers {status}", self.address()),
+            Ok(ErrorBody { error }) => bail!("{address}: {}", OneLine(&error)),
+            Err(_) if *status == StatusCode::NOT_FOUND => {
+                bail!(
+                    "what listens at {address} is not the debug listener of a Weir with this call; use the port of DEBUG_PORT, usually 6070"
+                )
+            }
+            Err(_) => bail!("{address} answers {status}"),
         }
     }
 }

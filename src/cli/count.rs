@@ -11,9 +11,10 @@ use super::print;
 use super::usage::{borrowed, subject};
 use crate::admin::usage::Count;
 use crate::rules::compile::OneLine;
+use crate::time::people::instant;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example: weir count --domain shop user=42 --over 90s\n\n\
+#[command(after_help = "Example: weir count --domain shop user=42 --since 90s\n\n\
     The limit needs track_usage, or the algorithm sliding_window_buckets. Hits are counted in whole buckets: the answer says whether they are exactly\n\
     those of the interval.")]
 pub(super) struct CountCommand {
@@ -30,8 +31,8 @@ pub(super) struct CountCommand {
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     /// The interval, such as 90s or 1h30m; it ends now
-    #[arg(long, value_name = "DURATION")]
-    over: String,
+    #[arg(long, alias = "over", value_name = "DURATION")]
+    since: String,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
@@ -41,8 +42,8 @@ pub(super) struct CountCommand {
 
 pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
     let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
-    query.push(("over", command.over.clone()));
-    let count: Count = admin::block_on(command.admin.service()?.get("count", &borrowed(&query)))?;
+    query.push(("since", command.since.clone()));
+    let count: Count = admin::block_on(command.admin.services()?.get("count", &borrowed(&query)))?;
     let text = if command.format == print::Format::Json { print::json(&count)? } else { report(&count) };
     print::out(text)?;
     Ok(ExitCode::SUCCESS)
@@ -54,7 +55,7 @@ fn report(count: &Count) -> String {
     if let Some(refused) = count.refused {
         let _ = write!(text, ", refused {refused}");
     }
-    let _ = writeln!(text, "\n  from     {}\n  to       {}", count.from, count.to);
+    let _ = writeln!(text, "\n  from     {}\n  to       {}", instant(count.from), instant(count.to));
     let exact = if count.exact {
         "yes".to_owned()
     } else if count.at_least == count.hits {

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::admin::{self, AdminFlags};
 use super::{UnusableFiles, UsageError, entries, print};
 use crate::admin::explain::{Descriptor, Level, Report, State, Tried, list};
+use crate::admin::status::now;
 use crate::ask::written::shell_word;
 use crate::http::json;
 use crate::live::files;
@@ -26,13 +27,15 @@ use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::rules::compile::OneLine;
 use crate::rules::{Rules, compile};
 use crate::settings::ReadFlags;
+use crate::time::people;
 
 /// The longest JSON that is read, in bytes: the longest request that a service takes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir explain --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1\n\n\
-    \\* is a star and \\\\ a backslash, as in the entries that commands print. With --admin or WEIR_ADMIN, and without --config, a running service is asked, which also says what each limit has left.")]
+    It asks a running service, which also says what each limit has left; with --config it reads limit files. \\* is a star and \\\\ a backslash, as in the \
+    entries that commands print.")]
 pub(super) struct Explain {
     /// Entries of the descriptor, in their order; a `,` between two entries begins the next descriptor
     #[arg(required_unless_present_any = ["json", "subject"], value_name = "KEY=VALUE")]
@@ -46,10 +49,10 @@ pub(super) struct Explain {
     /// File with the request as JSON, as for POST /json, in place of a domain and entries; `-` reads stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["entries", "domain"])]
     json: Option<PathBuf>,
-    /// Folder of limit files, or one file [default: config, unless a service is asked]
+    /// Read this folder of limit files, or this file, and ask no service
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// CACHE_KEY_PREFIX of the service, which begins the keys of its counters
+    /// CACHE_KEY_PREFIX of the service, which begins the keys of its counters, with --config
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
     cache_key_prefix: String,
     /// Format of the output: text for people, json for programs
@@ -62,16 +65,14 @@ pub(super) struct Explain {
 }
 
 pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
-    let report = match (&explain.config, &explain.admin.admin) {
-        (None, Some(_)) => {
-            let (service, body) = (explain.admin.service()?, body(explain)?);
-            let call = match &explain.subject {
-                Some(name) => format!("explain?{}", form_urlencoded::Serializer::new(String::new()).append_pair("subject", name).finish()),
-                None => "explain".to_owned(),
-            };
-            admin::block_on(service.send(Method::POST, &call, body.into()))?
+    let report = match &explain.config {
+        Some(config) => by_files(explain, config)?,
+        None => {
+            let (services, body) = (explain.admin.services()?, body(explain)?);
+            let subject = explain.subject.as_deref().map(|name| ("subject", name));
+            let call = admin::with_query("explain", &subject.into_iter().collect::<Vec<_>>());
+            admin::block_on(services.send(Method::POST, &call, &body.into()))?
         }
-        (config, _) => by_files(explain, config.as_deref().unwrap_or(Path::new("config")))?,
     };
     print::out(match explain.format {
         print::Format::Text => text(&report),
@@ -108,7 +109,7 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     Ok(RateLimitRequest { domain: explain.domain.clone().unwrap_or_default(), descriptors, hits_addend: 0 }.encode_to_vec())
 }
 
-/// The request as JSON.
+/// The request as JSON. The service says what is wrong with it.
 fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
         return read(path);
@@ -175,9 +176,9 @@ fn text(report: &Report) -> String {
 }
 
 fn state_text(state: &State) -> String {
-    let counted = match (state.used, state.remaining, state.reset_seconds) {
-        (Some(used), Some(remaining), Some(reset)) => Some(format!("{used} used, {remaining} left, unused again in {reset:.1} s")),
-        (Some(used), Some(remaining), None) => Some(format!("{used} used, {remaining} left")),
+    let counted = match (state.used, state.left, state.resets_in_seconds) {
+        (Some(used), Some(left), Some(reset)) => Some(format!("{used} used, {left} left, resets in {}", people::ahead(reset, now()))),
+        (Some(used), Some(left), None) => Some(format!("{used} used, {left} left")),
         _ => None,
     };
     match (counted, &state.error) {

@@ -12,10 +12,11 @@ use tonic::Status;
 
 use super::connect::{Target, connect};
 use super::{entries, print};
+use crate::admin::status::now;
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
-use crate::time::Unit;
+use crate::time::{Unit, people};
 use crate::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
@@ -162,12 +163,13 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
             let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));
             let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
             let reset = status.duration_until_reset.as_ref().map(|duration| duration.seconds);
+            let ahead = |seconds: i64| people::ahead(seconds as f64, now());
             let left = format!("{} of {}", status.limit_remaining, limit.requests_per_unit);
             // A limit of requests in flight has no unit, and no time until a reset.
             match (limit.unit, reset) {
                 (0, None) => format!("{left} in flight left{name}"),
-                (0, Some(retry)) => format!("{left} in flight left{name}, retry in {retry} s"),
-                (_, reset) => format!("{left} per {per} left{name}, reset in {} s", reset.unwrap_or(0)),
+                (0, Some(retry)) => format!("{left} in flight left{name}, retry in {}", ahead(retry)),
+                (_, reset) => format!("{left} per {per} left{name}, resets in {}", ahead(reset.unwrap_or(0))),
             }
         }
     };
@@ -189,6 +191,9 @@ fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Res
         unlimited: bool,
         /// Without a limit there is nothing left to count.
         limit: Option<Limit<'a>>,
+        left: Option<u32>,
+        resets_in_seconds: Option<i64>,
+        /// The names of these two before.
         remaining: Option<u32>,
         reset_seconds: Option<i64>,
     }
@@ -216,12 +221,16 @@ fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Res
             unit: u64::try_from(limit.unit).ok().and_then(Unit::from_number).map(Unit::name),
             unit_multiplier: limit.unit_multiplier.unwrap_or(1),
         });
+        let left = limit.as_ref().map(|_| status.limit_remaining);
+        let resets_in_seconds = status.duration_until_reset.as_ref().map(|duration| duration.seconds);
         Descriptor {
             entries: descriptor.entries.iter().map(Pair::new).collect(),
             code: code_name(status.code()),
             unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
-            remaining: limit.as_ref().map(|_| status.limit_remaining),
-            reset_seconds: status.duration_until_reset.as_ref().map(|duration| duration.seconds),
+            left,
+            resets_in_seconds,
+            remaining: left,
+            reset_seconds: resets_in_seconds,
             limit,
         }
     });

@@ -1,25 +1,33 @@
-//! `weir block`, `exempt`, `raise`, `overrides` and `reset`: what operators change in a running service.
+//! `weir block`, `exempt`, `raise`, what undoes them, `overrides` and `reset`: what operators change in a running service.
 
 mod arguments;
 mod output;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
+use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use self::arguments::{entries, exact_entries, rate, until};
-use super::admin::{self, AdminFlags, Service};
-use super::print;
+use self::arguments::{check_commas, check_values, entries, exact_entries, rate, until};
+use super::admin::{self, AdminFlags, Changed, Services};
+use super::{UsageError, print};
 use crate::admin::overrides as api;
 use crate::admin::status::now;
-use crate::overrides::RateRecord;
+use crate::admin::subject::order_of;
+use crate::ask::written::shell_word;
+use crate::overrides::{EntryRecord, RateRecord};
+use crate::plan::key::Subject;
+use crate::rules::compile::OneLine;
 
 /// How a descriptor is written, and when an override ends.
 const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for any value. \\* is a star and \\\\ a backslash: quote them for \
     the shell, as `weir top` prints them. The entries are all entries of the descriptor, in its order: `user=42` does not match `user=42 path=/x`.\n\n\
-    --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a date or time in the zone of this terminal \
-    (2030-01-31 is its midnight, 2030-01-31T18:00). Every instant is shown in UTC.\n\n\
+    --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a date or a day in the zone of this terminal \
+    (2030-01-31 and friday are its midnight, when the day begins; \"2030-01-31 18:00\" and \"friday 18:00\"). The answer says what was understood.\n\n\
     The service needs ADMIN_TOKEN_FILE; the name of the token is logged as who did it. Of several overrides that match, a block or an exemption \
     comes before a raise, and the more specific one before the other.";
 
@@ -35,9 +43,15 @@ struct Which {
     /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
     #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
     subject: Option<String>,
-    /// When it ends by itself [default: when it is removed]
+    /// When it ends by itself: 2h, tomorrow, friday, 2030-01-31 [default: when it is removed]
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
+    /// All descriptors with these keys are meant, whatever their values
+    #[arg(long)]
+    all: bool,
+    /// Do so also where no limit in force has this domain or these keys, or a value looks like two entries
+    #[arg(long)]
+    force: bool,
     /// Why, for those who list or log it
     #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
     reason: String,
@@ -76,6 +90,26 @@ pub(super) struct Raise {
     which: Which,
 }
 
+/// Which overrides are to end.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  weir unblock --domain demo remote_address=10.0.0.1\n  weir unblock 0a1b2c3d4e5f")]
+pub(super) struct Undo {
+    /// Entries of the override, as they were ordered; or, without --domain, ids of overrides
+    #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]|ID")]
+    which: Vec<String>,
+    /// Domain of the override
+    #[arg(long, short)]
+    domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["which", "domain"])]
+    subject: Option<String>,
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+    #[command(flatten)]
+    admin: AdminFlags,
+}
+
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, after_help = "Example: weir overrides remove 0a1b2c3d4e5f")]
 pub(super) struct Overrides {
@@ -90,6 +124,9 @@ struct List {
     /// Nothing but this domain
     #[arg(long, short)]
     domain: Option<String>,
+    /// Those that ended within the last week, with when and by whom, in place of those in force
+    #[arg(long)]
+    ended: bool,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
@@ -154,51 +191,99 @@ pub(super) fn raise(Raise { to, which }: &Raise) -> anyhow::Result<ExitCode> {
 }
 
 fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
+    let (now, zone) = (now(), jiff::tz::TimeZone::system());
+    let until = which.until.as_deref().map(|text| until(text, now, &zone)).transpose()?;
+    let entries = entries(&which.entries)?;
+    if !which.all && which.subject.is_none() {
+        check_values(&entries, kind)?;
+    }
+    if !which.force {
+        check_commas(&entries)?;
+    }
     let order = api::Order {
         kind: kind.to_owned(),
         domain: which.domain.clone().unwrap_or_default(),
-        entries: entries(&which.entries)?,
+        entries,
         subject: which.subject.clone(),
         to,
-        until: which.until.as_deref().map(|text| until(text, now(), &jiff::tz::TimeZone::system())).transpose()?,
+        until: until.map(|at| at.to_string()),
         reason: which.reason.clone(),
         force: which.force,
     };
-    let service = which.admin.service()?;
-    let ordered: api::Ordered = admin::block_on(service.send_json(Method::POST, "overrides", &order))?;
-    show(which.format, &ordered, output::ordered)
+    let services = which.admin.services()?;
+    let changed: Changed<api::Ordered> = admin::block_on(services.change(Method::POST, "overrides", &admin::json_body(&order)?))?;
+    show(which.format, &changed.answer, |answer| output::ordered(answer, until.map(|at| (at, now, &zone))))?;
+    Ok(changed.report(&services))
+}
+
+/// Ends overrides of this kind: `unblock`, `unexempt` and `unraise`.
+pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
+    let services = undo.admin.services()?;
+    let sought = match (&undo.subject, &undo.domain) {
+        (Some(name), _) => {
+            Some(order_of(&Subject::read(name).map_err(|error| UsageError(error.to_string()))?).map_err(|error| UsageError(error.error))?)
+        }
+        (None, Some(domain)) => Some((domain.clone(), entries(&undo.which)?)),
+        (None, None) => None,
+    };
+    let all = admin::block_on(all(&services, sought.as_ref().map(|(domain, _)| domain.as_str()), false))?;
+    let mut known = all.overrides.iter().filter_map(|one| output::record(one).ok());
+    let Some((domain, entries)) = sought else {
+        for record in known.filter(|record| undo.which.contains(&record.id) && record.kind != kind) {
+            return Err(UsageError(format!("{} is a {}; write `weir un{1} {0}`", record.id, record.kind)).into());
+        }
+        return remove(&services, &undo.which, undo.format);
+    };
+    let patterns = |entries: &[EntryRecord]| entries.iter().map(EntryRecord::pattern).collect::<Result<Vec<_>, _>>();
+    let found = known.find(|record| record.kind == kind && record.domain == domain && patterns(&record.entries) == patterns(&entries));
+    let no_such = || {
+        let (entries, domain) = (output::entries(&entries), OneLine(&domain).to_string());
+        anyhow::anyhow!("no {kind} of {entries} in {domain} is in force; `weir overrides --domain {}` lists what is", shell_word(&domain))
+    };
+    remove(&services, &[found.with_context(no_such)?.id], undo.format)
+}
+
+fn remove(services: &Services, ids: &[String], format: print::Format) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for id in ids {
+        let call = format!("overrides/{}", form_urlencoded::byte_serialize(id.as_bytes()).collect::<String>());
+        let removed: Changed<api::Removed> = admin::block_on(services.change(Method::DELETE, &call, &Bytes::new()))?;
+        show(format, &removed.answer, output::removed)?;
+        if removed.report(services) != ExitCode::SUCCESS {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
 }
 
 pub(super) fn overrides(overrides: &Overrides) -> anyhow::Result<ExitCode> {
-    match &overrides.change {
-        Some(OverridesCommand::Remove(remove)) => {
-            let service = remove.admin.service()?;
-            for id in &remove.ids {
-                let call = format!("overrides/{}", form_urlencoded::byte_serialize(id.as_bytes()).collect::<String>());
-                let removed: api::Removed = admin::block_on(service.send(Method::DELETE, &call, bytes::Bytes::new()))?;
-                show(remove.format, &removed, output::removed)?;
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        None => {
-            let list = &overrides.list;
-            let all = admin::block_on(all(&list.admin.service()?, list.domain.as_deref()))?;
-            show(list.format, &all, output::listed)
-        }
+    if let Some(OverridesCommand::Remove(Remove { ids, format, admin })) = &overrides.change {
+        return remove(&admin.services()?, ids, *format);
     }
+    let list = &overrides.list;
+    let all = admin::block_on(all(&list.admin.services()?, list.domain.as_deref(), list.ended))?;
+    show(list.format, &all, |all| output::listed(all, list.ended))?;
+    Ok(ExitCode::SUCCESS)
 }
 
-/// All overrides, page by page.
-async fn all(service: &Service, domain: Option<&str>) -> anyhow::Result<api::Overrides> {
-    let mut all = api::Overrides { overrides: Vec::new(), next: None };
+/// Overrides as the service lists them: programs get what it says.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Listed {
+    overrides: Vec<Value>,
+    next: Option<String>,
+}
+
+/// All overrides in force, or all that ended lately, page by page.
+async fn all(services: &Services, domain: Option<&str>, ended: bool) -> anyhow::Result<Listed> {
+    let mut all = Listed::default();
     loop {
         let cursor = all.next.take().unwrap_or_default();
-        let page: api::Overrides =
-            service.get("overrides", &[("count", "1000"), ("cursor", &cursor), ("domain", domain.unwrap_or_default())]).await?;
-        all.overrides.extend(page.overrides);
-        all.next = page.next;
-        if all.next.is_none() || all.overrides.len() > crate::overrides::MAX_OVERRIDES {
-            all.next = None;
+        let mut query = vec![("count", "1000"), ("cursor", &*cursor), ("domain", domain.unwrap_or_default())];
+        query.extend(ended.then_some(("ended", "true")));
+        let page: Listed = services.get("overrides", &query).await?;
+        all.overrides.extend(page.overrides.into_iter().filter(|one| one.get("ended").is_some_and(|at| !at.is_null()) == ended));
+        all.next = page.next.filter(|_| all.overrides.len() <= crate::overrides::MAX_OVERRIDES);
+        if all.next.is_none() {
             return Ok(all);
         }
     }
@@ -211,15 +296,15 @@ pub(super) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         subject: reset.subject.clone(),
         limit: reset.limit.clone(),
     };
-    let service = reset.admin.service()?;
-    let done: api::Reset = admin::block_on(service.send_json(Method::POST, "reset", &order))?;
-    show(reset.format, &done, output::reset)
+    let services = reset.admin.services()?;
+    let done: Changed<api::Reset> = admin::block_on(services.change(Method::POST, "reset", &admin::json_body(&order)?))?;
+    show(reset.format, &done.answer, output::reset)?;
+    Ok(done.report(&services))
 }
 
-fn show<T: serde::Serialize>(format: print::Format, answer: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<ExitCode> {
+fn show<T: Serialize>(format: print::Format, answer: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<bool> {
     print::out(match format {
         print::Format::Text => text(answer),
         print::Format::Json => print::json(answer)?,
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }

@@ -5,13 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
 use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::UsageError;
-use super::admin::{DEFAULT, Service, TokenFlags};
+use super::admin::{AdminFlags, Service};
 use crate::rules::compile::OneLine;
 
 /// The time for an answer of one replica. The others are shown without it.
@@ -19,20 +17,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Replicas that are asked at most.
 const MAX_REPLICAS: usize = 1_000;
-
-/// Where the replicas are, and as whom they are asked.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Service")]
-pub(super) struct ReplicaFlags {
-    /// Addresses of the debug listeners of all replicas: HOST:PORT or http://HOST:PORT, repeated or with commas between them
-    /// [default: http://127.0.0.1:6070]
-    ///
-    /// A name with several addresses, such as that of a headless Service, means all of them.
-    #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", value_delimiter = ',')]
-    admin: Vec<String>,
-    #[command(flatten)]
-    token: TokenFlags,
-}
 
 /// What one replica answered.
 #[derive(Debug)]
@@ -58,16 +42,14 @@ impl<T> Answered<T> {
     }
 }
 
-impl ReplicaFlags {
+impl AdminFlags {
     /// Asks all replicas. Names are resolved anew, so that new replicas are found.
     ///
     /// # Errors
     /// An address cannot be used.
     pub(super) async fn ask<T: DeserializeOwned>(&self, call: &str, query: &[(&str, &str)]) -> anyhow::Result<Vec<Answered<T>>> {
-        let default = [DEFAULT.to_owned()];
-        let named = if self.admin.is_empty() { &default[..] } else { &self.admin };
         let mut asked = Vec::new();
-        for found in join_all(named.iter().map(|address| self.services(address))).await {
+        for found in join_all(self.services()?.0.into_iter().map(|named| self.resolved(named))).await {
             asked.extend(found?);
         }
         let mut seen = BTreeSet::new();
@@ -83,9 +65,8 @@ impl ReplicaFlags {
         .await)
     }
 
-    /// The services behind an address, each with its own. A name that cannot be resolved is one that does not answer.
-    async fn services(&self, address: &str) -> anyhow::Result<Vec<(String, Result<Service, String>)>> {
-        let named = Service::try_new(address, &self.token)?;
+    /// The services behind a name, each with its own address. A name that cannot be resolved is one that does not answer.
+    async fn resolved(&self, named: Service) -> anyhow::Result<Vec<(String, Result<Service, String>)>> {
         let host = named.address().to_owned();
         let resolved = match host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?))) {
             Some((name, port)) if !is_literal(name) && !name.eq_ignore_ascii_case("localhost") => {
@@ -95,11 +76,11 @@ impl ReplicaFlags {
         };
         let found = match resolved {
             Ok(Ok(found)) => of_one_family(found),
-            Ok(Err(error)) => return Ok(vec![(host, Err(format!("the name cannot be resolved: {error}")))]),
-            Err(_) => return Ok(vec![(host, Err(format!("the name is not resolved within {} s", TIMEOUT.as_secs())))]),
+            Ok(Err(error)) => return Ok(vec![(host.clone(), Err(format!("{host}: the name cannot be resolved: {error}")))]),
+            Err(_) => return Ok(vec![(host.clone(), Err(format!("{host}: the name is not resolved within {} s", TIMEOUT.as_secs())))]),
         };
         let service = |address: SocketAddr| {
-            let service = Service::try_new(&address.to_string(), &self.token).context("an address of the name");
+            let service = self.service(&address.to_string()).context("an address of the name");
             service.map(|service| (address.to_string(), Ok(service)))
         };
         found.into_iter().map(service).collect()
@@ -109,7 +90,7 @@ impl ReplicaFlags {
 async fn one<T: DeserializeOwned>(service: &Service, call: &str, query: &[(&str, &str)]) -> Result<T, String> {
     match tokio::time::timeout(TIMEOUT, service.get(call, query)).await {
         Ok(answer) => answer.map_err(|error| OneLine(&format!("{error:#}")).to_string()),
-        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+        Err(_) => Err(format!("no answer from {} within {} s", service.address(), TIMEOUT.as_secs())),
     }
 }
 
@@ -126,20 +107,18 @@ fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr
 /// One error of the command if no replica answered.
 ///
 /// # Errors
-/// All replicas with their errors.
+/// What all replicas say.
 pub(super) fn check_any<T>(answers: &[Answered<T>]) -> anyhow::Result<()> {
     if answers.iter().any(|answered| answered.answer.is_ok()) {
         return Ok(());
     }
-    match answers {
-        [] => Err(UsageError("no address is given; write --admin HOST:PORT".to_owned()).into()),
-        [Answered { answer: Err(error), .. }] => anyhow::bail!("{error}"),
-        all => {
-            let errors: Vec<_> =
-                all.iter().filter_map(|answered| Some(format!("{}: {}", answered.address, answered.answer.as_ref().err()?))).collect();
-            anyhow::bail!("no replica answers: {}", errors.join("; "))
-        }
-    }
+    let errors: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().err().map(String::as_str)).collect();
+    anyhow::bail!(errors.join("; "))
+}
+
+/// A line for each replica that did not answer.
+pub(super) fn failures(replicas: &[Replica]) -> impl Iterator<Item = &str> {
+    replicas.iter().filter_map(|replica| replica.error.as_deref())
 }
 
 #[cfg(test)]

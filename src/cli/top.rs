@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::admin::block_on;
+use super::admin::{AdminFlags, block_on};
 use super::print;
-use super::replicas::{Answered, Replica, ReplicaFlags, check_any};
+use super::replicas::{Answered, Replica, check_any, failures};
 use crate::admin::query::MAX_COUNT;
 use crate::admin::top::{self as api, RANKINGS, WINDOWS};
 use crate::rules::compile::OneLine;
@@ -22,18 +22,18 @@ use crate::subjects::Ranking;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example: weir top --by refusals --window hour --admin weir-headless:6070\n\n\
+#[command(after_help = "Example: weir top --by refused --since 1h --admin weir-headless:6070\n\n\
     The numbers are of a sketch: the true ones are never smaller, and larger by at most the ERROR behind each. On a terminal the table is refreshed every 2 s; q ends it.")]
 pub(super) struct Top {
     /// Order of the subjects: all hits, or refused hits
-    #[arg(long, default_value = "hits", value_name = "hits|refusals")]
+    #[arg(long, default_value = "hits", value_name = "hits|refused")]
     by: By,
     /// Time that is counted: the last 60 to 70 seconds, or minutes
-    #[arg(long, default_value = "minute", value_name = "minute|hour")]
-    window: Window,
+    #[arg(long, alias = "window", default_value = "1m", value_name = "1m|1h")]
+    since: Window,
     /// Subjects at most; 1 to 1000
-    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
-    count: u64,
+    #[arg(long, alias = "count", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
+    top: u64,
     /// Only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]
     domain: Option<String>,
@@ -47,18 +47,21 @@ pub(super) struct Top {
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]
-    replicas: ReplicaFlags,
+    admin: AdminFlags,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
     Hits,
-    Refusals,
+    #[value(alias = "refusals")]
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Window {
+    #[value(name = "1m", aliases = ["60s", "minute"])]
     Minute,
+    #[value(name = "1h", aliases = ["60m", "hour"])]
     Hour,
 }
 
@@ -101,7 +104,7 @@ async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
         let report = top.report(&answers);
         let mut frame = text(&report);
         for line in failures(&report.replicas) {
-            frame.push_str(&line);
+            frame.push_str(line);
             frame.push('\n');
         }
         screen::show(&frame)?;
@@ -124,12 +127,12 @@ impl Top {
     const fn ranking(&self) -> (&'static str, Ranking) {
         match self.by {
             By::Hits => RANKINGS[0],
-            By::Refusals => RANKINGS[1],
+            By::Refused => RANKINGS[1],
         }
     }
 
     async fn ask(&self) -> anyhow::Result<Vec<Answered<api::Top>>> {
-        let (window, _) = match self.window {
+        let (window, _) = match self.since {
             Window::Minute => WINDOWS[0],
             Window::Hour => WINDOWS[1],
         };
@@ -138,23 +141,14 @@ impl Top {
         let mut query = vec![("window", window), ("by", self.ranking().0), ("count", &count)];
         query.extend(self.domain.as_deref().map(|domain| ("domain", domain)));
         query.extend(self.limit.as_deref().map(|limit| ("limit", limit)));
-        self.replicas.ask("top", &query).await
+        self.admin.ask("top", &query).await
     }
 
     fn report(&self, answers: &[Answered<api::Top>]) -> Report {
         let tops: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().ok()).collect();
-        let top = merge::merge(&tops, self.ranking().1, self.count as usize);
+        let top = merge::merge(&tops, self.ranking().1, self.top as usize);
         Report { replicas: answers.iter().map(Answered::replica).collect(), top }
     }
-}
-
-/// A line for each replica that did not answer.
-fn failures(replicas: &[Replica]) -> impl Iterator<Item = String> {
-    replicas.iter().filter_map(|replica| {
-        let error = replica.error.as_ref()?;
-        // Errors of the client name the address themselves.
-        Some(if error.contains(&replica.address) { error.clone() } else { format!("{}: {error}", replica.address) })
-    })
 }
 
 /// The table.

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::admin::block_on;
+use super::admin::{AdminFlags, block_on};
 use super::print;
-use super::replicas::{Answered, Replica, ReplicaFlags, check_any};
+use super::replicas::{Answered, Replica, check_any, failures};
 use crate::admin::unmatched::{Descriptor, Domain, Unmatched};
 use crate::rules::compile::OneLine;
+use crate::time::people;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir unmatched --domain shop\n\n\
@@ -23,7 +24,7 @@ pub(super) struct UnmatchedArgs {
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
     #[command(flatten)]
-    replicas: ReplicaFlags,
+    admin: AdminFlags,
 }
 
 /// The answers of all replicas, as JSON.
@@ -36,7 +37,7 @@ struct Report {
 
 pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
     let query: Vec<_> = unmatched.domain.as_deref().map(|domain| ("domain", domain)).into_iter().collect();
-    let answers: Vec<Answered<Unmatched>> = block_on(unmatched.replicas.ask("unmatched", &query))?;
+    let answers: Vec<Answered<Unmatched>> = block_on(unmatched.admin.ask("unmatched", &query))?;
     check_any(&answers)?;
     let report = Report {
         replicas: answers.iter().map(Answered::replica).collect(),
@@ -48,10 +49,8 @@ pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
         }
         print::Format::Text => {
             print::out(text(&report.unmatched))?;
-            for replica in &report.replicas {
-                if let Some(error) = &replica.error {
-                    print::error(format_args!("weir: {}: {error}", replica.address));
-                }
+            for line in failures(&report.replicas) {
+                print::error(format_args!("weir: {line}"));
             }
         }
     }
@@ -89,7 +88,7 @@ fn text(unmatched: &Unmatched) -> String {
         let unknown = if domain.known { "" } else { ": no file defines this domain" };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
         for Descriptor { entries, subject, seen_at } in &domain.descriptors {
-            text += &format!("  {seen_at}  {}\n", print::row(entries, subject.as_deref()));
+            text += &format!("  {}  {}\n", people::instant(*seen_at), print::row(entries, subject.as_deref()));
         }
     }
     text
@@ -118,7 +117,7 @@ mod tests {
         let merged = merge([one, other].into_iter());
         assert_eq!(
             text(&merged),
-            "typo: no file defines this domain\n  2027-01-15T08:00:09Z  'user=x\\u{1b}[2J'\nshop\n  2027-01-15T08:00:07Z  user=bob\n  2027-01-15T08:00:05Z  user=ann\n"
+            "typo: no file defines this domain\n  2027-01-15 08:00:09 UTC  'user=x\\u{1b}[2J'\nshop\n  2027-01-15 08:00:07 UTC  user=bob\n  2027-01-15 08:00:05 UTC  user=ann\n"
         );
         assert_eq!(text(&Unmatched { domains: Vec::new() }), "every descriptor found a limit so far\n");
     }

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use clap::Args;
-use jiff::Timestamp;
-
-use super::admin::{self, AdminFlags, Service};
+use super::admin::{self, AdminFlags, Services};
 use super::{UsageError, entries, print};
 use crate::admin::usage::{Series, Top, Usage};
 use crate::plan::key;
 use crate::rules::compile::OneLine;
+use crate::time::people::{instant, span};
+use clap::Args;
+use clap::builder::PossibleValue;
 
 /// The columns of a plot at most. Of a longer series, several buckets share one.
 const PLOT_COLUMNS: usize = 60;
@@ -41,8 +41,8 @@ pub(super) struct UsageCommand {
     #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     top: Option<u32>,
     /// What the subjects are sorted by; refused leaves out subjects without refused hits
-    #[arg(long, value_name = "total|refused|last-seen|first-seen", requires = "top", default_value = "total")]
-    #[arg(value_parser = ["total", "refused", "last-seen", "first-seen"])]
+    #[arg(long, value_name = "hits|refused|last-seen|first-seen", requires = "top", default_value = "hits")]
+    #[arg(value_parser = [PossibleValue::new("hits").alias("total"), "refused".into(), "last-seen".into(), "first-seen".into()])]
     by: String,
     /// Limit of the subjects, or of a subject that several may count: its full key, with --top also its key in the domain or its name [default: the only
     /// one with track_usage]
@@ -59,17 +59,17 @@ pub(super) struct UsageCommand {
 }
 
 pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
-    let service = command.admin.service()?;
+    let services = command.admin.services()?;
     let text = match command.top {
         Some(count) => {
-            let top = admin::block_on(top(command, &service, count as usize))?;
+            let top = admin::block_on(top(command, &services, count as usize))?;
             if command.format == print::Format::Json { print::json(&top)? } else { table(&top) }
         }
         None => {
             let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
             query.extend(command.trial.then(|| ("trial", "true".to_owned())));
             query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
-            let usage: Usage = admin::block_on(service.get("usage", &borrowed(&query)))?;
+            let usage: Usage = admin::block_on(services.get("usage", &borrowed(&query)))?;
             if command.format == print::Format::Json { print::json(&usage)? } else { report(&usage) }
         }
     };
@@ -107,7 +107,7 @@ pub(super) fn borrowed<'q>(query: &'q [(&'static str, String)]) -> Vec<(&'static
     query.iter().map(|(name, value)| (*name, value.as_str())).collect()
 }
 
-async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow::Result<Top> {
+async fn top(command: &UsageCommand, services: &Services, count: usize) -> anyhow::Result<Top> {
     let mut all: Option<Top> = None;
     loop {
         let left = count - all.as_ref().map_or(0, |all| all.subjects.len());
@@ -116,7 +116,7 @@ async fn top(command: &UsageCommand, service: &Service, count: usize) -> anyhow:
         query.extend(command.domain.as_ref().map(|domain| ("domain", domain.clone())));
         query.extend(command.limit.as_ref().map(|limit| ("limit", limit.clone())));
         query.extend(all.as_ref().and_then(|all| all.next.clone()).map(|next| ("cursor", next)));
-        let part: Top = service.get("usage/top", &borrowed(&query)).await?;
+        let part: Top = services.get("usage/top", &borrowed(&query)).await?;
         let is_last = part.next.is_none();
         let all = match &mut all {
             Some(all) => {
@@ -142,8 +142,8 @@ fn report(usage: &Usage) -> String {
         return text + "  not seen, or not since its record expired\n";
     };
     let _ = writeln!(text, "  hits        {hits}, refused {refused}, given back {given_back}");
-    let _ = writeln!(text, "  first seen  {}", seconds(first));
-    let _ = writeln!(text, "  last seen   {}", seconds(last));
+    let _ = writeln!(text, "  first seen  {}", instant(first));
+    let _ = writeln!(text, "  last seen   {}", instant(last));
     text += &plot(&usage.series);
     text
 }
@@ -157,7 +157,7 @@ fn plot(series: &Series) -> String {
     let most = hits.iter().chain(&refused).copied().max().unwrap_or_default();
     let bars = |values: &[u64]| values.iter().map(|&value| bar(value, most)).collect::<String>();
     let length = series.interval_seconds * share as f64;
-    let mut text = format!("  since       {}, each bar {length} s, the highest {most}\n", seconds(series.begin));
+    let mut text = format!("  since       {}, each bar {}, the highest {most}\n", instant(series.begin), span(length));
     for (name, values) in [("hits", &hits), ("refused", &refused)] {
         let _ = writeln!(text, "  {name:<10}  {}", bars(values));
     }
@@ -175,12 +175,12 @@ fn bar(value: u64, most: u64) -> char {
 fn table(top: &Top) -> String {
     let of = if top.trial { "the trial of " } else { "" };
     let mut text = format!("{} of {} subjects of {of}{}, by {}\n", top.subjects.len(), top.total, OneLine(&top.limit), top.by);
-    let _ = writeln!(text, "{:>14}  {:>14}  {:<20}  {:<20}  subject", "hits", "refused", "first seen", "last seen");
+    let _ = writeln!(text, "{:>14}  {:>14}  {:<23}  {:<23}  subject", "hits", "refused", "first seen", "last seen");
     for subject in &top.subjects {
-        let (first, last) = (seconds(subject.first_seen), seconds(subject.last_seen));
+        let (first, last) = (instant(subject.first_seen), instant(subject.last_seen));
         let _ = writeln!(
             text,
-            "{:>14}  {:>14}  {first:<20}  {last:<20}  {}",
+            "{:>14}  {:>14}  {first:<23}  {last:<23}  {}",
             subject.hits,
             subject.refused,
             print::row(&subject.entries, Some(&subject.subject))
@@ -189,13 +189,10 @@ fn table(top: &Top) -> String {
     text
 }
 
-/// An instant to the second.
-fn seconds(at: Timestamp) -> String {
-    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     #[test]
@@ -215,7 +212,7 @@ mod tests {
             given_back: vec![0; 121],
         };
         let expected = format!(
-            "  since       1970-01-01T00:00:00Z, each bar 180 s, the highest 1\n  hits        {}█\n  refused     {}\n",
+            "  since       1970-01-01 00:00 UTC, each bar 3m, the highest 1\n  hits        {}█\n  refused     {}\n",
             "·".repeat(40),
             "·".repeat(41)
         );

@@ -43,20 +43,30 @@ pub fn console(text: &str) -> Vec<Shown> {
     shown
 }
 
-/// A line without what differs from run to run: counts of seconds, of cores, instants, and white space.
+/// A line without what differs from run to run: spans of time, of cores, instants, and white space.
 pub fn timeless(line: &str) -> String {
-    let mut words: Vec<String> = line.split_whitespace().map(ToOwned::to_owned).collect();
-    for index in 0..words.len() {
-        let after_reset = index > 0 && (["in", "last"].contains(&&*words[index - 1]) || words[index - 1].ends_with("reset:"));
-        let is_duration = words[index].contains("\"durationUntilReset\":");
-        if after_reset && words[index].parse::<f64>().is_ok() {
-            words[index] = "N".to_owned();
-        } else if words[index].trim_matches(',').parse::<jiff::Timestamp>().is_ok() {
-            words[index] = "TIME".to_owned();
-        } else if is_duration {
-            words[index] = words[index].split("\"durationUntilReset\":").next().unwrap_or_default().to_owned();
-        } else if words[index].ends_with("s\"") && index > 0 && words[index - 1].is_empty() {
-            words[index].clear();
+    let is_span = |word: &str| {
+        let digits = word.trim_end_matches(['d', 'h', 'm', 's', ',', ';']);
+        digits.len() < word.len() && !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+    };
+    let is_time = |word: &str| word.trim_matches(['(', ')', ',']).parse::<jiff::civil::Time>().is_ok();
+    let mut words: Vec<String> = Vec::new();
+    for word in line.split_whitespace() {
+        let before = words.last().map_or("", |word| word.as_str()).to_owned();
+        let after_reset = ["in", "last"].contains(&&*before) || before.ends_with("reset:");
+        let bare = word.trim_matches(['(', ')', ',', ':']);
+        if after_reset && (word.parse::<f64>().is_ok() || is_span(word)) {
+            words.push("N".to_owned());
+        } else if before == "N" && (is_span(word) || word.starts_with('(')) || before == "TIME" && (is_time(word) || bare == "UTC") {
+            // The second unit of a span, its instant, and the time of a date.
+        } else if bare.parse::<jiff::Timestamp>().is_ok() || bare.parse::<jiff::civil::Date>().is_ok() {
+            words.push("TIME".to_owned());
+        } else if word.contains("\"durationUntilReset\":") {
+            words.push(word.split("\"durationUntilReset\":").next().unwrap_or_default().to_owned());
+        } else if word.ends_with("s\"") && before.is_empty() {
+            words.push(String::new());
+        } else {
+            words.push(word.to_owned());
         }
     }
     words.join(" ")
@@ -181,7 +191,12 @@ fn run(commands: &[Shown]) {
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
             ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
-            ["weir", "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "overrides" | "reset" | "usage" | "count", ..] => {
+            [
+                "weir",
+                "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "unblock" | "unexempt" | "unraise" | "overrides" | "reset"
+                | "usage" | "count",
+                ..,
+            ] => {
                 let admin = weir.listener("debug").to_string();
                 let token = tokens.path().display();
                 let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);

@@ -89,7 +89,7 @@ async fn code(client: &mut Client, key: &str, value: &str, hits: i64) -> Code {
 
 /// The id in the output of a command that sets an override.
 fn id_of(output: &str) -> String {
-    let line = output.lines().find_map(|line| line.trim().strip_prefix("undo    weir overrides remove "));
+    let line = output.lines().find(|line| line.starts_with("  undo    weir un")).and_then(|line| line.split(' ').next_back());
     line.unwrap_or_else(|| panic!("no id in {output}")).to_owned()
 }
 

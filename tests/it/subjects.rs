@@ -82,7 +82,7 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
         (&json!("minute"), &json!("hits"), &json!(16), &json!(0))
     );
     assert!(top["seconds"].as_u64().is_some_and(|seconds| seconds < 60), "{top}");
-    assert_eq!(api(address, "top?by=refusals&window=hour")["subjects"], json!([bob]));
+    assert_eq!(api(address, "top?by=refused&window=hour")["subjects"], json!([bob]));
     assert_eq!(api(address, "top?count=1&limit=shop.user")["subjects"], json!([bob]));
     for (unknown, error) in [
         ("top?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
@@ -113,7 +113,7 @@ HITS  ERROR  REFUSED  ERROR  LIMIT          SUBJECT
 HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
    6      0        3      0  shop.user  user=bob
 ";
-    assert_eq!(table(&stdout(&["top", "--by", "refusals", "--window", "hour", "--once"], &admin)), expected);
+    assert_eq!(table(&stdout(&["top", "--by", "refused", "--since", "1h", "--once"], &admin)), expected);
     let report: Value =
         serde_json::from_str(&stdout(&["top", "--format", "json", "--count", "1", "--domain", "shop"], &admin)).expect("JSON");
     assert_eq!((&report["subjects"], &report["replicas"]), (&json!([path]), &json!([{ "address": admin, "error": null }])));
@@ -186,7 +186,7 @@ async fn zipf_traffic_is_counted_within_the_stated_error() {
     let first: Vec<_> = shown.iter().take(5).map(user).collect();
     assert_eq!(first, heaviest.iter().take(5).map(|(_, user)| user.clone()).collect::<Vec<_>>());
     // Three hits of each user are allowed, and all others refused.
-    let refusals = api(address, "top?by=refusals&count=1000");
+    let refusals = api(address, "top?by=refused&count=1000");
     assert_eq!(refusals["total"], exact.values().map(|hits| hits.saturating_sub(3)).sum::<u64>());
     for subject in refusals["subjects"].as_array().expect("subjects") {
         let (refused, error, exact) = (number(subject, "refused"), number(subject, "refused_error"), exact[&user(subject)] - 3);

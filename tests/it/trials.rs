@@ -329,8 +329,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
         );
         let shown = weir.command(&["explain", "-d", "d", "tighter=a"]);
         assert!(
-            shown.contains("\n  trial    3 per year: 12 used, 0 left, unused again in ")
-                && shown.contains("\n           w1{d|tighter=a}trfw"),
+            shown.contains("\n  trial    3 per year: 12 used, 0 left, resets in ") && shown.contains("\n           w1{d|tighter=a}trfw"),
             "{shown}"
         );
         let shown = weir.command(&["explain", "-d", "d", "open=a"]);

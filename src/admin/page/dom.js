@@ -126,12 +126,16 @@ export function rate(number) {
   return number >= 100 || number === 0 ? GROUPED.format(number) : SMALL.format(number);
 }
 
-/** An instant, as the logs have it, without what is the same all day. */
+/** An instant, as commands print it: `2026-12-14 23:00 UTC`, with its seconds where it has some. */
 export function instant(text) {
   const at = new Date(text);
   if (text === null || text === undefined || Number.isNaN(at.getTime())) return h("span", {}, "–");
+  return h("time", { datetime: at.toISOString(), title: at.toISOString() }, utc(at));
+}
+
+function utc(at) {
   const iso = at.toISOString();
-  return h("time", { datetime: iso, title: iso }, `${iso.slice(0, 10)} ${iso.slice(11, 19)}`);
+  return `${iso.slice(0, 10)} ${iso.slice(11, at.getUTCSeconds() === 0 ? 16 : 19)} UTC`;
 }
 
 /** An amount of a limit: `5 per 30 seconds`. */
@@ -144,17 +148,22 @@ export function clock(at) {
   return at.toISOString().slice(11, 19);
 }
 
-const SPANS = [[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]];
+const SPANS = [[86_400, "d"], [3_600, "h"], [60, "m"], [1, "s"]];
 
-/** A span of time by its two largest units. */
+/** A span of time by its two largest units, as commands print it: `21d 9h`, `42s`. */
 export function span(seconds) {
-  let rest = Math.max(0, Math.round(seconds));
-  const parts = [];
-  for (const [size, unit] of SPANS) {
-    if (rest >= size && parts.length < 2) parts.push(`${Math.floor(rest / size)} ${unit}`);
-    rest %= size;
-  }
-  return parts.join(" ") || "0 s";
+  if (seconds > 0 && seconds < 1) return `${Math.ceil(seconds * 1_000)}ms`;
+  const whole = Math.max(0, Math.round(seconds));
+  const from = SPANS.findIndex(([size]) => whole >= size || size === 1);
+  const [[size, unit], next] = SPANS.slice(from);
+  const behind = next === undefined ? 0 : Math.floor((whole % size) / next[0]);
+  return `${Math.floor(whole / size)}${unit}${behind > 0 ? ` ${behind}${next[1]}` : ""}`;
+}
+
+/** What is so many seconds ahead: its span and, from an hour on, the minute in which it is. */
+export function ahead(seconds) {
+  const at = new Date(Math.round((Date.now() / 1_000 + seconds) / 60) * 60_000);
+  return seconds >= 3_600 && !Number.isNaN(at.getTime()) ? `${span(seconds)} (${utc(at)})` : span(seconds);
 }
 
 /** Says something to screen readers, when it is new. */

@@ -1,7 +1,7 @@
 // "Explain this request": what weir explain says, with the live state of the counters.
 
 import { post } from "./api.js";
-import { announce, count, entriesShown, field, fill, h, input, panel, plain, sentence, shown, span } from "./dom.js";
+import { ahead, announce, count, entriesShown, field, fill, h, input, panel, plain, sentence, shown } from "./dom.js";
 import { entriesEditor } from "./entries.js";
 import { facts, part, words } from "./parts.js";
 import { table } from "./table.js";
@@ -144,12 +144,13 @@ function list(names) {
 /** The state of a counter as names and values. What this page does not know yet is shown as it is. */
 function liveFacts(live) {
   const known = {
-    used: ["Hits that count now", count],
-    remaining: ["Hits that still fit", count],
-    reset_seconds: ["Recovered in", span],
+    used: ["Used", count],
+    left: ["Left", count],
+    resets_in_seconds: ["Resets in", ahead],
     error: ["The store did not answer", sentence],
   };
-  return Object.entries(live).filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => {
+  const isOldName = (name) => name === "remaining" || name === "reset_seconds";
+  return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined && !isOldName(name)).map(([name, value]) => {
     if (known[name] !== undefined) return [known[name][0], known[name][1](value)];
     return [words(name), typeof value === "string" ? shown(value) : shown(JSON.stringify(value))];
   });

@@ -50,7 +50,7 @@ export function overview(app) {
     empty: "No limit has decided anything yet.",
   });
   const limits = part(hottest.element);
-  const refused = subjectTable(app, "refusals", "Subjects with the most refused hits in the last minute");
+  const refused = subjectTable(app, "refused", "Subjects with the most refused hits in the last minute");
   const heaviest = subjectTable(app, "hits", "Subjects with the most hits in the last minute");
   const redisTable = table({
     caption: "Redis servers",

@@ -11,7 +11,7 @@ const UNMATCHED_TURNS = 5;
 
 export function subjects(app) {
   const window = select([["minute", "Last minute"], ["hour", "Last hour"]]);
-  const by = select([["refusals", "Refused hits"], ["hits", "Hits"]]);
+  const by = select([["refused", "Refused hits"], ["hits", "Hits"]]);
   const domain = input({ maxlength: 4096 });
   const limit = input({ maxlength: 4096 });
   const form = h("form", { class: "line", onsubmit: (event) => event.preventDefault() },

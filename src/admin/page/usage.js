@@ -97,7 +97,7 @@ export function usage(app) {
   since.addEventListener("change", () => asked !== null && load());
 
   const tracked = select([]);
-  const by = select([["total", "Hits"], ["refused", "Refused hits"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
+  const by = select([["hits", "Hits"], ["refused", "Refused hits"], ["last-seen", "Last seen"], ["first-seen", "First seen"]]);
   const choose = h("form", { class: "line", onsubmit: (event) => event.preventDefault() }, field("Limit", tracked), field("By", by));
   const rows = table({
     caption: "Subjects of the limit",

@@ -1,11 +1,12 @@
 //! The arguments of overrides: entries with wildcards, rates, and times as people write them.
 
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
 use crate::cli::UsageError;
-use crate::overrides::{EntryRecord, RateRecord};
+use crate::overrides::{EntryRecord, Pattern, RateRecord, Value};
+use crate::time::people;
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
@@ -20,6 +21,44 @@ pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageErr
         Ok(EntryRecord { key: key.to_owned(), value, value_sha256: None })
     };
     arguments.iter().map(entry).collect()
+}
+
+/// Asks for `--all` where no entry has a value: every descriptor with these keys would be meant.
+pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), UsageError> {
+    let has_text = |pattern: Pattern| match pattern.value {
+        Value::Text(text) => text.as_literal().is_some() || text.literal_bytes() > 0,
+        Value::Digest(_) => true,
+        Value::Any => false,
+    };
+    if entries.iter().any(|entry| entry.pattern().is_ok_and(has_text)) {
+        return Ok(());
+    }
+    let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
+    let keys = keys.join(" and ");
+    let what = match kind {
+        "block" => format!("this blocks every {keys}"),
+        "exempt" => format!("this exempts every {keys}"),
+        _ => format!("this raises the limit of every {keys}"),
+    };
+    Err(UsageError(format!(
+        "{what}: write a value, as in {}=VALUE, or --all if all are meant",
+        entries.first().map_or("KEY", |one| &one.key)
+    )))
+}
+
+/// Notices two entries that were written as one.
+pub(super) fn check_commas(entries: &[EntryRecord]) -> Result<(), UsageError> {
+    let is_entry = |part: &str| part.split_once('=').is_some_and(|(key, _)| !key.is_empty() && !key.contains([' ', '/', '?', '&', '"']));
+    for EntryRecord { key, value, .. } in entries {
+        let text = value.as_deref().unwrap_or_default();
+        if text.split(',').skip(1).any(is_entry) {
+            let apart = text.replace(',', " ");
+            return Err(UsageError(format!(
+                "`{key}={text}` is one entry with a comma in its value; write `{key}={apart}` for several, or --force"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The entries of one exact descriptor.
@@ -51,25 +90,39 @@ pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
     Ok(record)
 }
 
-/// A time in the future, as RFC 3339 in UTC: an instant, a date or time in `zone`, or a duration from `now`.
-pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<String, UsageError> {
+/// A time in the future: an instant, a date, a day or a time of it in `zone`, or a duration from `now`.
+pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, UsageError> {
+    let here = now.to_zoned(zone.clone());
     let local = |time: DateTime| zone.to_timestamp(time).ok();
-    let later = |span: Span| now.to_zoned(zone.clone()).checked_add(span).ok().map(|zoned| zoned.timestamp());
+    let later = |span: Span| here.checked_add(span).ok().map(|zoned| zoned.timestamp());
     let at = text
         .parse::<Timestamp>()
         .ok()
-        .or_else(|| text.parse::<DateTime>().ok().and_then(local))
+        .or_else(|| text.parse::<DateTime>().ok().or_else(|| day(text, here.date())).and_then(local))
         .or_else(|| text.parse::<Span>().ok().and_then(later));
     let Some(at) = at else {
-        let forms = "write a duration such as 2h or 3d, an instant such as 2030-01-31T18:00:00Z, or a date such as 2030-01-31";
+        let forms = "write a duration such as 2h or 3d, a day such as tomorrow, friday or 2030-01-31, or \"friday 18:00\", or an instant such as \
+            2030-01-31T18:00:00Z";
         return Err(UsageError(format!("--until: `{}` is no time; {forms}", text.escape_debug())));
     };
     if at <= now {
-        return Err(UsageError(format!("--until: {at} is in the past; write a later time")));
+        return Err(UsageError(format!("--until: {} is in the past; write a later time", people::instant(at))));
     }
     // People do not order fractions of a second; the end is not before what they wrote.
-    let whole = Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at);
-    Ok(whole.to_string())
+    Ok(Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at))
+}
+
+/// `tomorrow`, or the next day of this name after today, at its begin or at the time behind it.
+fn day(text: &str, today: Date) -> Option<DateTime> {
+    let text = text.trim().to_ascii_lowercase();
+    let (name, time) = text.split_once(' ').unwrap_or((&text, "00:00"));
+    let names = |date: Date| date.strftime("%A %a").to_string().to_ascii_lowercase();
+    let date = match name {
+        "today" => today,
+        "tomorrow" => today.tomorrow().ok()?,
+        _ => today.series(Span::new().days(1)).skip(1).take(7).find(|date| names(*date).split(' ').any(|known| known == name))?,
+    };
+    Some(date.to_datetime(time.trim().parse::<Time>().ok()?))
 }
 
 #[cfg(test)]
@@ -91,16 +144,25 @@ mod tests {
             ("2030-01-31 18:00", "2030-01-31T16:00:00Z"),
             ("2030-01-31T18:00:00Z", "2030-01-31T18:00:00Z"),
             ("2030-01-31T18:00:00-05:00", "2030-01-31T23:00:00Z"),
+            // 2030-01-01 is a Tuesday.
+            ("tomorrow", "2030-01-01T22:00:00Z"),
+            ("friday", "2030-01-03T22:00:00Z"),
+            ("Fri", "2030-01-03T22:00:00Z"),
+            ("tuesday", "2030-01-07T22:00:00Z"),
+            ("friday 18:00", "2030-01-04T16:00:00Z"),
+            ("today 18:00", "2030-01-01T16:00:00Z"),
         ] {
-            assert_eq!(until(text, now, &zone).map_err(|error| error.0).as_deref(), Ok(expected), "{text}");
+            assert_eq!(until(text, now, &zone).map(|at| at.to_string()).map_err(|error| error.0).as_deref(), Ok(expected), "{text}");
         }
         for (text, error) in [
-            ("friday", "is no time; write a duration"),
+            ("someday", "is no time; write a duration"),
+            ("friday noon", "is no time"),
+            ("today", "2029-12-31 22:00 UTC is in the past"),
             ("", "is no time"),
             ("5", "is no time"),
             ("-2h", "is in the past"),
             ("0s", "is in the past"),
-            ("2029-12-31", "2029-12-30T22:00:00Z is in the past"),
+            ("2029-12-31", "2029-12-30 22:00 UTC is in the past"),
         ] {
             let result = until(text, now, &zone);
             assert!(result.as_ref().is_err_and(|wrong| wrong.0.contains(error)), "{text}: {result:?}");

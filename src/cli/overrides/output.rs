@@ -2,18 +2,29 @@
 
 use std::fmt::Write;
 
-use crate::admin::overrides::{Ordered, Overrides, Removed, Reset};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::Listed;
+use crate::admin::overrides::{Ordered, Removed, Reset};
 use crate::ask::written::shell_word;
 use crate::overrides::{EntryRecord, RateRecord, Record};
 use crate::rules::compile::OneLine;
+use crate::time::people;
 
 /// Limits of an answer that are named.
 const MAX_LIMITS: usize = 5;
 
-pub(super) fn ordered(answer: &Ordered) -> String {
+/// `until` is what was understood of `--until`, now, and the zone of the terminal.
+pub(super) fn ordered(answer: &Ordered, until: Option<(Timestamp, Timestamp, &TimeZone)>) -> String {
     let Ordered { r#override: one, limits, keeps_count, replaced, warnings } = answer;
     let mut text = format!("{}\n", sentence(one));
     // Writing to a string does not fail.
+    if let Some((until, now, zone)) = until {
+        let ahead = people::span(until.duration_since(now).as_secs_f64());
+        let _ = writeln!(text, "  ends    in {ahead}, {}", until.to_zoned(zone.clone()).strftime("%A %F %H:%M %:z"));
+    }
     if !limits.is_empty() {
         let more = limits.len().saturating_sub(MAX_LIMITS);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -27,7 +38,7 @@ pub(super) fn ordered(answer: &Ordered) -> String {
     if let Some(replaced) = replaced {
         let _ = writeln!(text, "  before  {}", sentence(replaced));
     }
-    let _ = writeln!(text, "  undo    weir overrides remove {}", OneLine(&one.id));
+    let _ = writeln!(text, "  undo    weir un{} {}", one.kind, OneLine(&one.id));
     add_warnings(&mut text, warnings);
     text
 }
@@ -46,25 +57,46 @@ pub(super) fn reset(Reset { reset, warnings }: &Reset) -> String {
     text
 }
 
-pub(super) fn listed(Overrides { overrides, .. }: &Overrides) -> String {
+/// A record of a list, of which `ended` is no part.
+pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
+    let mut one = one.clone();
+    if let Some(fields) = one.as_object_mut() {
+        fields.remove("ended");
+    }
+    serde_json::from_value(one)
+}
+
+pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
+    let last = if ended { ["ENDED", "ENDED BY"] } else { ["UNTIL", ""] };
+    let head = ["ID", "ORDER", "DOMAIN", "ENTRIES", last[0], last[1], "MADE", "BY", "REASON"].map(str::to_owned);
+    let row = |one: &Value| {
+        let end = |field: &str| one["ended"][field].as_str().unwrap_or_default().to_owned();
+        let Ok(one) = record(one) else { return std::array::from_fn(|column| if column == 0 { one.to_string() } else { String::new() }) };
+        let [until, by] =
+            if ended { [instant(&end("at")), end("by")] } else { [one.until.as_deref().map_or_else(String::new, instant), String::new()] };
+        let made = one.created_at.as_deref().map_or_else(String::new, instant);
+        let order = order(&one);
+        [one.id, order, one.domain, entries(&one.entries), until, by, made, one.by, one.reason]
+    };
+    if overrides.is_empty() && ended {
+        return "no overrides ended within the last week\n".to_owned();
+    }
     if overrides.is_empty() {
-        return "no overrides are in force\n".to_owned();
+        return "no overrides are in force; `weir overrides --ended` lists those of the last week\n".to_owned();
     }
-    let head = ["ID", "ORDER", "DOMAIN", "ENTRIES", "UNTIL", "BY", "REASON"].map(str::to_owned);
-    let rows = overrides.iter().map(|one| {
-        let until = one.until.as_deref().unwrap_or("-");
-        [one.id.as_str(), &order(one), &one.domain, &entries(&one.entries), until, or_dash(&one.by), or_dash(&one.reason)]
-            .map(|cell| OneLine(cell).to_string())
-    });
-    let rows: Vec<[String; 7]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..7).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
-    text
+    let rows: Vec<[String; 9]> = std::iter::once(head).chain(overrides.iter().map(row)).collect();
+    let shown: Vec<usize> = (0..9).filter(|&column| !rows[0][column].is_empty()).collect();
+    let cell = |row: &[String; 9], column: usize| OneLine(or_dash(&row[column])).to_string();
+    let width = |column: usize| rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = shown.iter().map(|&column| (column, width(column))).collect();
+    let line =
+        |row: &[String; 9]| widths.iter().map(|&(column, width)| format!("{:width$}", cell(row, column))).collect::<Vec<_>>().join("  ");
+    rows.iter().map(|row| line(row).trim_end().to_owned() + "\n").collect()
+}
+
+/// An instant of a record.
+fn instant(text: &str) -> String {
+    text.parse().map_or_else(|_| text.to_owned(), people::instant)
 }
 
 fn or_dash(text: &str) -> &str {
@@ -73,7 +105,7 @@ fn or_dash(text: &str) -> &str {
 
 /// What an override orders, on one line.
 fn sentence(one: &Record) -> String {
-    let until = one.until.as_ref().map_or_else(|| "until it is removed".to_owned(), |until| format!("until {until}"));
+    let until = one.until.as_ref().map_or_else(|| "until it is removed".to_owned(), |until| format!("until {}", instant(until)));
     OneLine(&format!("{} {} in {}, {until}", order(one), entries(&one.entries), one.domain)).to_string()
 }
 
@@ -86,7 +118,7 @@ fn rate(to: &RateRecord) -> String {
 }
 
 /// As arguments of a command.
-fn entries(entries: &[EntryRecord]) -> String {
+pub(super) fn entries(entries: &[EntryRecord]) -> String {
     entries
         .iter()
         .map(|entry| shell_word(&entry.pattern().map_or_else(|_| entry.key.clone(), |pattern| pattern.to_string())).into_owned())

@@ -15,7 +15,7 @@ fn hit_prints_json_for_programs() {
     assert_eq!(first["entries"], serde_json::json!([{"key": "year", "value": "1"}]));
     assert_eq!(first["limit"], serde_json::json!({"name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1}));
     assert_eq!((first["code"].as_str(), first["remaining"].as_u64()), (Some("OK"), Some(1)));
-    assert!(first["reset_seconds"].as_u64().is_some_and(|seconds| seconds > 0), "{first}");
+    assert!(first["resets_in_seconds"].as_u64().is_some_and(|seconds| seconds > 0), "{first}");
     let without = &answers[0]["descriptors"][1];
     assert_eq!((&without["limit"], &without["remaining"]), (&serde_json::Value::Null, &serde_json::Value::Null));
 }
@@ -64,8 +64,8 @@ async fn hit_prints_what_was_decided() {
     let text = stdout(&output);
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{}{}", text, stderr(&output));
-    assert!(lines[0].starts_with("OK          year=1: 1 of 2 per year left (yearly), reset in "), "{text}");
-    assert!(lines[2].starts_with("OVER_LIMIT  year=1: 0 of 2 per year left (yearly), reset in "), "{text}");
+    assert!(lines[0].starts_with("OK          year=1: 1 of 2 per year left (yearly), resets in "), "{text}");
+    assert!(lines[2].starts_with("OVER_LIMIT  year=1: 0 of 2 per year left (yearly), resets in "), "{text}");
     assert_eq!(output.status.code(), Some(3));
 
     assert!(stdout(&hit(&["year=2", "--hits", "0"])).contains("2 of 2"), "a look");

@@ -10,31 +10,33 @@ async fn every_command_prints_what_it_did_and_how_to_undo_it() {
     let (desk, far) = (Desk::new(), "2100-01-31T18:00:00+02:00");
     let file = desk.path("overrides.json");
     let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
-    assert_eq!(desk.ok(&weir, &["overrides"]), "no overrides are in force\n");
+    assert_eq!(desk.ok(&weir, &["overrides"]), "no overrides are in force; `weir overrides --ended` lists those of the last week\n");
     let block = desk.ok(&weir, &["block", "--domain", "shop", "user=42", "--until", far, "--reason", "scrapes the catalogue"]);
     let expected = "\
-block user=42 in shop, until 2100-01-31T16:00:00Z
+block user=42 in shop, until 2100-01-31 16:00 UTC
+  ends    in SPAN, Sunday 2100-01-31 16:00 +00:00
   limits  shop.user
-  undo    weir overrides remove 43a0b5d3f4fb
+  undo    weir unblock 43a0b5d3f4fb
 ";
-    assert_eq!(block.replace(&id_of(&block), "43a0b5d3f4fb"), expected);
+    assert_eq!(spanless(&block).replace(&id_of(&block), "43a0b5d3f4fb"), expected);
     let raise = desk.ok(&weir, &["raise", "-d", "shop", "user=4*", "--to", "500/year", "--reason", "ticket 4711"]);
     let expected = "\
 raise to 500/year 'user=4*' in shop, until it is removed
   limits  shop.user
   count   kept: hits that were counted still count
-  undo    weir overrides remove 43a0b5d3f4fb
+  undo    weir unraise 43a0b5d3f4fb
 ";
     assert_eq!(raise.replace(&id_of(&raise), "43a0b5d3f4fb"), expected);
-    let exempt = desk.ok(&weir, &["exempt", "-d", "shop", "vip"]);
-    let again = desk.ok(&weir, &["exempt", "-d", "shop", "vip", "--until", far]);
+    let exempt = desk.ok(&weir, &["exempt", "-d", "shop", "vip", "--all"]);
+    let again = desk.ok(&weir, &["exempt", "-d", "shop", "vip", "--all", "--until", far]);
     let expected = "\
-exempt vip in shop, until 2100-01-31T16:00:00Z
+exempt vip in shop, until 2100-01-31 16:00 UTC
+  ends    in SPAN, Sunday 2100-01-31 16:00 +00:00
   limits  shop.vip
   before  exempt vip in shop, until it is removed
-  undo    weir overrides remove 43a0b5d3f4fb
+  undo    weir unexempt 43a0b5d3f4fb
 ";
-    assert_eq!(again.replace(&id_of(&exempt), "43a0b5d3f4fb"), expected, "the same override is replaced");
+    assert_eq!(spanless(&again).replace(&id_of(&exempt), "43a0b5d3f4fb"), expected, "the same override is replaced");
     let mistyped = desk.fails(&weir, &["block", "-d", "shopp", "user=1"]);
     assert!(mistyped.contains("no limit in force has the domain shopp (did you mean shop?); to set it all the same"), "{mistyped}");
     let mistyped = desk.fails(&weir, &["block", "-d", "shop", "usr=1"]);
@@ -50,30 +52,38 @@ exempt vip in shop, until 2100-01-31T16:00:00Z
     let [block_id, raise_id, exempt_id, unknown_id] = [&block, &raise, &exempt, &unknown].map(|text| id_of(text));
     let expected = format!(
         "\
-ID            ORDER              DOMAIN  ENTRIES                    UNTIL                 BY     REASON
-{block_id}  block              shop    user=42                    2100-01-31T16:00:00Z  alice  scrapes the catalogue
-{unknown_id}  block              shop    'remote_address=10.0.0.*'  -                     alice  -
-{exempt_id}  exempt             shop    vip                        2100-01-31T16:00:00Z  alice  -
-{raise_id}  raise to 500/year  shop    'user=4*'                  -                     alice  ticket 4711
+ID            ORDER              DOMAIN  ENTRIES                    UNTIL                 MADE  BY     REASON
+{block_id}  block              shop    user=42                    2100-01-31 16:00 UTC  NOW   alice  scrapes the catalogue
+{unknown_id}  block              shop    'remote_address=10.0.0.*'  -                     NOW   alice  -
+{exempt_id}  exempt             shop    vip                        2100-01-31 16:00 UTC  NOW   alice  -
+{raise_id}  raise to 500/year  shop    'user=4*'                  -                     NOW   alice  ticket 4711
 "
     );
-    assert_eq!(listed, expected);
+    // When each was made is the third column from the end.
+    let listed = listed.lines().map(|line| {
+        let columns: Vec<_> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        columns.iter().map(|cell| if cell.starts_with(&made_today()) { "NOW" } else { *cell }.to_owned()).collect::<Vec<_>>()
+    });
+    let columns = |text: &str| {
+        let of_line = |line: &str| line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect::<Vec<_>>();
+        text.lines().map(of_line).collect::<Vec<_>>()
+    };
+    assert_eq!(listed.collect::<Vec<_>>(), columns(&expected));
     let json: serde_json::Value = serde_json::from_str(&desk.ok(&weir, &["overrides", "--format", "json"])).expect("JSON");
     assert_eq!(json["overrides"].as_array().map(Vec::len), Some(5));
 
-    let explained =
-        desk.ok(&weir, &["explain", "--admin", &weir.listener("debug").to_string(), "-d", "shop", "user=42", ",", "vip=1", ",", "user=43"]);
+    let explained = desk.ok(&weir, &["explain", "-d", "shop", "user=42", ",", "vip=1", ",", "user=43"]);
     for line in [
-        format!("user=42: blocked by the override {block_id} of alice until 2100-01-31T16:00:00Z: scrapes the catalogue\n"),
-        format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31T16:00:00Z\n"),
+        format!("user=42: blocked by the override {block_id} of alice until 2100-01-31 16:00 UTC: scrapes the catalogue\n"),
+        format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31 16:00 UTC\n"),
         format!("user=43: 2 per year, raised to 500/year by the override {raise_id} of alice: ticket 4711\n"),
     ] {
         assert!(explained.contains(&line), "{line}: {explained}");
     }
 
-    let removed = desk.ok(&weir, &["overrides", "remove", &block_id, &unknown_id]);
+    let removed = desk.ok(&weir, &["unblock", &block_id, &unknown_id]);
     let expected = "\
-removed: block user=42 in shop, until 2100-01-31T16:00:00Z
+removed: block user=42 in shop, until 2100-01-31 16:00 UTC
 removed: block 'remote_address=10.0.0.*' in shop, until it is removed
 ";
     assert_eq!(removed, expected);
@@ -87,6 +97,56 @@ removed: block 'remote_address=10.0.0.*' in shop, until it is removed
     let line = weir.wait_for_log("\"replaced_until\":\"removed\"").await;
     for field in ["\"@message\":\"override set\"", "\"by\":\"alice\"", "\"entries\":\"vip\"", "\"until\":\"2100-01-31T16:00:00Z\""] {
         assert!(line.contains(field), "{field}: {line}");
+    }
+}
+
+/// The date of today, as lists begin an instant with it.
+fn made_today() -> String {
+    jiff::Timestamp::now().strftime("%F ").to_string()
+}
+
+/// An answer without the span until its end.
+fn spanless(text: &str) -> String {
+    let line = |line: &str| match line.strip_prefix("  ends    in ").and_then(|rest| rest.split_once(", ")) {
+        Some((_, at)) => format!("  ends    in SPAN, {at}\n"),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// `unblock`, `unexempt` and `unraise` take what `block` took; all values of a key are asked for; and two replicas that keep their own are both told.
+#[tokio::test]
+async fn what_was_ordered_is_undone_by_its_entries_and_in_every_replica() {
+    let desk = Desk::new();
+    let (one, other) = (desk.start(LIMITS, &[]), desk.start(LIMITS, &[]));
+    let both = format!("{},{}", one.listener("debug"), other.listener("debug"));
+    let at_both = |arguments: &[&str]| desk.ok(&one, &[arguments, &["--admin", &both]].concat());
+    at_both(&["block", "-d", "shop", "user=42"]);
+    for weir in [&one, &other] {
+        assert_eq!(code(&mut weir.client().await, "user", "42", 1).await, Code::OverLimit);
+    }
+    let wrong = desk.fails(&one, &["unexempt", "-d", "shop", "user=42"]);
+    assert!(wrong.contains("no exempt of user=42 in shop is in force; `weir overrides --domain shop` lists what is"), "{wrong}");
+    assert_eq!(at_both(&["unblock", "-d", "shop", "user=42"]), "removed: block user=42 in shop, until it is removed\n");
+    for weir in [&one, &other] {
+        assert_eq!(code(&mut weir.client().await, "user", "42", 1).await, Code::Ok);
+    }
+    // A replica that is away is named, and reads go to the next one.
+    let away = format!("127.0.0.1:1,{}", one.listener("debug"));
+    let output = desk.weir(&one, &["block", "-d", "shop", "user=7", "--until", "tomorrow", "--admin", &away]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) || error.contains("changed by"), "{error}");
+    assert!(error.contains("no service at 127.0.0.1:1"), "{error}");
+    assert!(desk.ok(&one, &["overrides", "--admin", &away]).contains("user=7"));
+    assert!(desk.ok(&one, &["explain", "--admin", &away, "-d", "shop", "user=7"]).contains("blocked by the override"));
+    for (arguments, error) in [
+        (&["block", "-d", "shop", "user"][..], "this blocks every user: write a value, as in user=VALUE, or --all if all are meant"),
+        (&["raise", "-d", "shop", "user=*", "--to", "9/year"], "this raises the limit of every user"),
+        (&["block", "-d", "shop", "user=a,path=/x"], "write `user=a path=/x` for several, or --force"),
+        (&["block", "-d", "shop", "user=a", "--admin-token-file", "/dev/null"], "--admin-token-file: /dev/null cannot be used"),
+    ] {
+        let failed = desk.fails(&one, arguments);
+        assert!(failed.contains(error), "{arguments:?}: {failed}");
     }
 }
 
@@ -141,7 +201,7 @@ async fn a_row_that_is_pasted_means_its_own_client() {
         assert_eq!(json["hits"], 1, "{row} is the client that sent {value:?}");
         let explained = shell("explain", row);
         assert!(explained.starts_with(&format!("{row}: 2 per year\n")) && explained.contains("1 used, 1 left"), "{row}: {explained}");
-        assert!(shell("count --over 10m", row).contains("  hits     1, refused 0"), "{row}");
+        assert!(shell("count --since 10m", row).contains("  hits     1, refused 0"), "{row}");
         let block = shell("block", row);
         assert!(block.starts_with(&format!("block {row} in shop, until it is removed\n  limits  shop.user\n")), "{row}: {block}");
         let mut blocked = Vec::new();
@@ -209,7 +269,7 @@ descriptors:
         let usage = named(&["usage"], name);
         assert!(usage.starts_with(&format!("'--subject={name}' of shop.user\n  hits        1, refused 0")), "{usage}");
         assert!(named(&["count", "--over", "10m"], name).contains("  hits     1, refused 0"));
-        let failure = desk.fails(&weir, &["explain", "--admin", &weir.listener("debug").to_string(), "--subject", name]);
+        let failure = desk.fails(&weir, &["explain", "--subject", name]);
         assert!(failure.contains("by its digest only; write the entries with the whole value"), "{failure}");
         let block = named(&["block"], name);
         assert!(
@@ -242,7 +302,7 @@ descriptors:
     // The key with = by its name and by what is printed; the pattern by its name.
     assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, refused 0"));
     assert!(desk.ok(&weir, &["usage", "-d", "shop", "a\\u{3d}b=c=d"]).contains("  hits        1, refused 0"));
-    let explained = desk.ok(&weir, &["explain", "--admin", &weir.listener("debug").to_string(), "--subject", "shop|region~eu-*"]);
+    let explained = desk.ok(&weir, &["explain", "--subject", "shop|region~eu-*"]);
     assert!(explained.contains("1 used, 1 left"), "{explained}");
     let block = named(&["block"], "shop|region~eu-*");
     assert!(block.starts_with("block 'region=eu-*' in shop"), "{block}");

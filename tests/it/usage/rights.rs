@@ -69,7 +69,7 @@ async fn those_of_the_page_suffice() {
     }
     let is_exact = || (numbers(&usage(&weir, "user%3Dd"))[..2] == [121, 108]).then_some(());
     assert!(eventually_async(is_exact).await.is_some(), "{}", usage(&weir, "user%3Dd"));
-    for by in ["total", "refused", "last-seen", "first-seen"] {
+    for by in ["hits", "refused", "last-seen", "first-seen"] {
         let top = || api(&weir, &format!("usage/top?limit=shop.user&by={by}")).1;
         assert!(eventually_async(|| (users(&top()).len() == 3).then_some(())).await.is_some(), "{by}: {}", top());
     }

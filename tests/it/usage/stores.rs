@@ -58,7 +58,7 @@ async fn both_list_the_same_subjects_in_the_same_order() {
                 hit(client, ("user", user), hits).await;
             }
         }
-        for by in ["total", "refused", "last-seen", "first-seen"] {
+        for by in ["hits", "refused", "last-seen", "first-seen"] {
             let expected = list(&weirs[0], by);
             let listed = if by == "refused" { refused.min(8) } else { 8 };
             assert_eq!((expected.0.len(), &expected.1), (listed, &Value::from(listed)), "seed {seed}: {by}: {expected:?}");
@@ -87,5 +87,5 @@ async fn a_subject_that_begins_anew_leaves_the_list_of_refused_hits() {
     hit(client, ("user", "old"), 1).await;
     assert_eq!(list(&weir, "refused").0, [[Value::from("other"), Value::from(150), Value::from(150)]]);
     assert_eq!(redis.run::<i64>(&["ZCARD", "w1{shop|user}ur"]), 1, "and is removed");
-    assert_eq!(users("total").len(), 2, "but not from other lists");
+    assert_eq!(users("hits").len(), 2, "but not from other lists");
 }

@@ -165,7 +165,7 @@ impl Inspector {
     fn log_changes(&mut self, before: &ServerStatus, now: &ServerStatus) {
         let redis = &self.location.address;
         if now.failure.is_none() && !std::mem::replace(&mut self.has_answered, true) {
-            let round_trip_ms = now.round_trip.map(|time| time.as_secs_f64() * 1e3);
+            let round_trip_ms = now.round_trip.map(|time| (time.as_secs_f64() * 1e5).round() / 100.0);
             tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
         }
         for diagnostic in now.diagnostics.iter().filter(|diagnostic| !before.diagnostics.contains(diagnostic)) {

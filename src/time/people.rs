@@ -1,0 +1,85 @@
+//! Times for people: spans and instants as commands print them. `admin/page/dom.js` writes both alike.
+
+use jiff::Timestamp;
+
+use super::Micros;
+
+const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+
+/// From this span on, people ask for the instant: an hour, in seconds.
+const LONG: f64 = 3_600.0;
+
+/// A span of so many seconds by its two largest units: `21d 9h`, `1m 20s`, `42s`; below a second in milliseconds.
+#[must_use]
+pub fn span(seconds: f64) -> String {
+    if seconds > 0.0 && seconds < 1.0 {
+        return format!("{:.0}ms", (seconds * 1e3).ceil());
+    }
+    // Negative numbers and NaN are 0.
+    let whole = seconds.round() as u64;
+    let (mut rest, mut parts) = (whole, Vec::new());
+    for (size, unit) in UNITS.iter().skip_while(|(size, _)| whole < *size && *size > 1).take(2) {
+        if rest >= *size || parts.is_empty() {
+            parts.push(format!("{}{unit}", rest / size));
+        }
+        rest %= size;
+    }
+    parts.join(" ")
+}
+
+/// An instant: `2026-12-14 23:00 UTC`, with its seconds where it has some.
+#[must_use]
+pub fn instant(at: Timestamp) -> String {
+    at.strftime(if at.as_second() % 60 == 0 { "%F %H:%M UTC" } else { "%F %H:%M:%S UTC" }).to_string()
+}
+
+/// An instant of a store; one beyond the year 9999 is the last of that year.
+#[must_use]
+pub fn timestamp(at: Micros) -> Timestamp {
+    i64::try_from(at.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// What is so many seconds ahead: its span and, if that is long, the minute in which it is: `21d 9h (2026-12-14 23:00 UTC)`.
+#[must_use]
+pub fn ahead(seconds: f64, now: Timestamp) -> String {
+    let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64 * 60;
+    let at = Timestamp::from_second(minute).ok().filter(|_| seconds >= LONG);
+    at.map_or_else(|| span(seconds), |at| format!("{} ({})", span(seconds), instant(at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_has_its_two_largest_units() {
+        for (seconds, text) in [
+            (0.0, "0s"),
+            (-1.0, "0s"),
+            (f64::NAN, "0s"),
+            (0.0004, "1ms"),
+            (0.25, "250ms"),
+            (1.4, "1s"),
+            (41.7, "42s"),
+            (59.6, "1m"),
+            (80.0, "1m 20s"),
+            (3_600.0, "1h"),
+            (3_605.0, "1h"),
+            (7_260.0, "2h 1m"),
+            (1_850_551.0, "21d 10h"),
+            (86_400.0 * 400.0, "400d"),
+        ] {
+            assert_eq!(span(seconds), text, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn what_is_far_ahead_has_its_instant() {
+        let now: Timestamp = "2026-11-23T12:57:29Z".parse().expect("an instant");
+        assert_eq!(ahead(1_850_551.4, now), "21d 10h (2026-12-14 23:00 UTC)");
+        assert_eq!(ahead(1_850_549.9, now), "21d 10h (2026-12-14 23:00 UTC)");
+        assert_eq!(ahead(59.0, now), "59s");
+        assert_eq!(ahead(1e300, now), span(1e300), "there is no such instant");
+        assert_eq!(instant(now), "2026-11-23 12:57:29 UTC");
+    }
+}
