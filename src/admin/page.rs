@@ -34,8 +34,9 @@ const HEADERS: [(HeaderName, &str); 7] = [
 const DOCUMENT: &str = include_str!("page/page.html");
 
 /// The other files: name, type, text.
-const FILES: [(&str, &str, &str); 18] = [
+const FILES: [(&str, &str, &str); 19] = [
     ("access.js", SCRIPT, include_str!("page/access.js")),
+    ("address.js", SCRIPT, include_str!("page/address.js")),
     ("api.js", SCRIPT, include_str!("page/api.js")),
     ("dom.js", SCRIPT, include_str!("page/dom.js")),
     ("entries.js", SCRIPT, include_str!("page/entries.js")),

@@ -15,6 +15,8 @@ use crate::store::redis::{Deployment, Server};
 pub struct Status {
     /// The version of Weir.
     pub version: String,
+    /// The name of its machine, which is that of the pod on Kubernetes.
+    pub replica: String,
     /// The commit that it was built from; may be empty.
     pub commit: String,
     /// When the process started.
@@ -79,6 +81,7 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
     };
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        replica: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         commit: COMMIT.to_owned(),
         started_at: parts.started_at,
         now: now(),

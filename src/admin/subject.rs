@@ -6,7 +6,7 @@ use super::reply::Failure;
 use super::{Parts, known};
 use crate::overrides::EntryRecord;
 use crate::plan::{CheckIndex, Checks, NoPlan, Plan, Slot, ask_of, key};
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Amount, Limit};
 
 /// Entries of a subject at most, as in a request.
 const MAX_ENTRIES: usize = 64;
@@ -34,6 +34,13 @@ impl Found {
         };
         let limit = limit.map(|id| self.plan.rules.limit(id));
         limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
+    }
+
+    /// The amount of that limit, or of its trial, without an override.
+    pub(super) fn amount(&self) -> Option<&Amount> {
+        let Slot::Checked { limit: Some(id), row, .. } = &self.plan.slots[0] else { return None };
+        let in_force = self.plan.rules.in_force(*id, *row);
+        if self.is_trial { in_force.trial().map(|trial| &trial.amount) } else { in_force.amount() }
     }
 
     /// Where its check is.

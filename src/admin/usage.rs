@@ -18,7 +18,7 @@ use crate::rules::limit::{Amount, Limit};
 use crate::store::Redis;
 use crate::time::people::timestamp;
 use crate::time::{Micros, Span, parse_duration};
-use crate::usage::{Hits, Order, Record, Tracking};
+use crate::usage::{self, Hits, Order, Record, Tracking};
 use crate::verdict::StoreError;
 
 /// The time for the store.
@@ -57,6 +57,29 @@ pub struct Usage {
     pub last_seen: Option<Timestamp>,
     /// The same over time.
     pub series: Series,
+    /// The same by the limit's own periods, as far as the buckets tell them apart; empty where one bucket has several.
+    pub periods: Vec<PeriodOfUse>,
+}
+
+/// The hits of one period of a limit, such as a month.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PeriodOfUse {
+    /// When it begins.
+    pub begin: Timestamp,
+    /// When it ends.
+    pub end: Timestamp,
+    /// Whether the buckets cover all of it, up to now.
+    pub whole: bool,
+    /// Hits as they were asked.
+    pub hits: u64,
+    /// Of these, over the limit.
+    pub refused: u64,
+    /// Hits that were given back.
+    pub given_back: u64,
+    /// Hits that were admitted and not given back.
+    pub used: u64,
+    /// What the limit admits in a period, in hits.
+    pub limit: u64,
 }
 
 /// Hits over time. All lists have an element for each bucket, and the last one is that of the present.
@@ -157,6 +180,8 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
     let known = record.is_some();
     let record = record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
     let series = record.series(now, since);
+    let amount = found.amount();
+    let periods = amount.map_or_else(Vec::new, |amount| periods(&series, amount, record.first_seen));
     let of = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
     Ok(Usage {
         limit: limit.path(),
@@ -176,7 +201,30 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
             refused: of(|hits| hits.refused),
             given_back: of(|hits| hits.given_back),
         },
+        periods,
     })
+}
+
+/// The buckets of a series by the periods of an amount: a bucket belongs to the period in which it begins.
+fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<PeriodOfUse> {
+    let Some(period) = amount.period().filter(|period| series.interval <= period.shortest()) else { return Vec::new() };
+    let limit = amount.scale.hits(amount.rate.requests_per_unit);
+    let mut periods: Vec<(u64, PeriodOfUse)> = Vec::new();
+    for (bucket, begin) in series.buckets.iter().zip((series.begin.0..).step_by(series.interval.micros() as usize)) {
+        let window = period.window_at(Micros(begin));
+        if periods.last().is_none_or(|(number, _)| *number != window.number) {
+            let is_whole = series.begin <= window.begin || first_seen >= series.begin;
+            let [begin, end] = [window.begin, window.end].map(timestamp);
+            let new = PeriodOfUse { begin, end, whole: is_whole, hits: 0, refused: 0, given_back: 0, used: 0, limit };
+            periods.push((window.number, new));
+        }
+        let Some((_, last)) = periods.last_mut() else { continue };
+        last.hits += bucket.asked;
+        last.refused += bucket.refused;
+        last.given_back += bucket.given_back;
+        last.used = last.hits.saturating_sub(last.refused).saturating_sub(last.given_back);
+    }
+    periods.into_iter().map(|(_, period)| period).collect()
 }
 
 /// The subjects of a limit.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::table::{RowNumber, Table};
 use crate::algorithm::Algorithm;
 use crate::algorithm::concurrency::Gauge;
-use crate::time::Rate;
+use crate::time::{Period, Rate};
 use crate::usage::Tracking;
 
 /// Finds a limit in its rules.
@@ -319,6 +319,15 @@ impl Amount {
     #[must_use]
     pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
         Self { rate, scale, default_cost: None, shown: rate.widened(scale.units_rounded_up(algorithm.capacity())), algorithm }
+    }
+
+    /// How its amount divides time; `None` for requests in flight.
+    #[must_use]
+    pub fn period(&self) -> Option<Period> {
+        match self.algorithm {
+            Algorithm::FixedWindow(fixed) => Some(fixed.window),
+            _ => self.rate.calendar_months().or_else(|| self.rate.window().map(Period::Even)),
+        }
     }
 }
 

@@ -15,12 +15,6 @@ export function hasWildcard(text) {
   return text.replaceAll(/\\[\\*]/g, "").includes("*");
 }
 
-/** The exact name of a subject, as answers have it. */
-export function nameOf(domain, entries) {
-  const part = (text) => text.replaceAll(/[%{}|=~#]/g, (letter) => `%${letter.charCodeAt(0).toString(16)}`);
-  return [part(domain), ...entries.map(({ key, value }) => `${part(key)}=${part(value)}`)].join("|");
-}
-
 /** For each entry of a named subject whether its value is the pattern of values that share a counter. */
 function shared(name) {
   return (name ?? "").split("|").slice(1).map((part) => part.includes("~"));

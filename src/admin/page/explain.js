@@ -45,6 +45,7 @@ export function explain(app) {
   function submitted(event) {
     event.preventDefault();
     const subject = all.length === 1 && domain.value === opened?.domain ? all[0].name() : null;
+    app.shows("explain", all.length === 1 ? { ...opened, domain: domain.value, entries: all[0].read(), subject } : { domain: domain.value });
     asked = { subject, request: { domain: domain.value, descriptors: all.map((editor) => ({ entries: editor.read() })) } };
     last = null;
     load();
@@ -86,7 +87,7 @@ export function explain(app) {
       last = null;
       output.hidden = true;
       // What comes from the tree of limits may lack values.
-      if (subject.entries.every(({ value }) => value !== "" && value !== null)) form.requestSubmit();
+      if (subject.entries.length > 0 && subject.entries.every(({ value }) => value !== "" && value !== null)) form.requestSubmit();
     },
   };
 }

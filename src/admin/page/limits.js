@@ -17,7 +17,7 @@ export function limits(app) {
   const tree = h("div", { class: "tree" });
   const more = h("button", { type: "button", hidden: true, onclick: () => next() }, "Show more");
   const whole = part(h("div", {}, total, tree, more));
-  const form = h("form", { class: "line", role: "search", onsubmit: (event) => event.preventDefault() }, field("Search", search, "in domains, keys, values and files"));
+  const form = h("form", { class: "line", role: "search", onsubmit: (event) => event.preventDefault() }, field("Search", search, "in domains, keys, values, names and files"));
   let typing = null;
   let shownFor = null;
   let found = [];
@@ -25,7 +25,10 @@ export function limits(app) {
   let pages = 0;
   search.addEventListener("input", () => {
     clearTimeout(typing);
-    typing = setTimeout(() => app.now(), TYPING_MS);
+    typing = setTimeout(() => {
+      app.shows("limits", { search: search.value });
+      app.now();
+    }, TYPING_MS);
   });
 
   async function refresh(signal) {
@@ -65,8 +68,8 @@ export function limits(app) {
     title: "Limits",
     element: h("div", { class: "view" }, panel("Configuration in force", form, whole.element)),
     refresh,
-    open({ limit }) {
-      search.value = limit ?? "";
+    open({ limit, search: text }) {
+      search.value = text ?? limit ?? "";
     },
   };
 }

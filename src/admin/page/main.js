@@ -5,6 +5,7 @@ import { forgetToken, get, hasToken } from "./api.js";
 import { announce, clock, count, fill, h, plain, span } from "./dom.js";
 import { loop } from "./live.js";
 import { explain } from "./explain.js";
+import { addressOf, subjectAt } from "./address.js";
 import { limits } from "./limits.js";
 import { overrides } from "./overrides.js";
 import { overview } from "./overview.js";
@@ -27,7 +28,12 @@ const app = {
   /** Shows a view, filled with a subject if there is one. */
   go(name, subject) {
     show(name, subject);
-    if (location.hash !== `#${name}`) history.pushState(null, "", `#${name}`);
+    const address = addressOf(name, subject);
+    if (location.hash !== address) history.pushState(null, "", address);
+  },
+  /** Says in the address which subject the view shows, so that a colleague can open the same. */
+  shows(name, subject) {
+    if (current?.name === name) history.replaceState(null, "", addressOf(name, subject));
   },
   /** Asks at once. */
   now: () => live.now(),
@@ -69,8 +75,8 @@ function titled() {
 }
 
 function follow() {
-  const name = location.hash.slice(1);
-  show(Object.hasOwn(VIEWS, name) ? name : "overview");
+  const { name, subject } = subjectAt(location.hash);
+  show(Object.hasOwn(VIEWS, name) ? name : "overview", subject);
 }
 
 async function ask(signal) {
@@ -109,16 +115,21 @@ function stated() {
   const { status } = app;
   const started = new Date(status.started_at);
   const uptime = Number.isNaN(started.getTime()) ? null : `up ${span((new Date(status.now) - started) / 1000)}`;
-  const facts = [status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`, status.refused_configuration ? "a later configuration was refused" : null];
+  const facts = [status.replica, status.version, `store ${status.store}`, uptime, `${many(status.limits, "limit")} in ${many(status.domains, "domain")}`, `configuration ${status.generation}`, status.refused_configuration ? "a later configuration was refused" : null];
   const process = document.getElementById("process");
   const text = facts.filter((fact) => fact !== null && fact !== undefined).map(plain).join(" · ");
   if (process.textContent !== text) process.textContent = text;
   const reasons = (status.reasons ?? []).map(plain).join("; ");
-  const said = status.healthy ? "Healthy" : `Unhealthy${reasons === "" ? "" : `: ${reasons}`}`;
+  const away = (status.redis ?? []).filter(({ circuit, up }) => circuit !== "closed" || !up);
+  const outage = away.length === 0 ? "" : `Redis is away: ${away.map(({ server, circuit }) => `${plain(server)} (circuit ${plain(circuit)})`).join(", ")}`;
+  const state = status.healthy ? "Healthy" : `Unhealthy${reasons === "" ? "" : `: ${reasons}`}`;
+  const said = outage === "" ? state : status.healthy ? outage : `${state}; ${outage}`;
   if (health.textContent !== said) {
+    const isGood = status.healthy && outage === "";
     fill(health, said);
-    health.className = `health ${status.healthy ? "good" : "bad"}`;
-    if (!status.healthy) announce(said);
+    health.className = `health ${isGood ? "good" : "bad"}`;
+    document.querySelector(".top").classList.toggle("outage", !isGood);
+    if (!isGood) announce(said);
   }
   token.show(status);
   titled();
@@ -168,7 +179,7 @@ window.addEventListener("hashchange", () => {
   if (location.hash !== "#main") follow();
 });
 window.addEventListener("popstate", () => {
-  if (location.hash !== "#main" && current !== null && location.hash.slice(1) !== current.name) follow();
+  if (location.hash !== "#main" && current !== null) follow();
 });
 token.show(null);
 follow();

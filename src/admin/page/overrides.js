@@ -7,6 +7,7 @@ import { limitOf, part } from "./parts.js";
 import { table } from "./table.js";
 
 const SHOWN = 200;
+const CHOOSE = "Choose what to do";
 const UNITS = ["second", "minute", "hour", "day", "week", "month", "quarter", "year"];
 const SPANS = [["900", "15 minutes"], ["3600", "1 hour"], ["28800", "8 hours"], ["86400", "1 day"], ["604800", "1 week"], ["at", "Until a time"], ["none", "Until it is removed"]];
 const KINDS = [["block", "Block: refuse every request"], ["exempt", "Exempt: do not limit"], ["raise", "Raise: another amount"], ["reset", "Reset: begin the counter anew"]];
@@ -39,9 +40,9 @@ export function overrides(app) {
     h("button", { type: "button", class: "main", onclick: () => app.askToken() }, "Enter token"));
 
   const group = newId("kind");
-  const kinds = h("fieldset", { class: "kinds" }, h("legend", {}, "What"), KINDS.map(([value, text], index) => {
+  const kinds = h("fieldset", { class: "kinds" }, h("legend", {}, "What"), KINDS.map(([value, text]) => {
     const id = newId("kind");
-    return h("div", { class: "check" }, h("input", { type: "radio", name: group, id, value, checked: index === 0, onchange: changed }), h("label", { for: id }, text));
+    return h("div", { class: "check" }, h("input", { type: "radio", name: group, id, value, onchange: changed }), h("label", { for: id }, text));
   }));
   const domain = input({ required: true, maxlength: 4096, oninput: changed });
   const editor = entriesEditor({ legend: "Descriptor", any: true, changed: () => changed() });
@@ -56,13 +57,14 @@ export function overrides(app) {
   const times = h("div", { class: "line" }, field("For", lasts), endField);
   const reason = input({ maxlength: 300, oninput: changed });
   const summary = h("p", { class: "summary", "aria-live": "polite" });
-  const submit = h("button", { type: "submit", class: "main" }, "Block");
+  // No button that Enter in a field presses: a change is sent by its own button only.
+  const submit = h("button", { type: "button", class: "main", onclick: submitted }, CHOOSE);
   const wrong = h("p", { class: "wrong", role: "alert" });
-  const form = h("form", { hidden: true, onsubmit: submitted }, kinds, h("div", { class: "line" }, field("Domain", domain)), editor.element,
+  const form = h("form", { hidden: true, onsubmit: (event) => event.preventDefault() }, kinds, h("div", { class: "line" }, field("Domain", domain)), editor.element,
     h("p", { class: "hint" }, h("code", {}, "*"), " stands for any text, ", h("code", {}, "\\*"), " for a star, and ", h("code", {}, "\\\\"), " for a backslash."), amountFields, now, times, field("Reason", reason, "for the log and for your colleagues"), summary, wrong,
     h("div", { class: "buttons" }, submit));
 
-  const kind = () => form.querySelector("input[type=radio]:checked").value;
+  const kind = () => form.querySelector("input[type=radio]:checked")?.value ?? null;
 
   let latest = null;
 
@@ -83,22 +85,23 @@ export function overrides(app) {
     amountFields.hidden = chosen !== "raise";
     now.hidden = chosen !== "raise";
     requests.required = multiplier.required = chosen === "raise";
-    times.hidden = chosen === "reset";
-    reason.parentElement.hidden = chosen === "reset";
+    times.hidden = chosen === "reset" || chosen === null;
+    reason.parentElement.hidden = times.hidden;
+    submit.disabled = chosen === null;
     endField.hidden = lasts.value !== "at";
     end.required = chosen !== "reset" && lasts.value === "at";
     for (const box of editor.element.querySelectorAll("input[type=checkbox]")) {
       box.disabled = chosen === "reset";
       if (chosen === "reset" && box.checked) box.click();
     }
-    const title = { block: "Block", exempt: "Exempt", raise: "Raise", reset: "Reset" }[chosen];
+    const title = { block: "Block", exempt: "Exempt", raise: "Raise", reset: "Reset" }[chosen] ?? CHOOSE;
     if (submit.textContent !== title) submit.textContent = title;
-    const text = domain.value === "" || editor.read().some(({ key }) => key === "") ? "" : said(read());
+    const text = chosen === null || domain.value === "" || editor.read().some(({ key }) => key === "") ? "" : said(read());
     if (summary.textContent !== text) summary.textContent = text;
   }
 
-  async function submitted(event) {
-    event.preventDefault();
+  async function submitted() {
+    if (!form.reportValidity()) return;
     fill(wrong);
     const change = read();
     const isWide = reachesMany(change.entries);
@@ -192,6 +195,8 @@ export function overrides(app) {
     element: h("div", { class: "view" }, panel("Change", off, needed, form, message), panel("In force", list.element)),
     refresh,
     open(subject) {
+      // What was chosen for another subject is not meant for this one.
+      for (const choice of kinds.querySelectorAll("input")) choice.checked = false;
       domain.value = subject.domain;
       editor.write(subject.entries, subject.subject);
       latest = subject;

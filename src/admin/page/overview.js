@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, h, panel, rate, shown } from "./dom.js";
-import { actions, part } from "./parts.js";
+import { actions, marked, part } from "./parts.js";
 import { plot } from "./plot.js";
 import { Rates } from "./rates.js";
 import { table } from "./table.js";
@@ -104,7 +104,7 @@ function subjectTable(app, by, caption) {
     columns: [
       {
         title: "Subject",
-        node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
+        node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
       },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Refused", number: true, text: (item) => count(item.refused) },

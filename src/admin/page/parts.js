@@ -55,6 +55,13 @@ export function actions(app, subject, label, views = ["explain", "usage", "overr
     h("button", { type: "button", class: "small", "aria-label": `${titles[view]}: ${label}`, onclick: () => app.go(view, subject) }, titles[view])));
 }
 
+const ORDERED = { block: "blocked", exempt: "exempt", raise: "raised" };
+
+/** What an override makes of a subject, beside its name; null without one. */
+export function marked({ override: kind }) {
+  return typeof kind === "string" ? [" ", h("span", { class: `tag ${Object.hasOwn(ORDERED, kind) ? kind : "plain"}` }, ORDERED[kind] ?? words(kind))] : null;
+}
+
 /** The full key of a subject's limit; null where a list has cut it. */
 export function limitOf({ limit }) {
   return limit === undefined || limit === null || limit.endsWith("…") || limit.startsWith("(") ? null : limit;

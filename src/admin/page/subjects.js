@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, select, shown } from "./dom.js";
-import { actions, part } from "./parts.js";
+import { actions, marked, part } from "./parts.js";
 import { table } from "./table.js";
 
 const SHOWN = 50;
@@ -17,14 +17,19 @@ export function subjects(app) {
   const form = h("form", { class: "line", onsubmit: (event) => event.preventDefault() },
     field("Window", window), field("Most", by), field("Domain", domain, "all if empty"), field("Limit", limit, "all if empty, such as shop.user"));
   for (const control of [window, by]) control.addEventListener("change", () => app.now());
-  for (const control of [domain, limit]) control.addEventListener("change", () => app.now());
+  for (const control of [domain, limit]) {
+    control.addEventListener("change", () => {
+      app.shows("subjects", { domain: domain.value, limit: limit.value });
+      app.now();
+    });
+  }
 
   const rows = table({
     caption: "Subjects",
     columns: [
       {
         title: "Subject",
-        node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
+        node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), h("div", { class: "below" }, h("small", {}, shown(item.limit)), actions(app, item, entriesPlain(item.entries)))),
       },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Refused", number: true, text: ({ refused }) => count(refused) },

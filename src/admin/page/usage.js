@@ -2,8 +2,9 @@
 
 import { get } from "./api.js";
 import { count, entriesPlain, entriesShown, field, fill, h, input, instant, panel, plain, select, shown, span } from "./dom.js";
-import { entriesEditor, nameOf } from "./entries.js";
-import { actions, facts, limitOf, part } from "./parts.js";
+import { nameOf } from "./address.js";
+import { entriesEditor } from "./entries.js";
+import { actions, facts, limitOf, marked, part } from "./parts.js";
 import { plot } from "./plot.js";
 import { table } from "./table.js";
 
@@ -17,8 +18,7 @@ const hint = () => TURN_ON.cloneNode(true);
 export function usage(app) {
   const domain = input({ required: true, maxlength: 4096 });
   const editor = entriesEditor({ legend: "Descriptor" });
-  const since = select([["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["168h", "7 days"]]);
-  since.value = "1h";
+  const since = select([["", "All buckets"], ["15m", "15 minutes"], ["1h", "1 hour"], ["6h", "6 hours"], ["24h", "24 hours"], ["168h", "7 days"]]);
   const form = h("form", { onsubmit: submitted },
     h("div", { class: "line" }, field("Domain", domain), field("Last", since)), editor.element,
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, "Show usage")));
@@ -37,7 +37,19 @@ export function usage(app) {
     empty: "No hits in this time.",
   });
   const details = h("details", {}, h("summary", {}, "Figures"), figures.element);
-  const content = h("div", {}, summary, picture.element, details);
+  const windows = table({
+    caption: "By period of the limit, newest first",
+    columns: [
+      { title: "Begin", text: ({ begin, whole }) => `${instant(begin).textContent}${whole ? "" : ", in part"}` },
+      { title: "Hits", number: true, text: ({ hits }) => count(hits) },
+      { title: "Refused", number: true, text: ({ refused }) => count(refused) },
+      { title: "Used", number: true, text: ({ used, limit }) => `${count(used)} of ${count(limit)}` },
+      { title: "Share", number: true, text: ({ used, limit }) => share(used, limit), bad: ({ used, limit }) => limit > 0 && used >= limit },
+    ],
+    key: ({ begin }) => begin,
+    empty: "The buckets of this limit cover no period of it.",
+  });
+  const content = h("div", {}, summary, picture.element, windows.element, details);
   const one = part(content, { missing: hint(), unavailable: hint() });
   const output = h("section", { class: "panel", "aria-label": "Usage of the subject", hidden: true }, title, one.element);
   let asked = null;
@@ -47,7 +59,9 @@ export function usage(app) {
     event.preventDefault();
     const entries = editor.read();
     const isOpened = opened !== null && domain.value === opened.domain && editor.name() !== null;
-    asked = { domain: domain.value, entries, subject: isOpened ? editor.name() : nameOf(domain.value, entries), limit: isOpened ? limitOf(opened) : null };
+    const subject = isOpened ? editor.name() : nameOf({ domain: domain.value, entries });
+    asked = { domain: domain.value, entries, subject, limit: isOpened ? limitOf(opened) : null };
+    app.shows("usage", asked);
     fill(title, entriesShown(asked.entries));
     output.hidden = false;
     load();
@@ -63,14 +77,14 @@ export function usage(app) {
 
   let drawn = null;
   function draw(request, answer) {
-    const { series } = answer;
+    const { series, periods } = answer;
     const text = JSON.stringify(answer);
     if (text === drawn) return;
     drawn = text;
     const buttons = actions(app, { ...request, limit: answer.limit, subject: answer.subject }, entriesPlain(request.entries), ["explain", "overrides"]);
     if (!summary.contains(document.activeElement)) {
       fill(summary, facts([
-        ["Limit", h("span", { class: "mono" }, shown(answer.limit))],
+        ["Limit", h("span", {}, h("span", { class: "mono" }, shown(answer.limit)), marked(answer))],
         ["Hits", count(answer.hits)], ["Refused hits", count(answer.refused)], ["Given back", answer.given_back > 0 ? count(answer.given_back) : null],
         ["First seen", instant(answer.first_seen)], ["Last seen", instant(answer.last_seen)],
       ]), buttons);
@@ -92,6 +106,7 @@ export function usage(app) {
     });
     const lines = isDated ? hits.map((value, index) => ({ at: at(index), hits: value, refused: refused[index] ?? 0 })) : [];
     figures.update(lines.filter((line) => line.hits > 0 || line.refused > 0).reverse());
+    windows.update([...(periods ?? [])].reverse());
   }
 
   since.addEventListener("change", () => asked !== null && load());
@@ -102,7 +117,7 @@ export function usage(app) {
   const rows = table({
     caption: "Subjects of the limit",
     columns: [
-      { title: "Subject", node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), actions(app, item, entriesPlain(item.entries))) },
+      { title: "Subject", node: (item) => h("div", { class: "subject" }, h("span", {}, entriesShown(item.entries), marked(item)), actions(app, item, entriesPlain(item.entries))) },
       { title: "Hits", number: true, text: ({ hits }) => count(hits) },
       { title: "Refused", number: true, text: ({ refused }) => count(refused) },
       { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
@@ -162,7 +177,12 @@ export function usage(app) {
       domain.value = subject.domain;
       editor.write(subject.entries, subject.subject);
       opened = subject;
-      form.requestSubmit();
+      if (subject.entries.length > 0) form.requestSubmit();
     },
   };
+}
+
+/** How much of a limit is used, in percent. */
+function share(used, limit) {
+  return limit > 0 ? `${count(Math.floor((100 * used) / limit))} %` : "–";
 }

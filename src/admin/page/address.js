@@ -1,0 +1,57 @@
+// The address of what is shown: `#view?domain=...&subject=...&limit=...`, so that a link opens the same subject. It stands behind the `#`, which
+// browsers send to no server.
+
+/** The address of a view, with a subject if there is one. */
+export function addressOf(name, subject) {
+  const parts = [["domain", subject?.domain], ["subject", subject?.subject ?? nameOf(subject)], ["limit", subject?.limit], ["search", subject?.search]];
+  const query = new URLSearchParams(parts.filter(([, value]) => typeof value === "string" && value !== "")).toString();
+  return query === "" ? `#${name}` : `#${name}?${query}`;
+}
+
+/** The view of an address, and its subject if it has one. */
+export function subjectAt(hash) {
+  const [name, query] = hash.slice(1).split(/\?(.*)/s);
+  const get = (parameters, one) => parameters.get(one) ?? undefined;
+  if (query === undefined || query === "") return { name, subject: undefined };
+  const parameters = new URLSearchParams(query);
+  const subject = get(parameters, "subject");
+  const read = subject === undefined ? null : entriesOf(subject);
+  return {
+    name,
+    subject: { domain: get(parameters, "domain") ?? read?.domain ?? "", entries: read?.entries ?? [], subject, limit: get(parameters, "limit"), search: get(parameters, "search") },
+  };
+}
+
+/** The exact name of a subject that is written out, as answers have it; undefined where it has no values. */
+export function nameOf(subject) {
+  const entries = subject?.entries ?? [];
+  if (!subject?.domain || entries.length === 0 || entries.some(({ key, value }) => key === "" || typeof value !== "string" || value === "")) return undefined;
+  const part = (text) => text.replaceAll(/[%{}|=~#]/g, (letter) => `%${letter.charCodeAt(0).toString(16)}`);
+  return [part(subject.domain), ...entries.map(({ key, value }) => `${part(key)}=${part(value)}`)].join("|");
+}
+
+/** The domain and the entries of an exact name, as lists show them. */
+function entriesOf(name) {
+  const [domain, ...parts] = name.split("|");
+  const entries = parts.map((part) => {
+    // A key that is a digest begins with its mark.
+    const [, key, mark, value] = /^(.[^=~#]*)([=~#]?)(.*)$/s.exec(part) ?? [null, "", "", ""];
+    return { key: text(key), value: mark === "#" ? `sha256:${value}` : text(value) };
+  });
+  return { domain: text(domain), entries };
+}
+
+/** A part as it was before it was escaped. */
+function text(part) {
+  if (part.startsWith("#")) return `sha256:${part.slice(1)}`;
+  const bytes = [];
+  for (let index = 0; index < part.length; index += 1) {
+    const digits = part[index] === "%" ? /^[0-9a-fA-F]{2}/.exec(part.slice(index + 1))?.[0] : undefined;
+    if (digits === undefined) bytes.push(...new TextEncoder().encode(part[index]));
+    else {
+      bytes.push(Number.parseInt(digits, 16));
+      index += 2;
+    }
+  }
+  return new TextDecoder().decode(new Uint8Array(bytes));
+}
