@@ -55,9 +55,6 @@ struct Which {
     /// Why, for those who list or log it
     #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
     reason: String,
-    /// Set it also if no limit in force has its domain or its keys
-    #[arg(long)]
-    force: bool,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,

@@ -278,7 +278,10 @@ descriptors:
 ";
     let rows = "value,plan,on_store_failure,requests_per_unit\nacme,pro,,\nclosed,pro,deny,\nopen,pro,allow,7\nlocal,,local,1\n";
     let files = [("limits.yaml", limits), ("tenants.csv", rows)];
-    let weir = Weir::start(&files, &[("ON_STORE_FAILURE", "deny"), ("REDIS_URL", "127.0.0.1:1"), ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")]);
+    let weir = Weir::start(
+        &files,
+        &[("ON_STORE_FAILURE", "deny"), ("REDIS_URL", "127.0.0.1:1"), ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")],
+    );
     let client = &mut weir.client().await;
     for (value, hits, code) in [
         ("free", 9, Code::Ok),

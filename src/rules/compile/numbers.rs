@@ -27,7 +27,9 @@ pub(super) struct Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sum {
     /// Numbers above `unlimited` say something that only a limit has: this key, and where it is if the topmost ones say it.
-    Unlimited { beside: Option<(&'static str, Option<Location>)> },
+    Unlimited {
+        beside: Option<(&'static str, Option<Location>)>,
+    },
     Limited(Rate),
     /// This key is nowhere.
     Lacks(&'static str),

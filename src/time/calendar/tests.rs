@@ -118,8 +118,13 @@ fn tags_read_well() {
     ] {
         assert_eq!(tag(calendar(unit, zone, anchor)), expected);
     }
-    let anchors =
-        [(Unit::Month, "2026-03-31T06:00"), (Unit::Year, "2024-12-24"), (Unit::Day, "2024-12-24T06:00"), (Unit::Month, "2026-01-01"), (Unit::Quarter, "2026-12-15")];
+    let anchors = [
+        (Unit::Month, "2026-03-31T06:00"),
+        (Unit::Year, "2024-12-24"),
+        (Unit::Day, "2024-12-24T06:00"),
+        (Unit::Month, "2026-01-01"),
+        (Unit::Quarter, "2026-12-15"),
+    ];
     let shown = anchors.map(|(unit, anchor)| calendar(unit, "UTC", Some(anchor)).anchor().unwrap_or_default());
     assert_eq!(shown, ["day 31 at 06:00", "12-24", "06:00", "", "03-15"]);
 }

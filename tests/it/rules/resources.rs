@@ -183,7 +183,8 @@ struct Limit {
 
 fn limit() -> impl Strategy<Value = Limit> {
     // Those of Envoy's protocol.
-    let unit = proptest::sample::select(Unit::NAMED.map(|(_, unit)| unit).into_iter().filter(|unit| *unit != Unit::Quarter).collect::<Vec<_>>());
+    let unit =
+        proptest::sample::select(Unit::NAMED.map(|(_, unit)| unit).into_iter().filter(|unit| *unit != Unit::Quarter).collect::<Vec<_>>());
     let name = proptest::option::of(proptest::sample::select(vec!["one".to_owned(), "two".to_owned()]));
     (0..50u32, unit, any::<bool>(), name, any::<[bool; 4]>()).prop_map(|(requests, unit, unlimited, name, options)| Limit {
         requests,

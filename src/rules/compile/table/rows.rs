@@ -128,12 +128,10 @@ impl Reading<'_, '_, '_> {
             let remedy = "write a cell for each column, also an empty one, and a cell with a comma in quotes";
             return self.settling.problems.error_in(file.line(begin.line), what, remedy);
         }
-        if let Some((cell, what, remedy)) =
-            record.iter().enumerate().find_map(|(index, cell)| {
-                let (what, remedy) = wrong_cell(cell, || records.cell(begin, index).1)?;
-                Some((index, what, remedy))
-            })
-        {
+        if let Some((cell, what, remedy)) = record.iter().enumerate().find_map(|(index, cell)| {
+            let (what, remedy) = wrong_cell(cell, || records.cell(begin, index).1)?;
+            Some((index, what, remedy))
+        }) {
             return self.settling.problems.error_in(file.at(records.at(begin, cell)), what, remedy);
         }
         let name = self.name(records, begin, record, name);
