@@ -11,13 +11,13 @@ use super::{Call, Parts, blocking, known, subject};
 use crate::ask::{Ask, Entry};
 use crate::http::json;
 use crate::http::responses::Page;
-use crate::overrides::{Applied, InForce};
+use crate::overrides::{Applied, InForce, Record};
 use crate::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::{LimitInForce, Scale};
 use crate::rules::trace::{self, End, How, Named, Trace, WhyNot};
-use crate::rules::{Lookup, Rules, diff};
+use crate::rules::{Rules, diff};
 use crate::store::Redis;
 use crate::time::people;
 use crate::verdict::{Decision, Decisions};
@@ -48,6 +48,9 @@ pub struct Descriptor {
     /// In a running process: the next hit would be refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused_now: bool,
+    /// The override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<Record>,
     /// The steps of the look-up.
     pub levels: Vec<Level>,
     /// The limit that applies, or would apply.
@@ -104,7 +107,7 @@ pub struct Shown {
     pub fields: Fields,
 }
 
-/// Names and values in their order; an object in JSON.
+/// Names and values in their order; an object in JSON, where numbers and booleans are such.
 #[derive(Debug)]
 pub struct Fields(pub Vec<(String, String)>);
 
@@ -215,6 +218,7 @@ impl Report {
                 outcome: outcome.to_owned(),
                 reason: reason(plan, explanation, &entries),
                 refused_now: false,
+                overridden: None,
                 entries,
                 levels,
                 limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
@@ -260,11 +264,7 @@ impl Report {
                 Slot::Exempt { .. } | Slot::Blocked { .. } | Slot::Checked { is_raised: true, .. } => {}
                 Slot::Free | Slot::Unlimited(_) | Slot::Checked { .. } => continue,
             }
-            let amount = match plan.rules.find(ask.domain, entries) {
-                Lookup::Limit(limit) => limit.amount(),
-                Lookup::NoLimit | Lookup::UnknownDomain => None,
-            };
-            let Some((one, applied)) = overrides.which(ask.domain, entries, amount) else { continue };
+            let Some((one, applied)) = subject::override_of(&plan.rules, overrides, ask.domain, entries) else { continue };
             let until = one.until.map_or_else(String::new, |until| format!(" until {}", people::instant(people::timestamp(until))));
             let by = if one.by.is_empty() { String::new() } else { format!(" of {}", one.by) };
             let why = if one.reason.is_empty() { String::new() } else { format!(": {}", one.reason) };
@@ -274,6 +274,7 @@ impl Report {
                 Applied::Exempt => "exempt".to_owned(),
             };
             descriptor.reason = one_line(&format!("{before} by the override {}{by}{until}{why}", one.id));
+            descriptor.overridden = Some(Record::from(one));
         }
     }
 }
@@ -448,7 +449,13 @@ impl Shown {
 impl Serialize for Fields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+        for (name, value) in &self.0 {
+            match (value.parse::<u64>(), value.parse::<bool>()) {
+                (Ok(number), _) => map.serialize_entry(name, &number)?,
+                (_, Ok(is)) => map.serialize_entry(name, &is)?,
+                _ => map.serialize_entry(name, value)?,
+            }
+        }
         map.end()
     }
 }
@@ -460,13 +467,13 @@ impl<'de> Deserialize<'de> for Fields {
             type Value = Fields;
 
             fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                out.write_str("an object of texts")
+                out.write_str("an object of texts, numbers and booleans")
             }
 
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
                 let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
+                while let Some((name, value)) = map.next_entry::<_, serde_json::Value>()? {
+                    fields.push((name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
                 }
                 Ok(Fields(fields))
             }

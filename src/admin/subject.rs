@@ -4,9 +4,11 @@ use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known};
-use crate::overrides::EntryRecord;
+use crate::ask;
+use crate::overrides::{Applied, EntryRecord, InForce, Override};
 use crate::plan::{CheckIndex, Checks, NoPlan, Plan, Slot, ask_of, key};
 use crate::rules::limit::{Amount, Limit};
+use crate::rules::{Lookup, Rules};
 
 /// Entries of a subject at most, as in a request.
 const MAX_ENTRIES: usize = 64;
@@ -118,6 +120,33 @@ pub(super) fn plan_of(parts: &Parts, subject: &key::Subject, limit: Option<&str>
             ))
         }
     })
+}
+
+/// The override that decides a descriptor, and what it makes of it.
+pub(super) fn override_of<'o>(
+    rules: &Rules,
+    overrides: InForce<'o>,
+    domain: &[u8],
+    entries: &[ask::Entry<'_>],
+) -> Option<(&'o Override, Applied)> {
+    let amount = match rules.find(domain, entries) {
+        Lookup::Limit(limit) => limit.amount(),
+        Lookup::NoLimit | Lookup::UnknownDomain => None,
+    };
+    overrides.which(domain, entries, amount)
+}
+
+/// What finds the kind of the override that decides a subject, by its exact name. One that shares its counter has none of its own.
+pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
+    let snapshot = parts.live.load();
+    move |name| {
+        let snapshot = snapshot.as_ref()?;
+        let subject = key::Subject::read(name).ok().filter(|subject| !subject.is_shared())?;
+        let (domain, entries) = subject.one_of().ok()?;
+        let entries: Vec<_> = entries.iter().map(|(key, value)| ask::Entry { key, value }).collect();
+        let (one, _) = override_of(&snapshot.rules, snapshot.overrides()?, domain, &entries)?;
+        Some(one.kind.name().to_owned())
+    }
 }
 
 /// The entries of a subject, as lists show them.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
-use super::{Parts, known};
+use super::{Parts, known, subject};
 use crate::rules::limit::Limit;
 use crate::subjects::{self, Heaviest, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
 
@@ -39,7 +39,7 @@ pub struct Top {
 }
 
 /// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their errors.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// The path of its limit; cut if it is long.
     pub limit: String,
@@ -57,9 +57,24 @@ pub struct Subject {
     pub refused: u64,
     /// Refused hits that it may have beyond `refused`, at most.
     pub refused_error: u64,
+    /// The kind of the override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<String>,
+    /// The name of `refused` before.
+    #[serde(default)]
+    pub refusals: u64,
+    /// The error of the number by which it is ranked, before each had one of its own.
+    #[serde(default)]
+    pub error: u64,
 }
 
 impl Subject {
+    /// Fills the fields that have another name now.
+    pub fn take_old_names(&mut self, by: Ranking) {
+        self.refusals = self.refused;
+        self.error = if by == Ranking::Hits { self.hits_error } else { self.refused_error };
+    }
+
     /// The number by which it is ranked.
     #[must_use]
     pub const fn weight(&self, by: Ranking) -> u64 {
@@ -92,7 +107,14 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         }
     }
     let Heaviest { seconds, total, error_at_most, hits_at_most, refused_at_most, subjects, .. } = found;
-    let subjects = subjects.into_iter().map(Subject::from).collect();
+    let kind = subject::override_kinds(parts);
+    let subject = |ranked: Ranked| {
+        let mut subject = Subject::from(ranked);
+        subject.take_old_names(ranking);
+        subject.overridden = subject.subject.as_deref().and_then(&kind);
+        subject
+    };
+    let subjects = subjects.into_iter().map(subject).collect();
     Ok(Top { window: window.to_owned(), by: by.to_owned(), seconds, total, error_at_most, hits_at_most, refused_at_most, subjects })
 }
 
@@ -100,7 +122,7 @@ impl From<Ranked> for Subject {
     fn from(Ranked { subject, hits, hits_error, refused, refused_error }: Ranked) -> Self {
         let subjects::Subject { limit, domain, entries, name } = subject;
         let entries = entries.into_iter().map(Entry::from).collect();
-        Self { limit, domain, entries, subject: name, hits, hits_error, refused, refused_error }
+        Self { limit, domain, entries, subject: name, hits, hits_error, refused, refused_error, ..Self::default() }
     }
 }
 

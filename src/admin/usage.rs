@@ -132,6 +132,9 @@ pub struct Subject {
     pub first_seen: Timestamp,
     /// When it was last seen.
     pub last_seen: Timestamp,
+    /// The kind of the override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<String>,
 }
 
 /// The hits of a subject in a recent interval.
@@ -254,9 +257,11 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let is_per_second = commit == crate::rules::Commit::Each && are_of_seconds;
     let deadline = Instant::now() + TIMEOUT;
     let top = parts.usage.top(tracking, is_per_second, order, (offset, count), deadline).await.map_err(|error| failed(&error))?;
+    let kind = subject::override_kinds(parts);
     let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
         entries: key::entries(subject).into_iter().map(Entry::from).collect(),
         subject: key::name(subject),
+        overridden: kind(&key::name(subject)),
         hits: record.total.asked,
         refused: record.total.refused,
         first_seen: timestamp(record.first_seen),

@@ -42,8 +42,8 @@ pub fn timestamp(at: Micros) -> Timestamp {
 /// What is so many seconds ahead: its span and, if that is long, the minute in which it is: `21d 9h (2026-12-14 23:00 UTC)`.
 #[must_use]
 pub fn ahead(seconds: f64, now: Timestamp) -> String {
-    let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64 * 60;
-    let at = Timestamp::from_second(minute).ok().filter(|_| seconds >= LONG);
+    let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64;
+    let at = Timestamp::from_second(minute.saturating_mul(60)).ok().filter(|_| seconds >= LONG);
     at.map_or_else(|| span(seconds), |at| format!("{} ({})", span(seconds), instant(at)))
 }
 

@@ -33,10 +33,12 @@ impl Naive {
         let places = own.map_or(0, |own| self.holders[own].2);
         let is_remembered = |&(_, then): &(u8, u64)| then + 2_000_000 > now && then <= now + 2_000_000;
         let is_released = self.tombstones.iter().any(|one| one.0 == id && is_remembered(one));
+        // A request that takes none needs no free place.
+        let others = if is_released { 0 } else { taken };
         match u64::try_from(hits) {
-            Ok(0) => (places > 0 || taken < limit, taken),
+            Ok(0) => (places > 0 || others < limit, taken),
             Ok(asked) if asked <= places => (true, taken),
-            Ok(asked) if taken + (asked - places) > limit => (false, taken),
+            Ok(asked) if others + (asked - places) > limit => (false, taken),
             Ok(_) if is_released => (true, taken),
             Ok(asked) => {
                 match own {

@@ -36,6 +36,9 @@ pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
         hits_at_most = hits_at_most.max(cut.hits.saturating_add(cut.hits_error));
         refused_at_most = refused_at_most.max(cut.refused.saturating_add(cut.refused_error));
     }
+    for subject in &mut subjects {
+        subject.take_old_names(by);
+    }
     Top {
         window: tops.first().map(|top| top.window.clone()).unwrap_or_default(),
         by: tops.first().map(|top| top.by.clone()).unwrap_or_default(),
@@ -57,7 +60,9 @@ mod tests {
     fn subject(user: &str, [hits, hits_error]: [u64; 2], [refused, refused_error]: [u64; 2]) -> Subject {
         let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
         let (limit, domain, subject) = ("d.user".to_owned(), "d".to_owned(), Some(format!("d|user={user}")));
-        Subject { limit, domain, subject, entries, hits, hits_error, refused, refused_error }
+        let mut subject = Subject { limit, domain, subject, entries, hits, hits_error, refused, refused_error, ..Subject::default() };
+        subject.take_old_names(Ranking::Hits);
+        subject
     }
 
     fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<Subject>) -> Top {
@@ -75,6 +80,7 @@ mod tests {
         assert_eq!(merged.subjects, [subject("bob", [13, 3], [1, 1]), ann.clone()], "ann may have three in the other, two of them refused");
         assert_eq!((merged.total, merged.hits_at_most, merged.refused_at_most, merged.seconds), (23, 5, 3, 60));
         let cut = merge(&[&one, &other], Ranking::Refusals, 1);
+        let ann = Subject { error: 2, ..ann };
         assert_eq!((cut.subjects, cut.hits_at_most, cut.refused_at_most), (vec![ann], 16, 3));
         assert_eq!(merge(&[], Ranking::Hits, 1).subjects, []);
     }

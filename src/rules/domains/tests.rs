@@ -90,7 +90,7 @@ fn a_bad_domain_keeps_its_last_good_version_or_is_absent_and_the_others_apply() 
     assert_eq!(refused, [("b", true, true), ("c", false, true)]);
     assert_eq!(
         texts(&applied.refused[0].problems),
-        "resource b: user: error: the rate_limit has no unit; write one of second, minute, hour, day, week, month, year\n"
+        "resource b: user: error: the rate_limit has no unit; write one of second, minute, hour, day, week, month, quarter, year\n"
     );
     let names = |domains: &Domains| domains.in_force().map(|resource| resource.descriptors[0].rate_limit.clone()).collect::<Vec<_>>();
     assert_eq!(names(&domains), [per_minute(2), per_minute(1)], "the good version is what a cache keeps");
@@ -257,7 +257,7 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         (vec![node("", "v", per_minute(1))], "=v: error: the descriptor has no key; write 'key: ' and the key that Envoy sends"),
         (
             vec![Descriptor { descriptors: vec![node("b", "c\n*", Some(policy_of(9)))], ..node("a", "", None) }],
-            "a > b=c\\n*: error: unknown unit: '9'; write one of second, minute, hour, day, week, month, year",
+            "a > b=c\\n*: error: unknown unit: '9'; write one of second, minute, hour, day, week, month, quarter, year",
         ),
         (
             vec![wrong(metadata(serde_json::json!({"weir": {"brust": 3}})))],
@@ -508,7 +508,7 @@ domains:
         ]
     );
     let expected = "\
-resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute': overlay.yaml:8 is not used for this limit; write 'unit: day', week, month or year, or remove 'period'
+resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute': overlay.yaml:8 is not used for this limit; write 'unit: day', week, month, quarter or year, or remove 'period'
 resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplier' of overlay.yaml:10 is not used for this limit; remove it, or remove 'period'
 ";
     assert_eq!(texts(&applied.warnings), expected);
