@@ -322,6 +322,11 @@ async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Fa
     let text = ask.descriptors().flat_map(|(_, entries)| entries).map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let domain = OneLine(&String::from_utf8_lossy(ask.domain)).to_string();
     if existed.is_none() && plan.trials.is_none() {
+        let texts = |entry: &crate::ask::Entry<'_>| {
+            Some((String::from_utf8(entry.key.to_vec()).ok()?, String::from_utf8(entry.value.to_vec()).ok()?))
+        };
+        let texts: Vec<_> = ask.descriptors().flat_map(|(_, entries)| entries).filter_map(texts).collect();
+        known::entries(&plan.rules, &String::from_utf8_lossy(ask.domain), texts.iter().map(|(key, value)| (&**key, &**value)))?;
         let words: Vec<_> =
             ask.descriptors().flat_map(|(_, entries)| entries).map(|entry| shell_word(&entry.to_string()).into_owned()).collect();
         return Err(nothing_counts(&plan, &domain, (&text, &words.join(" "))));
@@ -370,7 +375,6 @@ async fn was_reset(
 fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {
     Failure::not_found(&match &plan.slots[0] {
         Slot::Unlimited(id) => format!("the limit {} is unlimited: it counts nothing", path(plan.rules.limit(*id))),
-        _ if plan.unknown_domain => format!("no limit in force has the domain {domain}"),
         _ => {
             let word = shell_word(domain);
             format!("no limit applies to {entries} in the domain {domain}; `weir explain --domain {word} {words}` says why")

@@ -92,12 +92,11 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
         },
         Slot::Checked { check, .. } => Ok(Found { plan, check, entries, is_trial }),
         Slot::Unlimited(_) => Err(unlimited()),
-        Slot::Free if plan.unknown_domain => {
-            let near = known::near_domain(&plan.rules, &domain);
-            Err(Failure::not_found(&format!("no file defines the domain {domain}{near}; /api/v1/limits lists the limits")))
-        }
         // The plan was made without overrides.
-        Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => Err(no_limit()),
+        Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => {
+            known::entries(&plan.rules, &domain, entries.iter().map(|entry| (&*entry.key, &*entry.value)))?;
+            Err(no_limit())
+        }
     }
 }
 

@@ -55,6 +55,9 @@ pub struct Usage {
     pub first_seen: Option<Timestamp>,
     /// When it was last seen.
     pub last_seen: Option<Timestamp>,
+    /// The kind of the override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<String>,
     /// The same over time.
     pub series: Series,
     /// The same by the limit's own periods, as far as the buckets tell them apart; empty where one bucket has several.
@@ -197,6 +200,7 @@ pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failu
         given_back: record.total.given_back,
         first_seen: known.then(|| timestamp(record.first_seen)),
         last_seen: known.then(|| timestamp(record.last_seen)),
+        overridden: subject::override_kinds(parts)(&found.name()),
         series: Series {
             begin: timestamp(series.begin),
             interval_seconds: series.interval.micros() as f64 / 1e6,

@@ -58,6 +58,7 @@ impl LeakyBucket {
         (self.room() / self.flow().per_hit()).saturating_add(1)
     }
 
+    #[inline]
     fn flow(&self) -> Flow {
         Flow { limit: self.limit, period: self.period, window: self.window, units: self.units }
     }
@@ -83,20 +84,20 @@ impl LeakyBucket {
     }
 
     /// The longest backlog at which so many hits are allowed; `None`: they never are.
-    fn threshold(&self, hits: i64, max_hold: Span) -> Option<u64> {
-        let (room, unit) = (self.room(), self.flow().per_hit());
+    fn threshold(&self, hits: i64, max_hold: Span, room: u64, capacity: u64) -> Option<u64> {
+        let unit = self.flow().per_hit();
         match u64::try_from(hits) {
             // A look is refused in debt only.
             Err(_) | Ok(0) => Some(room + unit),
-            Ok(hits) if hits > self.capacity() => None,
+            Ok(hits) if hits > capacity => None,
             // The caller may be held for less than max_delay, but not for longer.
             Ok(hits) => Some((room - (hits - 1) * unit).min(self.check_parameter(max_hold))),
         }
     }
 
     /// The hits that count: those that a new hit has to wait for, and the one in service.
-    fn used(&self, backlog: u64) -> u64 {
-        let (room, capacity, unit) = (self.room(), self.capacity(), self.flow().per_hit());
+    fn used(&self, backlog: u64, room: u64, capacity: u64) -> u64 {
+        let unit = self.flow().per_hit();
         match room.checked_sub(backlog) {
             Some(left) => capacity - (left / unit + 1),
             None => capacity + backlog.saturating_sub(room + unit).div_ceil(unit),
@@ -132,10 +133,11 @@ impl Definition for LeakyBucket {
         let (clock, backlog) = self.read(state.as_ref(), now);
         let (flow, unit) = (self.flow(), self.flow().per_hit());
         let delay = flow.ticks(clock.now, backlog);
-        let threshold = self.threshold(hits, max_hold);
+        let (room, capacity) = (self.room(), self.capacity());
+        let threshold = self.threshold(hits, max_hold, room, capacity);
         let allowed = hits < 0 || threshold.is_some_and(|threshold| backlog <= threshold);
         let after = if let Ok(taken @ 1..) = u64::try_from(hits) {
-            let longer = backlog + taken.min(self.capacity() + self.most_debt()) * unit;
+            let longer = backlog + taken.min(capacity + self.most_debt()) * unit;
             match (allowed, self.debt.counts()) {
                 (true, _) => longer,
                 (false, true) => longer.min(self.longest()),
@@ -147,8 +149,8 @@ impl Definition for LeakyBucket {
         };
         let found = Outcome {
             allowed,
-            capacity: self.capacity(),
-            used: self.used(after),
+            capacity,
+            used: self.used(after, room, capacity),
             reset: flow.ticks(clock.now, after),
             retry: threshold.map(|threshold| flow.ticks(clock.now, after.saturating_sub(threshold))),
         };

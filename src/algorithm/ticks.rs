@@ -47,6 +47,7 @@ impl Units {
         Self::new((expiry.fract() * Self::CODES as f64) as u8)
     }
 
+    #[inline]
     const fn is_split(self) -> bool {
         self.0 > SECOND
     }
@@ -57,6 +58,7 @@ impl Units {
     }
 
     /// The tick of times.
+    #[inline]
     pub(super) fn tick(self, window: Span) -> Tick {
         if self.is_split() { split_tick(window) } else { Tick::new(self.0) }
     }
@@ -78,6 +80,7 @@ impl Units {
 }
 
 /// The tick of a window whose products are split.
+#[cold]
 pub(super) fn split_tick(window: Span) -> Tick {
     Tick::all().find(|tick| tick.ceil(window) <= MOST_TICKS).unwrap_or(Tick::COARSEST)
 }
@@ -116,8 +119,15 @@ pub(super) struct Flow {
 
 impl Flow {
     /// The units of a hit.
+    #[inline]
     pub(super) fn per_hit(&self) -> u64 {
-        if self.units.is_split() { self.units.per_hit(self.period) } else { self.window }
+        if self.units.is_split() { self.split_per_hit() } else { self.window }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn split_per_hit(&self) -> u64 {
+        self.units.per_hit(self.period)
     }
 
     /// The units that come back in a window.
@@ -137,17 +147,27 @@ impl Flow {
     }
 
     /// The units that come back in so many ticks, at least.
+    #[inline]
     pub(super) fn within(&self, ticks: u64) -> u64 {
-        if self.units.is_split() { product(self.rate(), ticks, self.window) } else { self.limit.saturating_mul(ticks) }
+        if self.units.is_split() { self.split_within(ticks) } else { self.limit.saturating_mul(ticks) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn split_within(&self, ticks: u64) -> u64 {
+        product(self.rate(), ticks, self.window)
     }
 
     /// The units that came back between two ticks.
+    #[inline]
     pub(super) fn between(&self, from: u64, to: u64) -> u64 {
-        if self.units.is_split() {
-            u64::try_from(self.until(to) - self.until(from)).unwrap_or(u64::MAX)
-        } else {
-            self.limit.saturating_mul(to - from)
-        }
+        if self.units.is_split() { self.split_between(from, to) } else { self.limit.saturating_mul(to - from) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn split_between(&self, from: u64, to: u64) -> u64 {
+        u64::try_from(self.until(to) - self.until(from)).unwrap_or(u64::MAX)
     }
 
     /// The units that have come back since the epoch.
@@ -156,19 +176,30 @@ impl Flow {
     }
 
     /// The ticks from `now` on in which so many units come back.
+    #[inline]
     pub(super) fn ticks(&self, now: u64, units: u64) -> u64 {
-        if !self.units.is_split() {
-            return units.div_ceil(self.limit);
-        }
+        if self.units.is_split() { self.split_ticks(now, units) } else { units.div_ceil(self.limit) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn split_ticks(&self, now: u64, units: u64) -> u64 {
         let then = ((self.until(now) + u128::from(units)) * u128::from(self.window)).div_ceil(u128::from(self.rate()));
         u64::try_from(then).unwrap_or(u64::MAX).saturating_sub(now)
     }
 
     /// The ticks after which a state that lacks so many units has recovered, wherever the clock stands: as the script computes them.
+    #[inline]
     pub(super) fn keep(&self, units: u64, reset: u64) -> u64 {
-        match (self.units.is_split(), units) {
-            (true, 1..) => (units as f64 * self.window as f64 / self.rate() as f64).ceil().min(LARGEST_COUNT as f64 / 2.0) as u64 + 1,
-            _ => reset,
+        if self.units.is_split() { self.split_keep(units) } else { reset }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn split_keep(&self, units: u64) -> u64 {
+        match units {
+            1.. => (units as f64 * self.window as f64 / self.rate() as f64).ceil().min(LARGEST_COUNT as f64 / 2.0) as u64 + 1,
+            0 => 0,
         }
     }
 }

@@ -67,6 +67,7 @@ impl TokenBucket {
         (Clock::fresh(now), full)
     }
 
+    #[inline]
     fn flow(&self) -> Flow {
         Flow { limit: self.limit, period: self.period, window: self.window, units: self.units }
     }

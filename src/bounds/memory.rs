@@ -132,7 +132,7 @@ mod tests {
             let sum = [shares.connections, shares.unfinished, shares.store, shares.resources].into_iter().map(u128::from).sum::<u128>();
             let process = u128::from(limit) - sum;
             prop_assert!(process >= u128::from(limit / 8) && process >= u128::from(Shares::PROCESS.min(limit / 2)));
-            // More memory is never less for anybody.
+            // More memory is never a smaller share.
             let more = Shares::of(limit.saturating_add(MIB));
             prop_assert!(more.connections >= shares.connections && more.unfinished >= shares.unfinished);
             prop_assert!(more.resources >= shares.resources);

@@ -182,7 +182,7 @@ fn state_text(state: &State) -> String {
         _ => None,
     };
     match (counted, &state.error) {
-        (Some(counted), None) if state.this_replica_only => format!("{counted} in this replica"),
+        (Some(counted), None) if state.this_replica_only => format!("{counted}; of this replica only"),
         (Some(counted), None) => counted,
         (Some(counted), Some(error)) => format!("{counted} in this replica; {}", OneLine(error)),
         (None, error) => format!("unknown; {}", OneLine(error.as_deref().unwrap_or("the store did not answer"))),

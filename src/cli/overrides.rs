@@ -12,7 +12,7 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::arguments::{check_commas, check_values, entries, exact_entries, rate, until};
+use self::arguments::{check_values, entries, exact_entries, rate, until};
 use super::admin::{self, AdminFlags, Changed, Services};
 use super::{UsageError, print};
 use crate::admin::overrides as api;
@@ -193,9 +193,6 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
     let entries = entries(&which.entries)?;
     if !which.all && which.subject.is_none() {
         check_values(&entries, kind)?;
-    }
-    if !which.force {
-        check_commas(&entries)?;
     }
     let order = api::Order {
         kind: kind.to_owned(),

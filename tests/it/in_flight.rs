@@ -197,7 +197,9 @@ async fn the_id_is_no_part_of_the_subject() {
     assert!(top.contains("shop|user=ann|request=") && !top.contains("secret-"), "{top}");
     let explained = weir.command(&["explain", "--domain", "shop", "user=ann", "request=new"]);
     assert!(
-        explained.contains("2 in flight") && explained.contains("max_duration 60s") && explained.contains("1 used, 1 left\n"),
+        explained.contains("2 in flight")
+            && explained.contains("max_duration 60s")
+            && explained.contains("1 used, 1 left; of this replica only\n"),
         "{explained}"
     );
 }

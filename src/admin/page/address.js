@@ -44,14 +44,6 @@ function entriesOf(name) {
 /** A part as it was before it was escaped. */
 function text(part) {
   if (part.startsWith("#")) return `sha256:${part.slice(1)}`;
-  const bytes = [];
-  for (let index = 0; index < part.length; index += 1) {
-    const digits = part[index] === "%" ? /^[0-9a-fA-F]{2}/.exec(part.slice(index + 1))?.[0] : undefined;
-    if (digits === undefined) bytes.push(...new TextEncoder().encode(part[index]));
-    else {
-      bytes.push(Number.parseInt(digits, 16));
-      index += 2;
-    }
-  }
+  const bytes = part.split(/(%[0-9a-fA-F]{2})/).flatMap((piece, index) => (index % 2 === 1 ? [Number.parseInt(piece.slice(1), 16)] : [...new TextEncoder().encode(piece)]));
   return new TextDecoder().decode(new Uint8Array(bytes));
 }

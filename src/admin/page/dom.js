@@ -140,6 +140,8 @@ function utc(at) {
 
 /** An amount of a limit: `5 per 30 seconds`. */
 export function amount({ requests_per_unit: requests, unit, unit_multiplier: multiplier }) {
+  // Requests in flight are of no time.
+  if (!unit) return `${count(requests)} in flight`;
   return `${count(requests)} per ${multiplier > 1 ? `${count(multiplier)} ${unit}s` : unit}`;
 }
 

@@ -33,6 +33,19 @@ export function overrides(app) {
   });
   const total = h("p", { class: "hint" });
   const list = part(h("div", {}, rows.element, total));
+  const past = table({
+    caption: "Overrides that ended within the last week",
+    columns: [
+      { title: "Subject", node: (item) => h("div", { class: "subject" }, entriesShown(item.entries), h("small", {}, shown(item.domain))) },
+      { title: "What", text: (item) => effect(item) },
+      { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
+      { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
+      { title: "Ended", node: ({ ended }) => h("span", {}, ended.by === "expired" ? "by itself" : shown(ended.by), h("br"), h("small", {}, instant(ended.at))) },
+    ],
+    key: ({ id, ended }) => `${id} ${ended.at}`,
+    empty: "No override ended within the last week.",
+  });
+  const pastList = part(past.element);
 
   const off = h("p", { class: "notice", hidden: true }, "This process accepts no changes. Set ", h("code", {}, "ADMIN_TOKEN_FILE"), " to a file with a line name:token for each person who may change something, and start Weir again.");
   const needed = h("div", { class: "notice", hidden: true },
@@ -49,7 +62,8 @@ export function overrides(app) {
   const requests = input({ type: "number", min: "0", max: "4294967295", step: "1", oninput: changed });
   const unit = select(UNITS.map((name) => [name, name]), { onchange: changed });
   const multiplier = input({ type: "number", min: "1", max: "4294967295", step: "1", value: "1", oninput: changed });
-  const amountFields = h("div", { class: "line" }, field("Requests", requests), field("per", unit, "the unit of the limit"), field("times", multiplier, "its unit_multiplier"));
+  const period = h("div", { class: "line" }, field("per", unit, "the unit of the limit"), field("times", multiplier, "its unit_multiplier"));
+  const amountFields = h("div", { class: "line" }, field("Requests", requests), period);
   const now = h("p", { class: "hint" });
   const lasts = select(SPANS, { onchange: changed });
   const end = input({ type: "datetime-local", oninput: changed });
@@ -73,7 +87,9 @@ export function overrides(app) {
     // The exact name of the subject that was opened, until the operator changes something of it.
     const subject = latest !== null && domain.value === latest.domain ? editor.name() : null;
     if (kind() === "reset") return { kind: "reset", domain: domain.value, entries, subject };
-    const to = kind() === "raise" ? { requests_per_unit: requests.valueAsNumber, unit: unit.value, unit_multiplier: multiplier.valueAsNumber } : null;
+    // A limit of requests in flight has no unit.
+    const per = period.hidden ? {} : { unit: unit.value, unit_multiplier: multiplier.valueAsNumber };
+    const to = kind() === "raise" ? { requests_per_unit: requests.valueAsNumber, ...per } : null;
     let until = null;
     if (lasts.value === "at") until = end.value === "" ? null : `${end.value.length === 16 ? `${end.value}:00` : end.value}Z`;
     else if (lasts.value !== "none") until = new Date(Math.ceil((Date.now() + Number(lasts.value) * 1000) / 1000) * 1000).toISOString().replace(".000Z", "Z");
@@ -84,7 +100,8 @@ export function overrides(app) {
     const chosen = kind();
     amountFields.hidden = chosen !== "raise";
     now.hidden = chosen !== "raise";
-    requests.required = multiplier.required = chosen === "raise";
+    requests.required = chosen === "raise";
+    multiplier.required = chosen === "raise" && !period.hidden;
     times.hidden = chosen === "reset" || chosen === null;
     reason.parentElement.hidden = times.hidden;
     submit.disabled = chosen === null;
@@ -101,9 +118,11 @@ export function overrides(app) {
   }
 
   async function submitted() {
-    if (!form.reportValidity()) return;
+    if (form.reportValidity()) await send(read());
+  }
+
+  async function send(change) {
     fill(wrong);
-    const change = read();
     const isWide = reachesMany(change.entries);
     if (isWide || change.kind === "reset") {
       const question = change.kind === "reset" ? "Reset this counter?" : "This is for more than one value. Go on?";
@@ -124,6 +143,8 @@ export function overrides(app) {
     } catch (failure) {
       if (failure.kind === undefined) throw failure;
       fill(wrong, failure.kind === "unreachable" ? `Weir did not answer (${failure.message}). Look at the list below before you try again.` : sentence(failure.message));
+      // No limit in force has the domain or the keys: a mistake, or an order for limits to come.
+      if (failure.kind === "missing" && change.kind !== "reset" && !change.force) wrong.append(" ", h("button", { type: "button", class: "small", onclick: () => send({ ...change, force: true }) }, "Set it all the same"));
     } finally {
       submit.disabled = false;
     }
@@ -167,11 +188,13 @@ export function overrides(app) {
       rows.update(answer.overrides);
       fill(total, answer.next ? `The first ${count(answer.overrides.length)} are shown; weir overrides lists all.` : null);
     });
+    await pastList.load(() => get("overrides", [["ended", true], ["count", SHOWN]], signal), (answer) => past.update(answer.overrides));
   }
 
   /** The unit and the amount of the subject's limit. */
   async function known(subject) {
     fill(now);
+    period.hidden = false;
     latest = subject;
     if (!subject.limit) return;
     try {
@@ -179,8 +202,9 @@ export function overrides(app) {
       const limit = answer.limits.find((one) => one.limit === subject.limit);
       // Another subject may have been opened meanwhile.
       if (limit === undefined || limit.unlimited || latest !== subject) return;
-      unit.value = limit.unit;
-      multiplier.value = limit.unit_multiplier;
+      period.hidden = limit.unit === undefined;
+      unit.value = limit.unit ?? UNITS[0];
+      multiplier.value = limit.unit_multiplier ?? 1;
       requests.value = limit.requests_per_unit;
       fill(now, `The limit ${plain(limit.limit)} allows ${amount(limit)}.`);
       changed();
@@ -192,7 +216,7 @@ export function overrides(app) {
   changed();
   return {
     title: "Overrides",
-    element: h("div", { class: "view" }, panel("Change", off, needed, form, message), panel("In force", list.element)),
+    element: h("div", { class: "view" }, panel("Change", off, needed, form, message), panel("In force", list.element), panel("Ended", pastList.element)),
     refresh,
     open(subject) {
       // What was chosen for another subject is not meant for this one.

@@ -46,21 +46,6 @@ pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), Us
     )))
 }
 
-/// Notices two entries that were written as one.
-pub(super) fn check_commas(entries: &[EntryRecord]) -> Result<(), UsageError> {
-    let is_entry = |part: &str| part.split_once('=').is_some_and(|(key, _)| !key.is_empty() && !key.contains([' ', '/', '?', '&', '"']));
-    for EntryRecord { key, value, .. } in entries {
-        let text = value.as_deref().unwrap_or_default();
-        if text.split(',').skip(1).any(is_entry) {
-            let apart = text.replace(',', " ");
-            return Err(UsageError(format!(
-                "`{key}={text}` is one entry with a comma in its value; write `{key}={apart}` for several, or --force"
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// The entries of one exact descriptor.
 pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
     let entries = entries(arguments)?;

@@ -24,6 +24,12 @@ async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
     });
     desk.browser.wait_for(&format!("({row})?.querySelector('.bad')?.textContent === 'open'"));
     asking.abort();
+    desk.browser.wait_for("document.getElementById('health').textContent.includes('Redis is away: 127.0.0.1:')");
+    assert_eq!(
+        desk.browser.run("return document.querySelector('.top.outage .health.bad') !== null"),
+        true,
+        "the header has the colour of an outage"
+    );
     desk.check_clean();
 }
 

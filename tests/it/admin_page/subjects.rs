@@ -90,6 +90,12 @@ async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
         desk.browser.wait_for_text(&format!("Blocked: user={shown}"));
         assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OVER_LIMIT], "{shown}");
     }
+    // Who has an override is marked wherever it is listed.
+    desk.go("Subjects");
+    let tag = "[...document.querySelectorAll('main tbody tr')].filter((row) => row.checkVisibility() && row.querySelector('.tag')?.textContent === 'blocked').length";
+    desk.browser.wait_for(&format!("({tag}) === 2"));
+    desk.go("Usage");
+    desk.browser.wait_for(&format!("({tag}) === 2"));
     desk.check_clean();
     let logged = desk.weir.logs().into_iter().filter(|line| line.contains("\"ann\"")).count();
     assert!(logged >= 5, "each change is logged with its name");
@@ -106,6 +112,7 @@ async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
     desk.browser.type_into("//label[text()='Domain']/following-sibling::input", "shop");
     desk.browser.type_into("//label[text()='Key']/following-sibling::input", "user");
     desk.browser.click("//label[contains(@class, 'check')]/input");
+    choose(&desk, "Block");
     desk.browser.wait_for_text("Weir refuses every request with user=any value in the domain shop, until ");
     desk.browser.press_button("Block");
     desk.browser.wait_for_text("This is for more than one value. Go on?");
@@ -134,6 +141,59 @@ async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
     desk.browser.click("//dialog//button[text()='Raise']");
     desk.browser.wait_for_text("can be raised in its own unit only");
     assert_eq!(desk.browser.run("return document.querySelector('input[type=number]').value"), "5");
+}
+
+/// Nothing is chosen for an operator who has not chosen, and no key of the keyboard sends a change.
+#[tokio::test]
+async fn enter_in_a_field_changes_nothing() {
+    let desk = Desk::start(&[]);
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
+    desk.open("subjects");
+    desk.enter_token(TOKEN);
+    desk.browser.click("//select/option[@value='hits']");
+    press_in_row(&desk, "user=42", "Override");
+    desk.browser.wait_for_text("Choose what to do");
+    let chosen = "return document.querySelectorAll('main input[type=radio]:checked').length";
+    assert_eq!(desk.browser.run(chosen), 0);
+    desk.browser.type_into("//label[text()='Value']/following-sibling::input", "42\u{e007}");
+    choose(&desk, "Block");
+    desk.browser.type_into("//label[text()='Reason']/following-sibling::input", "why\u{e007}");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    desk.browser.wait_for_text("No overrides are in force.");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
+    // What was chosen for one subject is not chosen for the next.
+    desk.go("Subjects");
+    press_in_row(&desk, "user=42", "Override");
+    assert_eq!(desk.browser.run(chosen), 0);
+    // A domain that no limit has is a mistake, unless the operator says that it is none.
+    desk.browser.type_into("//label[text()='Domain']/following-sibling::input", "shopp");
+    choose(&desk, "Block");
+    desk.browser.press_button("Block");
+    desk.browser.wait_for_text("did you mean shop");
+    desk.browser.press_button("Set it all the same");
+    desk.browser.wait_for_text("Blocked: user=42 until ");
+}
+
+/// The address of a view opens the same subject elsewhere, whatever a client chose.
+#[tokio::test]
+async fn an_address_opens_the_same_subject() {
+    let desk = Desk::start(&[]);
+    for value in ["42", HOSTILE[0], "a|b=c%~#\u{1f600}&d?"] {
+        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OK]);
+        desk.open("subjects");
+        desk.browser.click("//select/option[@value='hits']");
+        press_in_row(&desk, &format!("user={value}"), "Usage");
+        desk.browser.wait_for_text("shop.user");
+        let address = desk.browser.run("return location.hash").as_str().expect("a text").to_owned();
+        assert!(address.starts_with("#usage?domain=shop&subject=shop"), "{address}");
+        desk.open(&address[1..]);
+        desk.browser
+            .wait_for(&format!("document.querySelector('main section h3 .entries')?.textContent === {}", json!(format!("user={value}"))));
+        desk.browser.wait_for_text("Hits\n1");
+    }
+    desk.open("limits?search=login");
+    desk.browser.wait_for_text("1 limit match");
+    desk.check_clean();
 }
 
 /// A client that sends a star, or an escape of one, is not everyone.
@@ -236,6 +296,9 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
         label.as_str().is_some_and(|label| label.contains("Hits of user=42 in intervals of ") && label.contains(": 5 hits, 2 refused.")),
         "{label}"
     );
+    // What counts against the limit, by its periods.
+    desk.browser.wait_for_text("3 of 3");
+    desk.browser.wait_for_text("100 %");
     // The picture as a table, by the keyboard's key for it.
     desk.browser.click("//summary[text()='Figures']");
     let sums = "[1, 2].map((column) => [...document.querySelectorAll('details tbody tr')].reduce((sum, row) => sum + Number(row.cells[column].textContent), 0))";
@@ -254,7 +317,7 @@ async fn what_no_limit_matches_is_shown_and_explained() {
     desk.open("subjects");
     desk.browser.wait_for_text("shopp: no file defines this domain");
     press_in_row(&desk, &format!("nothing={}", HOSTILE[0]), "Explain");
-    desk.browser.wait_for_text("not limited: no branch matches the last of these entries");
+    desk.browser.wait_for_text("not limited: no branch matches the entry nothing=");
     desk.check_clean();
 }
 

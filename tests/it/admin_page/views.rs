@@ -95,7 +95,7 @@ async fn a_request_is_explained_with_its_live_state() {
         desk.browser.wait_for_text(text);
     }
     // The live state follows, and nothing is counted by looking.
-    let used = "[...document.querySelectorAll('.facts div')].find((one) => one.innerText.startsWith('Hits that count now'))?.lastChild.textContent";
+    let used = "[...document.querySelectorAll('.facts div')].find((one) => one.innerText.startsWith('Used'))?.lastChild.textContent";
     assert_eq!(desk.browser.wait_for(used), "0");
     desk.hit("shop", &[("path", "/login"), ("remote_address", HOSTILE[0])], 4).await;
     desk.browser.wait_for(&format!("({used}) === '4'"));

@@ -46,7 +46,7 @@ user=eve path=/pay: 3 per hour
   limit    rate 3 per hour, algorithm fixed_window, count_denied true, replaces each-user
   from     shop.yaml:13
   counter  w1{shop|user=eve|path=/pay}fw3600
-user=eve path=/x: not limited: no branch matches the last of these entries; its level has the keys path
+user=eve path=/x: not limited: no branch matches the entry path=/x; its level has the keys path
   user=eve  matches user (any value); not: user=vip-*, user=vip-bob
   path=/x   matches nothing; not: path=/pay
 ";
@@ -96,15 +96,15 @@ fn json_is_for_programs_and_may_be_the_request() {
 
 #[test]
 fn what_cannot_be_explained_is_an_error() {
-    let (_folder, path) = folder_with(&[("bad.yaml", "domain: d\ndescriptors: 3\n"), ("bad.txt", "{")]);
+    let (_folder, path) = folder_with(&[("bad.yaml", "domain: d\ndescriptors: 3\n"), ("bad.txt", "{"), ("good.yaml", FILE)]);
     for (arguments, code, what) in [
         (&["explain", "user=a"][..], 2, "--domain"),
         (&["explain", "-d", "demo"], 2, "KEY=VALUE"),
         (&["explain", "-d", "demo", "user"], 2, "`user` is not an entry; write key=value"),
         (&["explain", "-d", "demo", "user=a", ","], 2, "a descriptor has no entries"),
-        (&["explain", "-d", "", "user=a"], 2, "domain must not be empty"),
+        (&["explain", "-d", "", "user=a", "--config", &format!("{path}/good.yaml")], 2, "domain must not be empty"),
         (&["explain", "--json", "/nonexistent"], 1, "/nonexistent cannot be read"),
-        (&["explain", "--json", &format!("{path}/bad.txt")], 2, "EOF"),
+        (&["explain", "--json", &format!("{path}/bad.txt"), "--config", &format!("{path}/good.yaml")], 2, "EOF"),
         (&["explain", "-d", "demo", "user=a", "--config", &format!("{path}/bad.yaml")], 1, "bad.yaml"),
     ] {
         let output = weir(arguments, &[]);

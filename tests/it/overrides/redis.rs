@@ -146,7 +146,7 @@ async fn ended_ones_are_removed_by_the_next_change() {
     let young = format!(r#"{{"kind":"block","domain":"shop","entries":[{{"key":"vip","value":"young"}}],"until":"{}"}}"#, in_seconds(-5));
     redis.run::<i64>(&["HSET", KEY, "old", &old, "young", &young]);
     let weir = desk.start(LIMITS, &[("REDIS_URL", &redis.url())]);
-    assert_eq!(desk.ok(&weir, &["overrides"]), "no overrides are in force\n");
+    assert_eq!(desk.ok(&weir, &["overrides"]), "no overrides are in force; `weir overrides --ended` lists those of the last week\n");
     assert_eq!(code(&mut weir.client().await, "vip", "old", 0).await, Code::Ok);
     desk.ok(&weir, &["exempt", "-d", "shop", "vip=1"]);
     let mut fields: Vec<String> = redis.run(&["HKEYS", KEY]);
