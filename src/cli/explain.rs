@@ -78,7 +78,8 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
         print::Format::Text => text(&report),
         print::Format::Json => print::json(&report)?,
     })?;
-    Ok(ExitCode::SUCCESS)
+    // As in commands that can say nothing else of an unknown domain.
+    Ok(if report.descriptors.iter().any(|one| one.outcome == "unknown_domain") { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {

@@ -60,7 +60,10 @@ fn shadow_replaced_and_unknown_are_said() {
     assert!(text.contains("  counter  edge:w1{shop|user=eve}fw60\n"), "{text}");
     let text = explain(&["-d", "shop", "user=eve", ",", "user=eve", "path=/pay"], &[]);
     assert!(text.starts_with("user=eve: not limited: replaced by shop.user.path_/pay (shop.yaml:13)\n"), "{text}");
-    let text = explain(&["-d", "shopp", "user=eve"], &[]);
+    let (_folder, path) = folder_with(&[("shop.yaml", FILE)]);
+    let output = weir(&["explain", "--config", &path, "-d", "shopp", "user=eve"], &[]);
+    assert_eq!(output.status.code(), Some(1), "as in all commands that get an unknown domain");
+    let text = stdout(&output);
     assert_eq!(text, "user=eve: not limited: no file defines the domain shopp; there are: shop (did you mean shop?)\n");
     let text = explain(&["-d", "shop", "path=/pay"], &[]);
     let first = "path=/pay: not limited: no branch matches the entry path=/pay; its level has the keys user\n";
