@@ -24,7 +24,7 @@ use tonic_health::ServingStatus;
 
 use crate::admin::{self, Access, Api};
 use crate::background;
-use crate::bounds::{Shares, Unfinished, connections_after_raise};
+use crate::bounds::{Unfinished, connections_after_raise};
 use crate::debug;
 use crate::health::{Health, Status};
 use crate::http::guard::Guard;
@@ -255,11 +255,11 @@ fn connections(options: server::Options) -> server::Options {
 
 /// Logs how much memory there is, and for what.
 fn log_memory(settings: &Settings) {
-    let (Shares { limit, connections, unfinished, store, resources }, source) = settings.memory;
-    let mib = |bytes: u64| bytes >> 20;
-    let [limit_mib, connections, unfinished, store, resources] = [limit, connections, unfinished, store, resources].map(mib);
+    let (shares, source) = settings.memory;
     let from = settings.given.name(&source.to_string());
-    tracing::info!(limit_mib, from = %from, connections, unfinished, store, resources, "memory");
+    let [limit_mib, connections_mib, unfinished_mib, store_mib, resources_mib] =
+        [shares.limit, shares.connections, shares.unfinished, shares.store, shares.resources].map(|bytes| bytes >> 20);
+    tracing::info!(limit_mib, from = %from, connections_mib, unfinished_mib, store_mib, resources_mib, "memory");
 }
 
 /// Logs the settings without effect, also those that depend on the level of the log.

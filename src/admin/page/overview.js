@@ -11,14 +11,16 @@ import { table } from "./table.js";
 const OUTCOMES = new Map([
   ["ok", "Allowed"],
   ["unlimited", "Unlimited"],
+  ["exempt", "Exempt"],
   ["shadow_over_limit", "Over a shadow limit, allowed"],
   ["free", "No limit applied"],
   ["over_limit", "Refused"],
+  ["blocked", "Blocked"],
   ["outage_allowed", "Allowed in an outage"],
   ["outage_denied", "Refused in an outage"],
   ["error", "Error in an outage"],
 ]);
-const REFUSED = ["over_limit", "outage_denied"];
+const REFUSED = ["over_limit", "blocked", "outage_denied"];
 // Limits that are asked for, and those that are shown.
 const ASKED_LIMITS = 200;
 const SHOWN = 10;

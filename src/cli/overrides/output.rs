@@ -23,7 +23,7 @@ pub(super) fn ordered(answer: &Ordered, until: Option<(Timestamp, Timestamp, &Ti
     // Writing to a string does not fail.
     if let Some((until, now, zone)) = until {
         let ahead = people::span(until.duration_since(now).as_secs_f64());
-        let _ = writeln!(text, "  ends    in {ahead}, {}", until.to_zoned(zone.clone()).strftime("%A %F %H:%M %:z"));
+        let _ = writeln!(text, "  ends    in {ahead}, {}", until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z"));
     }
     if !limits.is_empty() {
         let more = limits.len().saturating_sub(MAX_LIMITS);

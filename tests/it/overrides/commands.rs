@@ -14,7 +14,7 @@ async fn every_command_prints_what_it_did_and_how_to_undo_it() {
     let block = desk.ok(&weir, &["block", "--domain", "shop", "user=42", "--until", far, "--reason", "scrapes the catalogue"]);
     let expected = "\
 block user=42 in shop, until 2100-01-31 16:00 UTC
-  ends    in SPAN, Sunday 2100-01-31 16:00 +00:00
+  ends    in SPAN, Sunday 2100-01-31 16:00 UTC
   limits  shop.user
   undo    weir unblock 43a0b5d3f4fb
 ";
@@ -31,7 +31,7 @@ raise to 500/year 'user=4*' in shop, until it is removed
     let again = desk.ok(&weir, &["exempt", "-d", "shop", "vip", "--all", "--until", far]);
     let expected = "\
 exempt vip in shop, until 2100-01-31 16:00 UTC
-  ends    in SPAN, Sunday 2100-01-31 16:00 +00:00
+  ends    in SPAN, Sunday 2100-01-31 16:00 UTC
   limits  shop.vip
   before  exempt vip in shop, until it is removed
   undo    weir unexempt 43a0b5d3f4fb
