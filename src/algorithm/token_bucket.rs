@@ -48,9 +48,9 @@ impl TokenBucket {
         (1 + debt.limits()) * (limit.max(burst) + 1)
     }
 
-    /// The current level in units.
-    fn read(&self, state: Option<&State>, now: u64) -> (Clock, i64) {
-        let full = self.full();
+    /// The current level in units, of a bucket that is full with so many.
+    #[inline]
+    fn read(&self, state: Option<&State>, now: u64, full: i64) -> (Clock, i64) {
         if let Some(&State::Tokens { mut last, mut level, units }) = state {
             if units != self.units {
                 // Rounded so that no time refills twice, and no part of a token is added.
@@ -60,7 +60,7 @@ impl TokenBucket {
             // A full bucket means the same as no state, whatever the clock does.
             let Some(clock) = Clock::resume(now, last, self.window).filter(|_| level < full) else { return (Clock::fresh(now), full) };
             // The state of a larger bucket may hold more.
-            let level = level.clamp(-self.deepest(), full);
+            let level = level.clamp(-self.deepest(full), full);
             let refill = self.flow().between(last.min(clock.now), clock.now).min((full - level).unsigned_abs());
             return (clock, level + refill.cast_signed());
         }
@@ -72,17 +72,14 @@ impl TokenBucket {
         Flow { limit: self.limit, period: self.period, window: self.window, units: self.units }
     }
 
-    /// The units of a full bucket.
-    fn full(&self) -> i64 {
-        (self.burst * self.flow().per_hit()).cast_signed()
-    }
-
-    /// The units of the deepest debt.
-    fn deepest(&self) -> i64 {
-        self.full() * self.debt.limits().cast_signed()
+    /// The units of the deepest debt of a bucket that is full with so many.
+    #[inline]
+    fn deepest(&self, full: i64) -> i64 {
+        full * self.debt.limits().cast_signed()
     }
 
     /// The ticks from `now` on in which so many units are refilled; 0 for none, and at a rate of 0.
+    #[inline]
     fn refill(&self, now: u64, parts: i64) -> u64 {
         match (self.limit, u64::try_from(parts)) {
             (0, _) | (_, Err(_)) => 0,
@@ -100,8 +97,9 @@ impl Definition for TokenBucket {
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
-        let (clock, level) = self.read(state.as_ref(), self.tick.at(now));
-        let (full, parts) = (self.full(), self.flow().per_hit().cast_signed());
+        let per_hit = self.flow().per_hit();
+        let (full, parts) = ((self.burst * per_hit).cast_signed(), per_hit.cast_signed());
+        let (clock, level) = self.read(state.as_ref(), self.tick.at(now), full);
         let (allowed, after) = if hits > 0 {
             // More than from a full bucket to the bound of its debt makes no difference.
             let cost = hits.min((self.burst + self.most_debt()).cast_signed() + 1) * parts;
@@ -112,20 +110,20 @@ impl Definition for TokenBucket {
                 if is_allowed {
                     taken
                 } else if self.debt.counts() {
-                    taken.max(-self.deepest())
+                    taken.max(-self.deepest(full))
                 } else {
                     level
                 },
             )
         } else {
             // A give-back fills the bucket at most.
-            let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(parts.unsigned_abs())).cast_signed();
+            let given = hits.unsigned_abs().min((full - level).unsigned_abs().div_ceil(per_hit)).cast_signed();
             (hits < 0 || level >= 0, (level + given * parts).min(full))
         };
         let outcome = Outcome {
             allowed,
             capacity: self.burst,
-            used: (full - after).unsigned_abs().div_ceil(parts.unsigned_abs()),
+            used: (full - after).unsigned_abs().div_ceil(per_hit),
             reset: self.refill(clock.now, full - after),
             retry: (self.limit > 0 && hits <= self.burst.cast_signed()).then(|| self.refill(clock.now, hits.max(0) * parts - after)),
         };

@@ -361,7 +361,7 @@ async fn operators_see_rows_and_order_beside_them() {
     assert_eq!(look(client, &[("tenant", "big")]).await.0, 20);
     let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
     assert!(text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"), "{text}");
-    let text = run(&weir, &token, &["raise", "-d", "shop", "--to", "6/year", "tenant=*"]);
+    let text = run(&weir, &token, &["raise", "-d", "shop", "--to", "6/year", "--all", "tenant=*"]);
     assert!(text.contains("shop.tenant"), "{text}");
     let mut limits = Vec::new();
     for value in ["acme", "small", "new"] {

@@ -74,7 +74,7 @@ ID            ORDER              DOMAIN  ENTRIES                    UNTIL       
 
     let explained = desk.ok(&weir, &["explain", "-d", "shop", "user=42", ",", "vip=1", ",", "user=43"]);
     for line in [
-        format!("user=42: blocked by the override {block_id} of alice until 2100-01-31 16:00 UTC: scrapes the catalogue\n"),
+        format!("user=42: REFUSED NOW: blocked by the override {block_id} of alice until 2100-01-31 16:00 UTC: scrapes the catalogue\n"),
         format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31 16:00 UTC\n"),
         format!("user=43: 2 per year, raised to 500/year by the override {raise_id} of alice: ticket 4711\n"),
     ] {

@@ -174,7 +174,7 @@ fn commands(weir: &Weir) {
     let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
     assert!(text.starts_with("user=b of shop.user\n  hits        110, refused 20, given back 0\n") && text.contains('█'), "{text}");
     let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "total"]);
-    assert!(text.starts_with("2 of 3 subjects of shop.user, by total\n"), "{text}");
+    assert!(text.starts_with("2 of 3 subjects of shop.user, by hits\n"), "{text}");
     assert!(text.lines().nth(2).is_some_and(|line| line.trim_start().starts_with("110 ") && line.ends_with("user=b")), "{text}");
     let text = weir.command(&["count", "--domain", "shop", "user=b", "--over", "5m"]);
     assert!(text.starts_with("user=b of shop.user\n  hits     110, refused 20\n") && text.ends_with("  exact    yes\n"), "{text}");
