@@ -173,6 +173,8 @@ descriptors:
             assert_eq!(header(vec![of("few", 1)]).await, waits, "refused hits count, until the window ends");
             assert_eq!(header(vec![of("small_quota", 2), of("large_quota", 11)]).await, None, "no quota can ever be met");
             assert_eq!(header(vec![of("small_quota", 2), of("large_quota", 9)]).await, waits, "one quota can be met later");
+            assert_eq!(header(vec![of("few", 1), of("small_quota", 2)]).await, None, "no quota can ever be met, whatever else waits");
+            assert_eq!(header(vec![of("few", 1), of("small_quota", 2), of("large_quota", 0)]).await, waits, "a quota is met");
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::HeaderValue;
 use crate::proto::rate_limit_response::Code;
+use crate::time::Span;
 use crate::verdict::{Decision, Decisions, Wait};
 
 /// The parts that `options` ask for.
@@ -54,23 +55,32 @@ pub(super) fn extras(
 }
 
 /// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. `None` if the request can never pass: for a
-/// limit that it can never meet, because it can meet none of its quotas, or while it is blocked without an end. Source: RFC 9110, section 10.2.3.
+/// limit that it can never meet, because it can meet none of its quotas, whatever else refuses it, or while it is blocked without an end. Of quotas
+/// the one that is met first counts. Source: RFC 9110, section 10.2.3.
 fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
-    let mut longest = None;
+    let mut longest = Span::ZERO;
     for slot in &plan.slots {
         if let Slot::Blocked { ends_in, .. } = slot {
-            longest = longest.max(Some((*ends_in)?));
+            longest = longest.max((*ends_in)?);
         }
     }
-    for (check, decision) in plan.checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow) {
-        match decision.retry_after() {
-            Some(Wait::For(span)) => longest = longest.max(Some(span)),
-            Some(Wait::Never) if !check.modes.quota => return None,
-            Some(Wait::Never) | None => {}
+    // A quota without a check is met.
+    let mut quotas = (plan.checks.passing_quotas() > 0).then_some(Span::ZERO);
+    for (check, decision) in plan.checks.iter().zip(decisions) {
+        let wait = match decision.retry_after().filter(|_| !check.modes.shadow) {
+            Some(Wait::For(span)) => span,
+            Some(Wait::Never) => Span::MAX,
+            None => Span::ZERO,
+        };
+        if check.modes.quota {
+            quotas = Some(quotas.map_or(wait, |least| least.min(wait)));
+        } else {
+            longest = longest.max(wait);
         }
     }
-    let secs = longest?.secs_rounded_up().max(1);
-    Some(HeaderValue { key: "retry-after".to_owned(), value: secs.to_string(), raw_value: Vec::new() })
+    let longest = longest.max(quotas.unwrap_or_default());
+    let value = longest.secs_rounded_up().max(1).to_string();
+    (longest < Span::MAX).then(|| HeaderValue { key: "retry-after".to_owned(), value, raw_value: Vec::new() })
 }
 
 /// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts as one too: its reason is for operators.
