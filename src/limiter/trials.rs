@@ -12,7 +12,7 @@ use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
 use super::{Limiter, less_reserve};
-use crate::plan::{CheckIndex, CheckIndices, Checks, Trials};
+use crate::plan::{Checks, Trials};
 use crate::store::{Budget, Store};
 use crate::time::Span;
 use crate::traces::TraceSpan;
@@ -22,7 +22,7 @@ use crate::verdict::{Answers, Decision, Decisions, StoreError};
 const ABANDONED: StoreError = StoreError::Unknown("abandoned");
 
 impl Limiter {
-    /// Decides `checks` as [`Limiter::decide`] does, and counts the trials beside them. Returns the store's answers to the trials that ask for anything.
+    /// Decides `checks` as [`Limiter::decide`] does, and counts the trials beside them. Returns the store's answers to the trials.
     ///
     /// The request waits for its trials where the store answers. Where it does not, they would only make an answer late that a failure policy has given.
     pub async fn decide_with_trials(
@@ -32,9 +32,8 @@ impl Limiter {
         timeout: Option<Duration>,
         parent: &TraceSpan,
     ) -> (Decisions, Answers) {
-        let asked: CheckIndices = trials.iter().filter(|(_, check, _)| check.hits != 0).map(|(index, ..)| index).collect();
         let decided = pin!(self.decide(checks, timeout, parent));
-        let tried = pin!(self.ask_trials(trials, &asked, timeout));
+        let tried = pin!(self.ask_trials(trials, timeout));
         match select(decided, tried).await {
             Either::Left((decisions, tried)) if decisions.iter().any(|decision| decision.store_error().is_some()) => {
                 let answers = tried.now_or_never();
@@ -47,20 +46,17 @@ impl Limiter {
 
     /// What the trials have left.
     pub async fn look_at_trials(&self, trials: &Trials) -> Decisions {
-        let answers = self.ask_trials(trials, &trials.checks.indices(), None).await;
+        let answers = self.ask_trials(trials, None).await;
         answers.checks.into_iter().map(|answer| answer.map_or_else(Decision::PolicyAllows, Decision::Store)).collect()
     }
 
-    async fn ask_trials(&self, trials: &Trials, picked: &[CheckIndex], timeout: Option<Duration>) -> Answers {
-        if picked.is_empty() {
-            return Answers::failed(trials.checks.len(), ABANDONED);
-        }
+    async fn ask_trials(&self, trials: &Trials, timeout: Option<Duration>) -> Answers {
         let left = timeout.map(less_reserve);
         let budget = Budget {
             deadline: Instant::now() + left.unwrap_or(Duration::MAX).min(self.options.store_timeout),
             // As for a real limit. Nothing is held.
             max_hold: left.map_or(Span::MAX, Span::from),
         };
-        self.store.decide(&trials.checks, picked, budget).await
+        self.store.decide(&trials.checks, &trials.checks.indices(), budget).await
     }
 }

@@ -28,7 +28,7 @@ pub(super) type TrialSeries = Cells<COUNTERS>;
 /// The series of all trials of a domain, by [`LimitId::limit`].
 pub(super) type TrialsOfDomain = Arc<HashMap<u32, Arc<TrialSeries>>>;
 
-/// Counts the store's answers to the trials of a request. Those that ask for nothing are not counted.
+/// Counts the store's answers to the trials of a request.
 pub(super) fn observe<'s>(
     series: impl Fn(LimitId) -> Option<&'s TrialSeries>,
     core: Core,
@@ -37,7 +37,7 @@ pub(super) fn observe<'s>(
     near_limit_ratio: f32,
 ) {
     for ((_, check, of), answer) in trials.iter().zip(&answers.checks) {
-        if let Some(series) = series(of.limit).filter(|_| check.hits != 0) {
+        if let Some(series) = series(of.limit) {
             for (counter, count) in counts(check, answer, near_limit_ratio) {
                 series.add(core, counter, count);
             }

@@ -114,12 +114,12 @@ async fn a_trial_counts_what_it_would_refuse_and_refuses_nothing() {
         assert_eq!(trial(weir, &of("open")), [2.0, 3.0, 0.0, 5.0, 3.0]);
         assert_eq!(weir.metric(&format!("weir_decisions_total{{{},outcome=\"unlimited\"}}", of("open"))), Some(5.0));
 
-        // Hits, looks and give-backs are those of the request: 4 hits fit, 6 of 10 do not, a look asks for nothing.
+        // Hits, looks and give-backs are those of the request: 4 hits fit, 6 of 10 do not, a look is a request for none.
         for (hits, left) in [(4, 6), (6, 0), (0, 0), (-7, 7), (1, 6)] {
             let response = ask(client, "d", vec![descriptor_with_hits(&[("bucket", "b")], hits)]).await.expect("an answer");
             assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, left), "{hits}");
         }
-        assert_eq!(trial(weir, &of("bucket")), [3.0, 1.0, 0.0, 11.0, 6.0]);
+        assert_eq!(trial(weir, &of("bucket")), [4.0, 1.0, 0.0, 11.0, 6.0]);
         // The real limit's metrics are those of the real limit.
         let real = |outcome: &str| weir.metric(&format!("weir_decisions_total{{{},outcome=\"{outcome}\"}}", of("tighter")));
         assert_eq!((real("ok"), real("over_limit")), (Some(10.0), Some(2.0)));
