@@ -201,6 +201,7 @@ pub struct Overrides {
 pub struct InForce<'o> {
     overrides: &'o Overrides,
     now: Micros,
+    raises_only: bool,
 }
 
 impl Overrides {
@@ -259,11 +260,17 @@ impl Overrides {
     /// Those in force at `now`.
     #[must_use]
     pub const fn at(&self, now: Micros) -> InForce<'_> {
-        InForce { overrides: self, now }
+        InForce { overrides: self, now, raises_only: false }
     }
 }
 
 impl<'o> InForce<'o> {
+    /// Those that apply to so many hits. What was taken comes back whatever is blocked or exempt; only a raise is also for hits that are given back.
+    #[must_use]
+    pub const fn for_hits(self, hits: i64) -> Self {
+        Self { raises_only: hits < 0, ..self }
+    }
+
     /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no limit, or it is unlimited). A raise comes with the
     /// raised amount.
     #[must_use]
@@ -281,6 +288,7 @@ impl<'o> InForce<'o> {
         let in_force = matching.iter().filter_map(|rank| self.overrides.list.get(rank.0 as usize)).filter(|one| !one.has_ended(self.now));
         in_force.into_iter().find_map(|one| {
             let applied = match one.kind {
+                Kind::Block | Kind::Exempt if self.raises_only => return None,
                 Kind::Block => Applied::Block { ends_in: one.ends_in(self.now) },
                 Kind::Exempt => Applied::Exempt,
                 Kind::Raise(to) => Applied::Raise(raised(amount?, &to).ok()?),

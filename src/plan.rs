@@ -28,6 +28,7 @@ use crate::rules::limit::{self, Amount, LimitId, LimitInForce, OnStoreFailure, S
 use crate::rules::table::RowNumber;
 use crate::rules::{Commit, Lookup, Rules};
 use crate::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
+use crate::verdict::{Decision, Decisions};
 use holder::Holder;
 
 /// What the rules say about one request: the checks for the store, and how their decisions fill the response.
@@ -120,7 +121,7 @@ impl Plan {
         let slots = match (commit, &overrides) {
             (Some(_), overrides) => match_all(rules, overrides.as_ref(), ask, options, (&mut checks, &mut trials)),
             (None, Some(overrides)) => {
-                ask.descriptors().map(|(_, entries)| unlimited_slot(overrides, (ask, options), entries, &mut checks)).collect()
+                ask.descriptors().map(|asked| unlimited_slot(overrides, (ask, options), asked, &mut checks)).collect()
             }
             (None, None) => ask.descriptors().map(|_| Slot::Free).collect(),
         };
@@ -133,11 +134,22 @@ impl Plan {
         }
         Self { rules: Arc::clone(rules), slots, unknown_domain: commit.is_none(), checks: Arc::new(checks), trials }
     }
+
+    /// Whether nothing of the request was counted or given back, because it was refused.
+    #[must_use]
+    pub fn is_refused_as_a_whole(&self, decisions: &Decisions) -> bool {
+        self.checks.commit == Commit::AllOrNone && self.checks.is_over_limit(decisions.iter().map(Decision::allows))
+    }
 }
 
 /// The slot of a descriptor in a domain that the rules do not know.
-fn unlimited_slot(overrides: &InForce<'_>, (ask, options): (&Ask<'_>, &Options), entries: &[Entry<'_>], checks: &mut Checks) -> Slot {
-    match overrides.find(ask.domain, entries, None) {
+fn unlimited_slot(
+    overrides: &InForce<'_>,
+    (ask, options): (&Ask<'_>, &Options),
+    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
+    checks: &mut Checks,
+) -> Slot {
+    match overrides.for_hits(ask.hits(descriptor)).find(ask.domain, entries, None) {
         Some(Applied::Block { ends_in }) => {
             checks.is_blocked = true;
             let key = add_blocked_key(checks, (ask, options), entries, None, None);
@@ -232,7 +244,7 @@ fn overridden(
         None => limit.filter(|_| !is_replaced).and_then(|limit| limit.amount().copied()),
     };
     let id = limit.map(|limit| limit.limit.id);
-    Some(match overrides.find(ask.domain, entries, amount.as_ref())? {
+    Some(match overrides.for_hits(ask.hits(descriptor)).find(ask.domain, entries, amount.as_ref())? {
         Applied::Block { ends_in } => {
             checks.is_blocked = true;
             let key = add_blocked_key(checks, (ask, options), entries, limit, amount.as_ref());

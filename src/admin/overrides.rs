@@ -20,6 +20,7 @@ use crate::rules::Rules;
 use crate::rules::compile::OneLine;
 use crate::rules::limit::{Limit, LimitInForce, OnStoreFailure};
 use crate::store::memory;
+use crate::time::Unit;
 use crate::verdict::StoreError;
 
 /// Overrides in an answer that asks for no number.
@@ -251,6 +252,9 @@ fn path(limit: &Limit) -> String {
 fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
     let path = path(limit);
     match unfit {
+        Unfit::OtherUnit(rate) if rate.unit == Unit::None => {
+            format!("to: the limit {path} is {rate}, which has no unit; write a number alone, above {}", rate.requests_per_unit)
+        }
         Unfit::OtherUnit(rate) => {
             let unit = rate.to_string();
             let unit = unit.split_once('/').map_or(&*unit, |(_, unit)| unit);

@@ -80,7 +80,7 @@ pub(super) struct Exempt {
 #[command(after_help = format!("The count is kept. A limit can be raised in its own unit only.\n\n{HOW}\n\n\
     Example: weir raise --domain demo remote_address=10.0.0.1 --to 500/minute --until 3d --reason \"ticket 4711\""))]
 pub(super) struct Raise {
-    /// The amount of the limit: HITS/UNIT, or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30 seconds"
+    /// The amount of the limit: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30 seconds"; HITS alone for requests in flight
     #[arg(long, value_name = "RATE", value_parser = rate)]
     to: RateRecord,
     #[command(flatten)]

@@ -271,7 +271,9 @@ impl Tallies {
                     if *is_raised {
                         self.metrics.process.count(core, process::Count::Raised);
                     }
-                    let checked = Checked { check: &plan.checks[*check], decision: &decisions[check.0] };
+                    let (check, decision) = (&plan.checks[*check], &decisions[check.0]);
+                    let is_undone = check.hits < 0 && plan.is_refused_as_a_whole(decisions);
+                    let checked = Checked { check, decision, is_undone };
                     self.checked(core, domain, *limit, metric.as_deref(), &checked);
                 }
             }
@@ -347,6 +349,8 @@ fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
 struct Checked<'a> {
     check: &'a Check,
     decision: &'a Decision,
+    /// Its request was refused as a whole: nothing was given back.
+    is_undone: bool,
 }
 
 impl Checked<'_> {
@@ -362,7 +366,7 @@ impl Checked<'_> {
             _ => Outcome::OverLimit,
         };
         counts[DECISIONS + outcome as usize] = 1;
-        if hits < 0 {
+        if hits < 0 && !self.is_undone {
             counts[NEGATIVE_HITS] = hits.unsigned_abs();
         }
         let Ok(asked @ 1..) = u64::try_from(hits) else { return counts };

@@ -73,21 +73,18 @@ pub struct EntryRecord {
     pub value_sha256: Option<String>,
 }
 
-/// An amount as JSON, with the names of limit files.
+/// An amount as JSON, with the names of limit files. That of a limit of requests in flight has no unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateRecord {
     /// Hits per window.
     pub requests_per_unit: u64,
     /// The unit of the window.
-    pub unit: String,
-    /// The window is this many units.
-    #[serde(default = "one")]
-    pub unit_multiplier: u32,
-}
-
-const fn one() -> u32 {
-    1
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// The window is this many units; 1 if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit_multiplier: Option<u32>,
 }
 
 /// Why a record is no override, and what to write instead.
@@ -227,7 +224,8 @@ impl RateRecord {
     #[must_use]
     pub fn new(rate: &Rate) -> Self {
         let Rate { requests_per_unit, unit, unit_multiplier } = *rate;
-        Self { requests_per_unit, unit: unit.name().to_owned(), unit_multiplier }
+        let has_unit = unit != Unit::None;
+        Self { requests_per_unit, unit: has_unit.then(|| unit.name().to_owned()), unit_multiplier: has_unit.then_some(unit_multiplier) }
     }
 
     /// The rate of this record.
@@ -235,11 +233,15 @@ impl RateRecord {
     /// # Errors
     /// The unit is unknown, or the window is impossible.
     pub fn read(&self) -> Result<Rate, Invalid> {
-        let Some(unit) = Unit::named(&self.unit) else {
+        let (requests_per_unit, unit) = (self.requests_per_unit, self.unit.as_deref().unwrap_or_default());
+        if (&self.unit, self.unit_multiplier) == (&None, None) {
+            return Ok(Rate { requests_per_unit, unit: Unit::None, unit_multiplier: 1 });
+        }
+        let Some(unit) = Unit::named(unit) else {
             let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
-            return invalid(format!("to: `{}` is no unit; write one of {}", self.unit.escape_debug(), units.join(", ")));
+            return invalid(format!("to: `{}` is no unit; write one of {}", unit.escape_debug(), units.join(", ")));
         };
-        let rate = Rate { requests_per_unit: self.requests_per_unit, unit, unit_multiplier: self.unit_multiplier };
+        let rate = Rate { requests_per_unit, unit, unit_multiplier: self.unit_multiplier.unwrap_or(1) };
         if rate.window().is_none() {
             return invalid("to: the window is zero or longer than 100 years; write a unit_multiplier from 1 on that makes it shorter");
         }

@@ -11,7 +11,7 @@ fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
         .iter()
         .map(|(key, value)| EntryRecord { key: (*key).to_owned(), value: value.map(str::to_owned), value_sha256: None })
         .collect();
-    let to = (kind == "raise").then(|| RateRecord { requests_per_unit: 500, unit: "minute".to_owned(), unit_multiplier: 1 });
+    let to = (kind == "raise").then(|| RateRecord { requests_per_unit: 500, unit: Some("minute".to_owned()), unit_multiplier: None });
     Record { kind: kind.to_owned(), domain: "d".to_owned(), entries, to, ..Record::default() }
 }
 
@@ -109,7 +109,7 @@ fn a_raise_has_the_unit_of_the_limit_and_is_above_it() {
     assert_eq!(raised(&amount, &rate(100_001, Unit::Minute, 1)), Err(Unfit::AtMost(100_000)));
     assert!(raised(&amount, &rate(100_000, Unit::Minute, 1)).is_ok());
     // One that does not fit is passed over for one that does.
-    let to = |unit: &str, hits| Some(RateRecord { requests_per_unit: hits, unit: unit.to_owned(), unit_multiplier: 1 });
+    let to = |unit: &str, hits| Some(RateRecord { requests_per_unit: hits, unit: Some(unit.to_owned()), unit_multiplier: None });
     let exact = Record { to: to("hour", 9_000), ..record("raise", &[("user", Some("42"))]) };
     let wide = Record { to: to("minute", 70), ..record("raise", &[("user", None)]) };
     let overrides = Overrides::new(vec![exact.read().expect("one"), wide.read().expect("one")]);
@@ -176,7 +176,7 @@ fn records_say_what_is_wrong_with_them() {
         (read(|one| one.kind = "blok".to_owned()), "kind: write one of block, exempt, raise"),
         (read(|one| one.kind = "raise".to_owned()), "to is missing"),
         (
-            read(|one| one.to = Some(RateRecord { requests_per_unit: 1, unit: "day".to_owned(), unit_multiplier: 1 })),
+            read(|one| one.to = Some(RateRecord { requests_per_unit: 1, unit: Some("day".to_owned()), unit_multiplier: None })),
             "no meaning for block",
         ),
         (read(|one| one.domain.clear()), "domain is empty"),
@@ -193,7 +193,9 @@ fn records_say_what_is_wrong_with_them() {
     ] {
         assert!(text.contains(error), "{text}");
     }
-    let rate = |unit: &str, unit_multiplier| RateRecord { requests_per_unit: 1, unit: unit.to_owned(), unit_multiplier }.read();
+    let rate = |unit: &str, unit_multiplier| {
+        RateRecord { requests_per_unit: 1, unit: Some(unit.to_owned()), unit_multiplier: Some(unit_multiplier) }.read()
+    };
     assert!(rate("fortnight", 1).is_err_and(|error| error.0.contains("write one of second, minute")));
     assert!(rate("year", 101).is_err() && rate("day", 0).is_err() && rate("year", 100).is_ok());
 }

@@ -39,7 +39,7 @@ pub(super) fn order_to(requests_per_unit: u64, kind: &str, key: &str) -> Overrid
         kind: kind.to_owned(),
         domain: "d".to_owned(),
         entries: vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }],
-        to: (kind == "raise").then(|| RateRecord { requests_per_unit, unit: "minute".to_owned(), unit_multiplier: 1 }),
+        to: (kind == "raise").then(|| RateRecord { requests_per_unit, unit: Some("minute".to_owned()), unit_multiplier: None }),
         ..Record::default()
     };
     record.read().expect("an override")

@@ -59,17 +59,21 @@ pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, Us
     Ok(entries)
 }
 
-/// A rate: `500/minute`, `20/30 seconds`, `20/30second`.
+/// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight.
 pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
-    let wrong = || "write HITS/UNIT, such as 500/minute, or HITS/MULTIPLIER UNITs, such as 20/30 seconds".to_owned();
-    let (hits, unit) = text.split_once('/').ok_or_else(wrong)?;
-    let unit = unit.trim();
+    let wrong = || {
+        "write HITS/UNIT, such as 500/minute, HITS/MULTIPLIER UNITs, such as 20/30 seconds, or for a limit of requests in flight a number alone"
+            .to_owned()
+    };
+    let (hits, unit) = text.split_once('/').map_or((text, None), |(hits, unit)| (hits, Some(unit.trim())));
+    let requests_per_unit = hits.trim().parse().map_err(|_| wrong())?;
+    let Some(unit) = unit else { return Ok(RateRecord { requests_per_unit, unit: None, unit_multiplier: None }) };
     let (multiplier, unit) = unit.split_at(unit.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unit.len()));
     let unit = unit.trim().to_ascii_lowercase();
     let record = RateRecord {
-        requests_per_unit: hits.trim().parse().map_err(|_| wrong())?,
-        unit: unit.strip_suffix('s').unwrap_or(&unit).to_owned(),
-        unit_multiplier: if multiplier.is_empty() { 1 } else { multiplier.parse().map_err(|_| wrong())? },
+        requests_per_unit,
+        unit: Some(unit.strip_suffix('s').unwrap_or(&unit).to_owned()),
+        unit_multiplier: Some(if multiplier.is_empty() { 1 } else { multiplier.parse().map_err(|_| wrong())? }),
     };
     record.read().map_err(|error| error.0.trim_start_matches("to: ").to_owned())?;
     Ok(record)
@@ -163,10 +167,11 @@ mod tests {
             ("20/30 seconds", "20/30 seconds"),
             ("20/30second", "20/30 seconds"),
             ("0/day", "0/day"),
+            (" 20 ", "20 in flight"),
         ] {
             assert_eq!(read(text).as_deref(), Ok(shown), "{text}");
         }
-        for text in ["500", "500/", "x/minute", "-1/minute", "18446744073709551616/day", "1/0 days", "1/fortnight", "1/200 years"] {
+        for text in ["", "x", "500/", "x/minute", "-1/minute", "18446744073709551616/day", "1/0 days", "1/fortnight", "1/200 years"] {
             assert!(read(text).is_err(), "{text}");
         }
         assert!(rate("1/fortnight").is_err_and(|error| error.starts_with("`fortnight` is no unit")));

@@ -114,7 +114,7 @@ fn order(one: &Record) -> String {
 }
 
 fn rate(to: &RateRecord) -> String {
-    to.read().map_or_else(|_| format!("{} per {}", to.requests_per_unit, to.unit), |rate| rate.to_string())
+    to.read().map_or_else(|_| to.requests_per_unit.to_string(), |rate| rate.to_string())
 }
 
 /// As arguments of a command.

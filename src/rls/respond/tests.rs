@@ -102,7 +102,7 @@ fn order(key: &str, kind: usize, until: Option<u64>) -> Override {
         kind: Kind::NAMES[kind].to_owned(),
         domain: "d".to_owned(),
         entries: vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }],
-        to: (kind == 2).then(|| RateRecord { requests_per_unit: 900, unit: "second".to_owned(), unit_multiplier: 1 }),
+        to: (kind == 2).then(|| RateRecord { requests_per_unit: 900, unit: Some("second".to_owned()), unit_multiplier: None }),
         ..Record::default()
     };
     Override { until: until.map(Micros), ..record.read().expect("an override") }
