@@ -11,7 +11,7 @@ use super::{Call, Parts, blocking, known, subject};
 use crate::ask::{Ask, Entry};
 use crate::http::json;
 use crate::http::responses::Page;
-use crate::overrides::{Applied, InForce, Record};
+use crate::overrides::{Applied, InForce, RateRecord, Record};
 use crate::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
 use crate::rls::decode::decode;
 use crate::rules::compile::OneLine;
@@ -103,6 +103,9 @@ pub struct Shown {
     pub path: String,
     /// Where it is written.
     pub from: String,
+    /// Its amount; `None`: it is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateRecord>,
     /// Everything that it says, with the names of files.
     pub fields: Fields,
 }
@@ -441,6 +444,7 @@ impl Shown {
         Self {
             path: limit.limit.path(),
             from: one_line(&limit.limit.origin.to_string()),
+            rate: limit.amount().map(|amount| RateRecord::new(&amount.shown)),
             fields: Fields(diff::fields(rules, limit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
         }
     }

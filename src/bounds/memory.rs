@@ -66,9 +66,9 @@ impl fmt::Display for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Setting => "MEMORY_LIMIT",
-            Self::ControlGroup => "the control group",
-            Self::Machine => "the machine's memory",
-            Self::Unknown => "the default",
+            Self::ControlGroup => "cgroup",
+            Self::Machine => "machine",
+            Self::Unknown => "default",
         })
     }
 }

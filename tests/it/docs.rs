@@ -94,11 +94,11 @@ fn shell(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A line of the log without what differs from run to run and from machine to machine: the time, cores, and addresses.
+/// A line of the log without what differs from run to run and from machine to machine: the time, cores, memory, and addresses.
 fn without_time_and_addresses(line: &str) -> String {
     let masked = line.split(' ').enumerate().map(|(index, word)| match word.split_once('=') {
         None if index == 0 && is_time(word) => "TIME".to_owned(),
-        Some((name @ ("address" | "workers"), _)) => format!("{name}=..."),
+        Some((name, _)) if matches!(name, "address" | "workers" | "from") || name.ends_with("_mib") => format!("{name}=..."),
         _ => word.to_owned(),
     });
     masked.collect::<Vec<_>>().join(" ")

@@ -131,6 +131,27 @@ async fn limits_are_those_of_the_control_plane_and_follow_its_changes() {
 }
 
 #[tokio::test]
+async fn changes_in_quick_succession_are_summed_up_in_the_next_line() {
+    let control = ControlPlane::start();
+    control.set("1", [users("a", 2), users("b", 5)]);
+    let weir = start(&control.url(), &[]);
+    let client = &mut weir.client().await;
+    wait_for_amount(client, "a", 2).await;
+    // Both come within ten seconds of the first line.
+    control.set("2", [users("a", 3)]);
+    wait_for_amount(client, "a", 3).await;
+    control.set("3", [users("a", 4), users("c", 1)]);
+    wait_for_amount(client, "a", 4).await;
+    let line = weir.wait_for_log("\"loads\":2").await;
+    for field in ["\"version\":\"3\"", "\"added\":1", "\"removed\":1", "\"changed\":1"] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
+    for what in ["limits added: c.user", "limits removed: b.user", "limits changed: a.user"] {
+        weir.wait_for_log(what).await;
+    }
+}
+
+#[tokio::test]
 async fn an_empty_list_lifts_all_limits_with_one_warning() {
     let control = ControlPlane::start();
     control.set("1", [users("a", 0)]);

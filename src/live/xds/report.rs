@@ -1,12 +1,14 @@
 //! The log lines about limits of the control plane. It may change them several times a second, and the log must stay readable.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::live::{Snapshot, files};
+use crate::rules::Rules;
 use crate::rules::compile::Problem;
 use crate::rules::diff::Difference;
 
-/// At most one line about loaded limits in this time; it says how often they were loaded.
+/// At most one line about loaded limits in this time.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Configurations with more limits are not compared with the one before.
@@ -18,9 +20,12 @@ const MAX_LOGGED: usize = 50;
 /// What was logged.
 #[derive(Debug, Default)]
 pub(super) struct Report {
+    /// When the last line about loaded limits was written.
     last: Option<Instant>,
-    /// Loads since the last line, and the line about the last of them.
-    unreported: Option<(u32, String)>,
+    /// The limits of that line, with which those of the next are compared.
+    reported: Option<Arc<Rules>>,
+    /// Loads since then: their number, and the version and the limits of the last.
+    unreported: Option<(u32, String, Arc<Rules>, u64)>,
     refused: Vec<Problem>,
     warnings: Vec<Problem>,
 }
@@ -29,34 +34,34 @@ impl Report {
     /// Reports that limits are in force.
     pub(super) fn loaded(&mut self, old: Option<&Snapshot>, new: &Snapshot, version: &[u8], now: Instant) {
         let version: String = String::from_utf8_lossy(version).chars().take(100).collect();
-        let (domains, limits, generation) = (new.rules.domains().count(), new.rules.limit_count(), new.generation);
-        if domains == 0 && old.is_none_or(|old| old.rules.domains().next().is_some()) {
+        if new.rules.domains().next().is_none() && old.is_none_or(|old| old.rules.domains().next().is_some()) {
             tracing::warn!(version, "the control plane sent no limits: all requests pass. This is right if the last policy was deleted");
         }
+        if self.last.is_none() {
+            self.reported = old.map(|old| Arc::clone(&old.rules));
+        }
+        let loads = self.unreported.as_ref().map_or(0, |(loads, ..)| *loads) + 1;
+        self.unreported = Some((loads, version, Arc::clone(&new.rules), new.generation));
+        self.idle(now);
+    }
+
+    /// Writes one line about all loads since the last, once it is time: what they changed together.
+    pub(super) fn idle(&mut self, now: Instant) {
         if self.last.is_some_and(|last| now < last + INTERVAL) {
-            let count = self.unreported.as_ref().map_or(0, |(count, _)| *count) + 1;
-            self.unreported = Some((count, version));
             return;
         }
+        let Some((loads, version, rules, generation)) = self.unreported.take() else { return };
         self.last = Some(now);
-        let difference = old.filter(|old| limits.max(old.rules.limit_count()) <= MAX_COMPARED_LIMITS);
-        let difference = difference.map(|old| Difference::new(&old.rules, &new.rules));
+        let (domains, limits) = (rules.domains().count(), rules.limit_count());
+        let old = self.reported.replace(Arc::clone(&rules)).filter(|old| limits.max(old.limit_count()) <= MAX_COMPARED_LIMITS);
+        let difference = old.map(|old| Difference::new(&old, &rules));
         let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
         let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
         let changed = count(|found| found.changed.len());
-        tracing::info!(version, domains, limits, generation, added, removed, changed, "limits loaded from the control plane");
+        let loads = (loads > 1).then_some(loads);
+        tracing::info!(version, loads, domains, limits, generation, added, removed, changed, "limits loaded from the control plane");
         if let Some(difference) = &difference {
             files::log_difference(difference);
-        }
-    }
-
-    /// Reports loads that had no line of their own, once it is time.
-    pub(super) fn idle(&mut self, now: Instant) {
-        if self.last.is_none_or(|last| now >= last + INTERVAL)
-            && let Some((loads, version)) = self.unreported.take()
-        {
-            self.last = Some(now);
-            tracing::info!(version, loads, "limits loaded from the control plane again");
         }
     }
 
