@@ -32,7 +32,7 @@ use crate::rules::limit::{Amount, LimitId};
 use crate::rules::tree::{Branch, Tree};
 use crate::time::{Micros, Rate, Span};
 pub use reach::{Reach, Unfit};
-pub use record::{EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant};
+pub use record::{Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant};
 
 /// Overrides at most. A tree of so many takes some ten megabytes, and they are read in a fraction of a second.
 pub const MAX_OVERRIDES: usize = 10_000;

@@ -29,10 +29,10 @@ const USUAL_COUNT: usize = 100;
 /// Limits that a warning names.
 const MAX_NAMED: usize = 5;
 
-/// The overrides in force.
+/// The overrides in force, or those that have ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Overrides {
-    /// In the order in which they apply.
+    /// In the order in which they apply; those that have ended from the last one on.
     pub overrides: Vec<Record>,
     /// The cursor of the next answer; `None` after the last.
     pub next: Option<String>,
@@ -146,18 +146,21 @@ impl From<Invalid> for Failure {
     }
 }
 
-/// GET: the overrides in force, of all domains or of one.
+/// GET: the overrides in force, or those that ended lately, of all domains or of one.
 pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
     let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
     let domain = query.get("domain");
-    let all = parts.overrides.list();
-    let all: Vec<_> = all.iter().filter(|one| domain.is_none_or(|domain| *one.domain == *domain)).collect();
+    let all = match query.is("ended")? {
+        true => parts.overrides.list_ended(),
+        false => parts.overrides.list().iter().map(Record::from).collect(),
+    };
+    let all: Vec<_> = all.into_iter().filter(|one| domain.is_none_or(|domain| one.domain == domain)).collect();
     let behind = offset.saturating_add(count);
-    let overrides = all.iter().skip(offset).take(count).map(|one| Record::from(*one)).collect();
     if all.is_empty() {
         known::domain(&known::rules(parts), domain)?;
     }
-    Ok(Overrides { overrides, next: (behind < all.len()).then(|| behind.to_string()) })
+    let next = (behind < all.len()).then(|| behind.to_string());
+    Ok(Overrides { overrides: all.into_iter().skip(offset).take(count).collect(), next })
 }
 
 /// POST: sets an override.
@@ -168,7 +171,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         _ => (domain, entries),
     };
     let by = call.caller.0.as_deref().unwrap_or_default().to_owned();
-    let record = Record { id: String::new(), kind, domain, entries, to, until, reason, by, created_at: None };
+    let record = Record { id: String::new(), kind, domain, entries, to, until, reason, by, ..Record::default() };
     let one = Override { created_at: memory::now(), ..record.read()? };
     let rules = parts.live.load().map(|snapshot| Arc::clone(&snapshot.rules)).unwrap_or_default();
     let reached = {

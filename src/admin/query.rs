@@ -37,13 +37,12 @@ impl Query {
         count.ok_or_else(|| Failure::bad_request(&format!("count: write 1 to {MAX_COUNT}")))
     }
 
-    /// `trial`: the answer is that of the trial of the limit, and not of the limit.
+    /// Whether the parameter of this name is true: `trial` (the answer is that of the trial of the limit, and not of the limit) and others.
     ///
     /// # Errors
     /// 400: neither true nor false.
-    pub fn is_trial(&self) -> Result<bool, Failure> {
-        let text = self.get("trial").unwrap_or("false");
-        text.parse().map_err(|_| Failure::bad_request("trial: write true for the trial of the limit, or leave it out"))
+    pub fn is(&self, name: &str) -> Result<bool, Failure> {
+        self.get(name).unwrap_or("false").parse().map_err(|_| Failure::bad_request(&format!("{name}: write true, or leave it out")))
     }
 
     /// `cursor`, where it is the number of elements to leave out.
@@ -71,7 +70,7 @@ mod tests {
             assert!(Query::new(wrong).count(5).is_err(), "{wrong}");
         }
         assert!(Query::new("cursor=x").offset().is_err());
-        assert_eq!((Query::default().is_trial(), Query::new("trial=true").is_trial()), (Ok(false), Ok(true)));
-        assert!(Query::new("trial=1").is_trial().is_err());
+        assert_eq!((Query::default().is("trial"), Query::new("trial=true").is("trial")), (Ok(false), Ok(true)));
+        assert!(Query::new("trial=1").is("trial").is_err());
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
             (plan, domain.to_owned(), pairs.into_iter().map(Entry::from).collect())
         }
     };
-    let is_trial = query.is_trial()?;
+    let is_trial = query.is("trial")?;
     let tried = plan.trials.as_ref().and_then(|trials| trials.of_slot(0)).filter(|_| is_trial);
     match plan.slots[0] {
         Slot::Checked { .. } | Slot::Unlimited(_) if is_trial => match tried {

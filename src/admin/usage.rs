@@ -243,7 +243,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     };
     let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
     let snapshot = parts.live.load().ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
-    let is_trial = query.is_trial()?;
+    let is_trial = query.is("trial")?;
     // There may be many limits to look through.
     let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
     let found = tokio::task::spawn_blocking(move || tracked_limit(&rules, &asked, is_trial).map(|limit| limit.id)).await;

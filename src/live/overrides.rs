@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub use self::kept::Keeping;
-use self::kept::{Change, Kept, Mark, Reading};
+use self::kept::{Change, Kept, Mark, Reading, keep_ended};
 use self::place::Place;
 use super::Live;
 use crate::metrics::{Sample, families};
@@ -78,6 +78,8 @@ struct Known {
     mark: Option<Mark>,
     all: Vec<Kept>,
     unreadable: usize,
+    /// Records of those that have ended, and are not among all.
+    past: Vec<Record>,
     read_at: Option<Instant>,
     /// Those whose end was logged.
     ended: HashSet<Box<str>>,
@@ -134,6 +136,16 @@ impl Registry {
         self.live.overrides().map_or_else(Vec::new, |all| all.list().iter().filter(|one| !one.has_ended(now)).cloned().collect())
     }
 
+    /// The records of those that ended within the last week, the last one first.
+    #[must_use]
+    pub fn list_ended(&self) -> Vec<Record> {
+        let (now, known) = (memory::now(), self.known());
+        let mut all = known.past.clone();
+        keep_ended(&mut all, known.all.iter().filter(|kept| kept.one.has_ended(now)).map(Kept::expired));
+        all.reverse();
+        all
+    }
+
     /// Puts an override in force, in the place of one with the same kind and entries. Returns that one.
     ///
     /// # Errors
@@ -163,7 +175,7 @@ impl Registry {
         self.read().await.map_err(ChangeError::Unavailable)?;
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
         let one = self.known().all.iter().find(|kept| *kept.one.id == *id).map(|kept| kept.one.clone()).ok_or_else(unknown)?;
-        self.change(Change::Remove(one.id.clone())).await?;
+        self.change(Change::Remove(Box::new(Record::ended(&one, memory::now(), by)))).await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
         audit::removed(&one, by);
         Ok(one)
@@ -176,7 +188,8 @@ impl Registry {
     }
 
     async fn change(&self, change: Change) -> Result<(), ChangeError> {
-        let ended = self.ended_before(memory::now());
+        let again = if let Change::Set(record) = &change { record.id.as_str() } else { "" };
+        let ended = self.ended_before(memory::now(), again);
         self.place.change(&change, &ended, Instant::now() + DEADLINE).await.map_err(ChangeError::Unavailable)?;
         // It was made. If it cannot be read back now, the next reading puts it in force.
         let _ = self.read().await;
@@ -188,7 +201,7 @@ impl Registry {
         let _gate = self.gate.lock().await;
         let result = self.read().await;
         if result.is_ok() && fastrand::u32(..SWEEP_ODDS) == 0 {
-            let ended = self.ended_before(memory::now());
+            let ended = self.ended_before(memory::now(), "");
             if !ended.is_empty() && self.place.change(&Change::Sweep, &ended, Instant::now() + DEADLINE).await.is_ok() {
                 let _ = self.read().await;
             }
@@ -247,7 +260,8 @@ impl Registry {
     }
 
     fn take(&self, known: &mut Known, reading: Reading) {
-        let Reading { mark, all, unreadable } = reading;
+        let Reading { mark, all, unreadable, ended } = reading;
+        known.past = ended;
         known.unreadable = unreadable.len();
         known.mark = Some(mark);
         known.all = all;
@@ -289,9 +303,10 @@ impl Registry {
         }
     }
 
-    /// Those that ended so long ago that all replicas know.
-    fn ended_before(&self, now: Micros) -> Vec<Kept> {
-        let is_old = |kept: &&Kept| kept.one.until.is_some_and(|until| until + KEPT_AFTER_END <= now);
+    /// Those that ended so long ago that all replicas know. Also the one of this id, which is about to be replaced.
+    fn ended_before(&self, now: Micros, again: &str) -> Vec<Kept> {
+        let has_ended = |one: &Override, kept_for| one.until.is_some_and(|until| until + kept_for <= now);
+        let is_old = |Kept { one, .. }: &&Kept| has_ended(one, if *one.id == *again { Span::ZERO } else { KEPT_AFTER_END });
         self.known().all.iter().filter(is_old).take(MAX_SWEPT).cloned().collect()
     }
 

@@ -57,6 +57,19 @@ pub struct Record {
     /// RFC 3339.
     #[serde(default)]
     pub created_at: Option<String>,
+    /// It is in force no longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+}
+
+/// The end of an override as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ended {
+    /// RFC 3339.
+    pub at: String,
+    /// The name of who removed it; `expired` where it ended by itself.
+    pub by: String,
 }
 
 /// An entry as JSON.
@@ -103,6 +116,9 @@ impl Record {
     /// The first thing that is wrong.
     pub fn read(&self) -> Result<Override, Invalid> {
         let kind = self.kind()?;
+        if self.ended.is_some() {
+            return invalid("ended: it is in force no longer");
+        }
         let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect::<Result<_, _>>()?;
         let wildcards: usize = entries.iter().map(Pattern::wildcards).sum();
         let text_bytes = entries.iter().fold(self.domain.len() + wildcards, |sum, entry| sum.saturating_add(entry.literal_bytes()));
@@ -136,6 +152,13 @@ impl Record {
         })
     }
 
+    /// The record of an override that has ended: by itself, or now, because someone removes it.
+    #[must_use]
+    pub fn ended(one: &Override, now: Micros, by: &str) -> Self {
+        let (at, by) = one.until.filter(|until| *until <= now).map_or((now, by), |until| (until, "expired"));
+        Self { ended: Some(Ended { at: instant(at), by: by.to_owned() }), ..Self::from(one) }
+    }
+
     fn kind(&self) -> Result<Kind, Invalid> {
         match (&*self.kind, &self.to) {
             ("block", None) => Ok(Kind::Block),
@@ -163,6 +186,7 @@ impl From<&Override> for Record {
             reason: one.reason.to_string(),
             by: one.by.to_string(),
             created_at: Some(instant(one.created_at)),
+            ended: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Overrides through the commands and the real socket: two replicas and one Redis, files, every algorithm, and what goes wrong.
 
 mod commands;
+mod ended;
 mod give_backs;
 mod redis;
 mod resets;

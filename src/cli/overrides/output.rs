@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::Listed;
 use crate::admin::overrides::{Ordered, Removed, Reset};
 use crate::ask::written::shell_word;
-use crate::overrides::{EntryRecord, RateRecord, Record};
+use crate::overrides::{Ended, EntryRecord, RateRecord, Record};
 use crate::rules::compile::OneLine;
 use crate::time::people;
 
@@ -57,23 +58,20 @@ pub(super) fn reset(Reset { reset, warnings }: &Reset) -> String {
     text
 }
 
-/// A record of a list, of which `ended` is no part.
+/// A record of a list.
 pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
-    let mut one = one.clone();
-    if let Some(fields) = one.as_object_mut() {
-        fields.remove("ended");
-    }
-    serde_json::from_value(one)
+    Record::deserialize(one)
 }
 
 pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
     let last = if ended { ["ENDED", "ENDED BY"] } else { ["UNTIL", ""] };
     let head = ["ID", "ORDER", "DOMAIN", "ENTRIES", last[0], last[1], "MADE", "BY", "REASON"].map(str::to_owned);
     let row = |one: &Value| {
-        let end = |field: &str| one["ended"][field].as_str().unwrap_or_default().to_owned();
         let Ok(one) = record(one) else { return std::array::from_fn(|column| if column == 0 { one.to_string() } else { String::new() }) };
-        let [until, by] =
-            if ended { [instant(&end("at")), end("by")] } else { [one.until.as_deref().map_or_else(String::new, instant), String::new()] };
+        let [until, by] = match &one.ended {
+            Some(Ended { at, by }) => [instant(at), by.clone()],
+            None => [one.until.as_deref().map_or_else(String::new, instant), String::new()],
+        };
         let made = one.created_at.as_deref().map_or_else(String::new, instant);
         let order = order(&one);
         [one.id, order, one.domain, entries(&one.entries), until, by, made, one.by, one.reason]

@@ -2,8 +2,16 @@
 
 use std::path::PathBuf;
 
-use crate::overrides::{MAX_RECORD_BYTES, Override, Record};
+use crate::overrides::{MAX_RECORD_BYTES, Override, Record, parse_instant};
+use crate::store::memory;
 use crate::store::redis::Direct;
+use crate::time::{Micros, Span};
+
+/// Overrides that have ended and are kept, as records of at most [`MAX_RECORD_BYTES`].
+pub(super) const MAX_ENDED: usize = 1_000;
+
+/// How long they are kept.
+pub(super) const ENDED_KEPT: Span = Span::from_secs(7 * 86_400);
 
 /// Where overrides are kept.
 #[derive(Debug)]
@@ -34,6 +42,8 @@ pub(super) struct Reading {
     pub(super) all: Vec<Kept>,
     /// Ids, and what is wrong with each.
     pub(super) unreadable: Vec<(String, String)>,
+    /// The records of those that have ended, in any order.
+    pub(super) ended: Vec<Record>,
 }
 
 /// A change.
@@ -41,12 +51,42 @@ pub(super) struct Reading {
 pub(super) enum Change {
     /// Adds this one, in the place of one with its id.
     Set(Box<Record>),
-    /// Removes the one with this id.
-    Remove(Box<str>),
+    /// Removes the one of this record, which says so.
+    Remove(Box<Record>),
     /// Only removes those that have ended.
     Sweep,
     /// Writes all of these, if there is nothing.
     Restore(Vec<Kept>),
+}
+
+impl Change {
+    /// The records of those that have ended with it, each once. `ended` are those that ended by themselves.
+    pub(super) fn past(&self, ended: &[Kept]) -> Vec<Record> {
+        let removed = if let Self::Remove(record) = self { Some(&**record) } else { None };
+        let by_themselves = ended.iter().filter(|kept| removed.is_none_or(|record| *record.id != *kept.one.id)).map(Kept::expired);
+        by_themselves.chain(removed.cloned()).collect()
+    }
+}
+
+impl Kept {
+    /// The record of one that has ended by itself.
+    pub(super) fn expired(&self) -> Record {
+        Record::ended(&self.one, Micros(u64::MAX), "")
+    }
+}
+
+/// The earliest end that is kept.
+pub(super) fn oldest_end() -> Micros {
+    Micros(memory::now().0.saturating_sub(ENDED_KEPT.micros()))
+}
+
+/// Adds records that ended, and drops the oldest. They are in the order of their ends then.
+pub(super) fn keep_ended(all: &mut Vec<Record>, more: impl IntoIterator<Item = Record>) {
+    let (oldest, end) = (oldest_end(), |record: &Record| parse_instant(&record.ended.as_ref()?.at).ok());
+    all.extend(more);
+    all.retain(|record| end(record) > Some(oldest));
+    all.sort_by_cached_key(end);
+    all.drain(..all.len().saturating_sub(MAX_ENDED));
 }
 
 /// The longest id that a person may give an override.

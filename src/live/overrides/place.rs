@@ -5,12 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
 use super::file::File;
-use super::kept::{Change, Keeping, Kept, Mark, Reading};
+use super::kept::{Change, Keeping, Kept, Mark, Reading, keep_ended};
 use super::shared::Shared;
+use crate::overrides::Record;
 
 #[derive(Debug)]
 pub(super) enum Place {
-    Process(Mutex<(u64, Vec<Kept>)>),
+    Process(Mutex<(u64, Vec<Kept>, Vec<Record>)>),
     File(File),
     Redis(Shared),
 }
@@ -36,33 +37,32 @@ impl Place {
     pub(super) async fn read(&self, mark: Option<&Mark>, deadline: Instant) -> Result<Option<Reading>, String> {
         match self {
             Self::Process(all) => {
-                let (version, all) = &*all.lock().unwrap_or_else(PoisonError::into_inner);
+                let (version, all, ended) = &*all.lock().unwrap_or_else(PoisonError::into_inner);
                 let current = Mark(version.to_be_bytes().to_vec());
-                Ok((mark != Some(&current)).then(|| Reading { mark: current, all: all.clone(), unreadable: Vec::new() }))
+                let reading = || Reading { mark: current.clone(), all: all.clone(), unreadable: Vec::new(), ended: ended.clone() };
+                Ok((mark != Some(&current)).then(reading))
             }
             Self::File(file) => file.read(mark).await,
             Self::Redis(shared) => shared.read(mark, deadline).await,
         }
     }
 
-    /// Makes a change, and removes those that have ended, unless they were changed meanwhile.
+    /// Makes a change, and moves those that have ended to the records of such, unless they were changed meanwhile.
     ///
     /// # Errors
     /// Why it was not made, or may not have been, and what to do.
     pub(super) async fn change(&self, change: &Change, ended: &[Kept], deadline: Instant) -> Result<(), String> {
         match self {
             Self::Process(all) => {
-                let (version, all) = &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
+                let (version, all, ended_before) = &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
                 *version += 1;
-                all.retain(|kept| ended.iter().all(|ended| ended.one.id != kept.one.id));
-                match change {
-                    Change::Set(record) => {
-                        let one = record.read().map_err(|error| error.0)?;
-                        all.retain(|kept| kept.one.id != one.id);
-                        all.push(Kept { one, text: Box::default() });
-                    }
-                    Change::Remove(id) => all.retain(|kept| kept.one.id != *id),
-                    Change::Sweep | Change::Restore(_) => {}
+                let past = change.past(ended);
+                all.retain(|kept| past.iter().all(|record| *record.id != *kept.one.id));
+                keep_ended(ended_before, past);
+                if let Change::Set(record) = change {
+                    let one = record.read().map_err(|error| error.0)?;
+                    all.retain(|kept| kept.one.id != one.id);
+                    all.push(Kept { one, text: Box::default() });
                 }
                 Ok(())
             }

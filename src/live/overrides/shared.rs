@@ -2,13 +2,15 @@
 //!
 //! One key is one hash slot, and is lost or kept as a whole. The version is a random text that each change sets anew in the same atomic step, so that
 //! no two states have the same one, also after a flush or a failover. A field that a person adds by hand changes the number of fields, which is polled
-//! too. There is no expiry on the key, because overrides are no counters.
+//! too. There is no expiry on the key, because overrides are no counters. The records of those that have ended are in a second hash, beside it in the
+//! same slot, which no older version reads.
 
 use bb8_redis::redis::Value;
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::kept::{Change, Kept, Mark, Reading, read_record};
-use crate::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES};
+use super::kept::{Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, Reading, oldest_end, read_record};
+use crate::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
 use crate::store::redis::Direct;
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::verdict::StoreError;
@@ -26,21 +28,33 @@ const ATTEMPTS: usize = 3;
 /// Fields that are read at most: all overrides, and as many that have ended or cannot be read.
 const MOST_FIELDS: usize = 2 * MAX_OVERRIDES;
 
-/// Applies a change in one step. KEYS: the hash. ARGV: the next version, the most fields, what to do, the id, the text; then pairs of id and text: of
-/// those that have ended, which are removed unless they were changed meanwhile, or of those that are restored. Returns 0 if there is no room, else 1.
+/// Applies a change in one step. KEYS: the hash, and that of those that have ended. ARGV: the next version, the most fields, what to do, the id, the
+/// text; of those that have ended the oldest field, the most, and their time in ms. Then four for each that ended: its id, its text, unless which it was
+/// changed meanwhile and stays (empty: it is removed in any case), its field and its record; or id, text and nothing twice for each that is restored.
+/// Returns 0 if there is no room, else 1.
 const SCRIPT: &str = "
-local key, version, most, change, id, text = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local key, ended, version, most, change, id, text = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 if change == 'restore' then
   if redis.call('HLEN', key) > 0 then
     return 1
   end
-  for index = 6, #ARGV, 2 do
+  for index = 9, #ARGV, 4 do
     redis.call('HSET', key, ARGV[index], ARGV[index + 1])
   end
 end
-for index = 6, change == 'restore' and 0 or #ARGV, 2 do
-  if redis.call('HGET', key, ARGV[index]) == ARGV[index + 1] then
+for index = 9, change == 'restore' and 0 or #ARGV, 4 do
+  local found = redis.call('HGET', key, ARGV[index])
+  if found and (found == ARGV[index + 1] or ARGV[index + 1] == '') then
     redis.call('HDEL', key, ARGV[index])
+    redis.call('HSET', ended, ARGV[index + 2], ARGV[index + 3])
+    redis.call('PEXPIRE', ended, ARGV[8])
+  end
+end
+local fields = redis.call('HKEYS', ended)
+table.sort(fields)
+for index, field in ipairs(fields) do
+  if field < ARGV[6] or index <= #fields - ARGV[7] then
+    redis.call('HDEL', ended, field)
   end
 end
 if change == 'set' then
@@ -48,23 +62,27 @@ if change == 'set' then
     return 0
   end
   redis.call('HSET', key, id, text)
-elseif change == 'remove' then
-  redis.call('HDEL', key, id)
 end
 redis.call('HSET', key, 'version', version)
 return 1
 ";
+
+/// Fields of a hash, each with its text, or with what is wrong with it.
+type Fields = Vec<(String, Result<String, String>)>;
 
 /// The hash.
 #[derive(Debug)]
 pub(super) struct Shared {
     direct: Direct,
     key: Vec<u8>,
+    /// The key of those that have ended.
+    ended: Vec<u8>,
 }
 
 impl Shared {
-    pub(super) const fn new(direct: Direct, key: Vec<u8>) -> Self {
-        Self { direct, key }
+    pub(super) fn new(direct: Direct, key: Vec<u8>) -> Self {
+        let ended = [&key[..], b"ended"].concat();
+        Self { direct, key, ended }
     }
 
     /// Whether there is no hash at all. One whose overrides were removed has its version.
@@ -79,9 +97,18 @@ impl Shared {
             if Some(&before) == mark {
                 return Ok(None);
             }
-            let (all, unreadable) = self.read_all(deadline).await?;
+            let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+            for (id, text) in self.read_all(&self.key, deadline).await? {
+                match text.and_then(|text| read_record(Some(&id), &text)) {
+                    Ok(kept) => all.push(kept),
+                    Err(error) => unreadable.push((id, error)),
+                }
+            }
+            // What is over keeps nothing that is in force from being read.
+            let ended = self.read_all(&self.ended, deadline).await.unwrap_or_default();
+            let ended = ended.into_iter().filter_map(|(_, text)| serde_json::from_str(&text.ok()?).ok()).collect();
             if self.mark(deadline).await? == before {
-                return Ok(Some(Reading { mark: before, all, unreadable }));
+                return Ok(Some(Reading { mark: before, all, unreadable, ended }));
             }
         }
         Err("Redis: they changed while they were read; they are read again".to_owned())
@@ -99,17 +126,18 @@ impl Shared {
         Ok(Mark(mark))
     }
 
-    async fn read_all(&self, deadline: Instant) -> Result<(Vec<Kept>, Vec<(String, String)>), String> {
-        let replies = self.query(deadline, &[&[b"HKEYS", &self.key]]).await?;
+    /// The fields of a hash, each with its text, or with what is wrong with it.
+    async fn read_all(&self, key: &[u8], deadline: Instant) -> Result<Fields, String> {
+        let replies = self.query(deadline, &[&[b"HKEYS", key]]).await?;
         let Some(Value::Array(fields)) = replies.first() else { return Err(no_reply()) };
         let fields: Vec<&[u8]> = fields.iter().filter_map(bytes).filter(|field| *field != VERSION.as_bytes()).collect();
         if fields.len() > MOST_FIELDS {
             return Err(format!("Redis: the hash has {} fields, and {MOST_FIELDS} is the most; remove some with HDEL", fields.len()));
         }
-        let lengths: Vec<[&[u8]; 3]> = fields.iter().map(|field| [&b"HSTRLEN"[..], &self.key, *field]).collect();
+        let lengths: Vec<[&[u8]; 3]> = fields.iter().map(|field| [&b"HSTRLEN"[..], key, *field]).collect();
         let lengths: Vec<&[&[u8]]> = lengths.iter().map(|command| &command[..]).collect();
         let lengths = if lengths.is_empty() { Vec::new() } else { self.query(deadline, &lengths).await? };
-        let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
         let mut group: Vec<&[u8]> = Vec::new();
         let mut group_bytes = 0;
         for (&field, length) in fields.iter().zip(&lengths) {
@@ -119,41 +147,31 @@ impl Shared {
             };
             if length > MAX_RECORD_BYTES {
                 let most = format!("it is longer than {} KiB; shorten it", MAX_RECORD_BYTES >> 10);
-                unreadable.push((String::from_utf8_lossy(field).into_owned(), most));
+                all.push((String::from_utf8_lossy(field).into_owned(), Err(most)));
                 continue;
             }
             if group.len() == MAX_FIELDS || group_bytes + length > MAX_BYTES {
-                self.read_group(deadline, &group, &mut all, &mut unreadable).await?;
+                self.read_group(deadline, key, &group, &mut all).await?;
                 (group, group_bytes) = (Vec::new(), 0);
             }
             group.push(field);
             group_bytes += length;
         }
         if !group.is_empty() {
-            self.read_group(deadline, &group, &mut all, &mut unreadable).await?;
+            self.read_group(deadline, key, &group, &mut all).await?;
         }
-        Ok((all, unreadable))
+        Ok(all)
     }
 
-    async fn read_group(
-        &self,
-        deadline: Instant,
-        fields: &[&[u8]],
-        all: &mut Vec<Kept>,
-        unreadable: &mut Vec<(String, String)>,
-    ) -> Result<(), String> {
-        let mut command: Vec<&[u8]> = vec![b"HMGET", &self.key];
+    async fn read_group(&self, deadline: Instant, key: &[u8], fields: &[&[u8]], all: &mut Fields) -> Result<(), String> {
+        let mut command: Vec<&[u8]> = vec![b"HMGET", key];
         command.extend_from_slice(fields);
         let replies = self.query(deadline, &[&command]).await?;
         let Some(Value::Array(texts)) = replies.first() else { return Err(no_reply()) };
         for (field, text) in fields.iter().zip(texts) {
             // It was removed meanwhile; the version says so.
             let Some(text) = bytes(text) else { continue };
-            let id = String::from_utf8_lossy(field);
-            match read_record(Some(&id), &String::from_utf8_lossy(text)) {
-                Ok(kept) => all.push(kept),
-                Err(error) => unreadable.push((id.into_owned(), error)),
-            }
+            all.push((String::from_utf8_lossy(field).into_owned(), Ok(String::from_utf8_lossy(text).into_owned())));
         }
         Ok(())
     }
@@ -167,16 +185,21 @@ impl Shared {
                 let text = serde_json::to_string(record).map_err(|error| error.to_string())?;
                 ("set", record.id.as_str(), text)
             }
-            Change::Remove(id) => ("remove", &**id, String::new()),
-            Change::Sweep => ("sweep", "", String::new()),
+            Change::Remove(_) | Change::Sweep => ("sweep", "", String::new()),
             Change::Restore(_) => ("restore", "", String::new()),
         };
-        let pairs = if let Change::Restore(all) = change { all } else { ended };
-        let mut command: Vec<&[u8]> =
-            vec![b"EVAL", SCRIPT.as_bytes(), b"1", &self.key, version.as_bytes(), most.as_bytes(), name.as_bytes()];
-        command.extend([id.as_bytes(), text.as_bytes()]);
-        for kept in pairs {
-            command.extend([kept.one.id.as_bytes(), kept.text.as_bytes()]);
+        let numbers = [instant(oldest_end()), MAX_ENDED.to_string(), (ENDED_KEPT.micros() / 1_000).to_string()];
+        let mut command: Vec<&[u8]> = vec![b"EVAL", SCRIPT.as_bytes(), b"2", &self.key, &self.ended];
+        command.extend([&*version, &*most, name, id, &*text].map(str::as_bytes));
+        command.extend(numbers.iter().map(String::as_bytes));
+        if let Change::Restore(all) = change {
+            all.iter().for_each(|kept| command.extend([kept.one.id.as_bytes(), kept.text.as_bytes(), b"", b""]));
+        }
+        let field = |record: &Record| format!("{} {}", record.ended.as_ref().map_or("", |ended| &ended.at), record.id);
+        let past: Vec<_> = change.past(ended).into_iter().map(|record| (field(&record), json!(record).to_string(), record.id)).collect();
+        for (field, record, id) in &past {
+            let text = ended.iter().find(|kept| *kept.one.id == **id).map_or("", |kept| &kept.text);
+            command.extend([id.as_bytes(), text.as_bytes(), field.as_bytes(), record.as_bytes()]);
         }
         match &self.query(deadline, &[&command]).await?[..] {
             [Value::Int(1)] => Ok(()),
