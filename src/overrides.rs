@@ -10,9 +10,12 @@
 //!
 //! 1. A block or an exemption before a raise: an order to block has nothing to do with amounts.
 //! 2. The more specific one. Entries are compared from the first to the last: an entry without wildcards before one with, and more text that is no
-//!    wildcard before less. So an address is exempt from the block of its network.
+//!    wildcard before less; of networks the smaller one. So an address is exempt from the block of its network.
 //! 3. A block before an exemption.
 //! 4. The newest.
+//!
+//! An address is one value, however it is spelled: in an override, and in a descriptor that is looked up. A counter of a limit with networks has the same
+//! canonical text, so that the name of a counter names what an override of it decides.
 //!
 //! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is passed over.
 
@@ -24,10 +27,12 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use hashbrown::HashMap;
+use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::ask::Entry;
 use crate::ask::written::Text;
+use crate::rules::address;
 use crate::rules::limit::{Amount, LimitId};
 use crate::rules::tree::{Branch, Tree};
 use crate::time::{Micros, Rate, Span};
@@ -109,6 +114,8 @@ pub enum Value {
     Any,
     /// This text, with wildcards.
     Text(Text),
+    /// The addresses and the networks in this one.
+    Network(IpNet),
     /// The value with this SHA-256: one that Weir knows by its digest only, or that is no UTF-8.
     Digest([u8; 32]),
 }
@@ -124,6 +131,11 @@ impl Override {
     #[must_use]
     pub fn ends_in(&self, now: Micros) -> Option<Span> {
         self.until.map(|until| until.since(now))
+    }
+
+    /// Whether it orders the same kind for the same descriptors.
+    fn repeats(&self, other: &Self) -> bool {
+        (self.kind.index(), &self.domain, &self.entries) == (other.kind.index(), &other.domain, &other.entries)
     }
 
     /// Whether it matches more than one descriptor.
@@ -145,6 +157,7 @@ impl fmt::Display for Pattern {
         match &self.value {
             Value::Any => Ok(()),
             Value::Text(text) => write!(out, "={}", text.shown()),
+            Value::Network(network) => write!(out, "={network}"),
             Value::Digest(digest) => write!(out, "#{}", record::digits(digest)),
         }
     }
@@ -152,7 +165,7 @@ impl fmt::Display for Pattern {
 
 impl Pattern {
     fn has_wildcards(&self) -> bool {
-        self.value == Value::Any || self.wildcards() > 0
+        matches!(self.value, Value::Any | Value::Network(_)) || self.wildcards() > 0
     }
 
     /// The wildcards in its texts.
@@ -160,14 +173,28 @@ impl Pattern {
         self.key.wildcards() + if let Value::Text(text) = &self.value { text.wildcards() } else { 0 }
     }
 
-    /// The bytes that are no wildcards.
-    fn literal_bytes(&self) -> usize {
+    /// How much is no wildcard, in bits.
+    fn literal_bits(&self) -> usize {
         let of_value = match &self.value {
             Value::Any => 0,
-            Value::Text(text) => text.literal_bytes(),
-            Value::Digest(digest) => digest.len(),
+            Value::Text(text) => 8 * text.literal_bytes(),
+            Value::Network(network) => network.prefix_len().into(),
+            Value::Digest(digest) => 8 * digest.len(),
         };
-        self.key.literal_bytes() + of_value
+        8 * self.key.literal_bytes() + of_value
+    }
+
+    /// The same with the canonical text of an address, and with a network in the place of its text.
+    #[must_use]
+    pub fn canonical(self) -> Self {
+        let text = if let Value::Text(text) = &self.value { text.as_literal() } else { None };
+        let network = self.key.as_literal().and(text).and_then(|text| address::read_network(text.as_bytes()));
+        let value = match network {
+            None => return self,
+            Some(network) if network.prefix_len() == network.max_prefix_len() => Value::Text(Text::literal(&network.addr().to_string())),
+            Some(network) => Value::Network(network),
+        };
+        Self { value, ..self }
     }
 
     /// Key and value, if it matches nothing else and they are known.
@@ -209,7 +236,7 @@ impl Overrides {
     #[must_use]
     pub fn new(mut list: Vec<Override>) -> Self {
         list.sort_by(|one, other| (&one.id, other.created_at).cmp(&(&other.id, one.created_at)));
-        list.dedup_by(|later, first| later.id == first.id);
+        list.dedup_by(|later, first| later.id == first.id && later.repeats(first));
         let before = list.len();
         list.sort_by_key(|one| Reverse(one.created_at));
         let mut patterns = 0;
@@ -234,6 +261,9 @@ impl Overrides {
     /// # Errors
     /// There are too many in force at `now`.
     pub fn admit(&self, one: &Override, now: Micros) -> Result<(), Invalid> {
+        if self.list.iter().any(|other| other.id == one.id && !one.repeats(other)) {
+            return Err(Invalid(format!("another override has the id {}; remove that first", one.id)));
+        }
         let others = || self.list.iter().filter(|other| other.id != one.id && !other.has_ended(now));
         if others().count() >= MAX_OVERRIDES {
             return Err(Invalid(format!("there are {MAX_OVERRIDES} overrides already, which is the most; remove some, or use a wildcard")));
@@ -282,8 +312,11 @@ impl<'o> InForce<'o> {
     #[must_use]
     pub fn which(&self, domain: &[u8], entries: &[Entry<'_>], amount: Option<&Amount>) -> Option<(&'o Override, Applied)> {
         let tree = self.overrides.by_domain.get(domain)?;
+        let texts: SmallVec<[Option<address::Text>; 4]> = entries.iter().map(|entry| address::canonical(entry.value)).collect();
+        let values = entries.iter().zip(&texts).map(|(entry, text)| text.as_ref().map_or(entry.value, address::Text::bytes));
+        let entries: SmallVec<[Entry<'_>; 4]> = entries.iter().zip(values).map(|(entry, value)| Entry { key: entry.key, value }).collect();
         let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
-        tree.each_match(entries, &mut |id| matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]));
+        tree.each_match(&entries, &mut |id| matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]));
         matching.sort_unstable();
         let in_force = matching.iter().filter_map(|rank| self.overrides.list.get(rank.0 as usize)).filter(|one| !one.has_ended(self.now));
         in_force.into_iter().find_map(|one| {
@@ -353,9 +386,10 @@ fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> T
         match (&level.value, level.key.as_literal()) {
             (Value::Any, _) => tree.add_texts(&level.key, None, branch),
             (Value::Text(value), _) => tree.add_texts(&level.key, Some(value), branch),
+            (Value::Network(network), Some(key)) => tree.add_network(key, *network, branch),
             (Value::Digest(value), Some(key)) => tree.add_digest(key, *value, branch),
-            // No record has a digest beside a wildcard.
-            (Value::Digest(_), None) => {}
+            // No record has one of them beside a wildcard.
+            (Value::Network(_) | Value::Digest(_), None) => {}
         }
         rest = behind;
     }

@@ -298,10 +298,11 @@ pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         return reset_subject(parts, call, &subject::read(&name)?, limit.as_deref()).await;
     }
     let record = Record { kind: Kind::NAMES[0].to_owned(), domain, entries, ..Record::default() };
-    // The bounds are those of overrides.
-    let exact = record.read()?;
+    // The bounds are those of overrides. The values are as they were written: a limit without networks counts each spelling of an address.
+    record.read()?;
+    let patterns = record.entries.iter().map(EntryRecord::pattern).collect::<Result<Vec<_>, _>>()?;
     let mut entries = Vec::new();
-    for entry in &exact.entries {
+    for entry in &patterns {
         let (key, value) = entry.exact().ok_or_else(|| {
             Failure::bad_request(&format!(
                 "entries: a reset takes one exact descriptor; write a key and its whole value in the place of `{entry}`, and a star of it as \\*"
@@ -309,7 +310,7 @@ pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         })?;
         entries.push((key.as_bytes(), value.as_bytes()));
     }
-    let ask = ask_of(exact.domain.as_bytes(), &entries);
+    let ask = ask_of(record.domain.as_bytes(), &entries);
     reset_ask(parts, call, &ask).await
 }
 

@@ -19,7 +19,7 @@ use crate::admin::overrides as api;
 use crate::admin::status::now;
 use crate::admin::subject::order_of;
 use crate::ask::written::shell_word;
-use crate::overrides::{EntryRecord, RateRecord};
+use crate::overrides::{EntryRecord, Pattern, RateRecord};
 use crate::plan::key::Subject;
 use crate::rules::compile::OneLine;
 
@@ -228,7 +228,8 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
         }
         return remove(&services, &undo.which, undo.format);
     };
-    let patterns = |entries: &[EntryRecord]| entries.iter().map(EntryRecord::pattern).collect::<Result<Vec<_>, _>>();
+    let patterns =
+        |entries: &[EntryRecord]| entries.iter().map(|entry| entry.pattern().map(Pattern::canonical)).collect::<Result<Vec<_>, _>>();
     let found = known.find(|record| record.kind == kind && record.domain == domain && patterns(&record.entries) == patterns(&entries));
     let no_such = || {
         let (entries, domain) = (output::entries(&entries), OneLine(&domain).to_string());

@@ -8,7 +8,7 @@ use super::{Kind, Override};
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Precedence {
     is_raise: bool,
-    /// For each entry whether it has wildcards, and the bytes that are none.
+    /// For each entry whether it has wildcards, and the bits that are none.
     entries: Vec<(bool, Reverse<usize>)>,
     kind: usize,
     created_at: Reverse<u64>,
@@ -19,7 +19,7 @@ impl Precedence {
     pub(super) fn new(one: &Override) -> Self {
         Self {
             is_raise: matches!(one.kind, Kind::Raise(_)),
-            entries: one.entries.iter().map(|entry| (entry.has_wildcards(), Reverse(entry.literal_bytes()))).collect(),
+            entries: one.entries.iter().map(|entry| (entry.has_wildcards(), Reverse(entry.literal_bits()))).collect(),
             kind: one.kind.index(),
             created_at: Reverse(one.created_at.0),
             id: one.id.clone(),

@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Kind, Override, Pattern, Value, raised};
 use crate::ask::Entry;
+use crate::rules::address;
 use crate::rules::limit::{Amount, Level, Limit, LimitInForce};
 use crate::rules::{Lookup, Rules};
 use crate::time::Rate;
@@ -87,6 +88,9 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
             let is_common = match &entry.value {
                 Value::Any => true,
                 Value::Text(text) => intersect(&text.symbols(), &symbols(value)),
+                Value::Network(network) => {
+                    value.contains('*') || address::read_network(value.as_bytes()).is_some_and(|other| network.contains(&other))
+                }
                 // A digest does not say which patterns its value matches.
                 Value::Digest(digest) => value.contains('*') || <[u8; 32]>::from(Sha256::digest(value)) == *digest,
             };

@@ -26,8 +26,8 @@ const MAX_NAME: usize = 64;
 /// Bytes of a whole record in JSON, with every character escaped. A longer one was not written by Weir, and is not read.
 pub const MAX_RECORD_BYTES: usize = 16 << 10;
 
-/// Half of the digits of an id are a second digest's worth: 48 bits, so that 10,000 overrides share one with a chance of one in five million.
-const ID_BYTES: usize = 6;
+/// Bytes of the digest in an id: so many that no client finds two values with the same one.
+const ID_BYTES: usize = 16;
 
 /// An override as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,9 +119,9 @@ impl Record {
         if self.ended.is_some() {
             return invalid("ended: it is in force no longer");
         }
-        let entries: Box<[Pattern]> = self.entries.iter().map(EntryRecord::pattern).collect::<Result<_, _>>()?;
+        let entries: Box<[Pattern]> = self.entries.iter().map(|entry| entry.pattern().map(Pattern::canonical)).collect::<Result<_, _>>()?;
         let wildcards: usize = entries.iter().map(Pattern::wildcards).sum();
-        let text_bytes = entries.iter().fold(self.domain.len() + wildcards, |sum, entry| sum.saturating_add(entry.literal_bytes()));
+        let text_bytes = self.domain.len() + wildcards + entries.iter().map(|entry| entry.literal_bits().div_ceil(8)).sum::<usize>();
         if self.domain.is_empty() {
             return invalid("domain is empty: name the domain of the descriptors, as Envoy sends it");
         }
@@ -196,6 +196,7 @@ impl EntryRecord {
         let (value, value_sha256) = match &pattern.value {
             Value::Any => (None, None),
             Value::Text(text) => (Some(text.to_string()), None),
+            Value::Network(network) => (Some(network.to_string()), None),
             Value::Digest(digest) => (None, Some(digits(digest))),
         };
         Self { key: pattern.key.to_string(), value, value_sha256 }
@@ -316,6 +317,7 @@ fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
         match value {
             Value::Any => add((u64::MAX, Vec::new())),
             Value::Text(text) => add(of(&text.to_string())),
+            Value::Network(network) => add(of(&network.to_string())),
             Value::Digest(value) => add((u64::MAX - 1, value.to_vec())),
         }
     }

@@ -215,8 +215,11 @@ impl<'v> Counted<'v> {
         let address = if level.matching.counts_addresses() { address::read(value) } else { None };
         let Some(address) = address else { return Self::Value(value) };
         let group = match level.matching {
-            // Another spelling that is written in the files is a value of its own.
-            Matching::Address => return Self::Value(level.value.as_deref().map_or(value, str::as_bytes)),
+            // As it is written in the files, unless that is a pattern or no value at all.
+            Matching::Address => {
+                let written = level.value.as_deref().filter(|written| !written.contains('*'));
+                return written.map_or_else(|| Self::Address(Text::new(address)), |written| Self::Value(written.as_bytes()));
+            }
             Matching::Cidr { prefix: Some(prefix) } => address::group(address, prefix),
             _ => None,
         };

@@ -154,9 +154,7 @@ fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
 fn may_be(level: &Level, value: &[u8]) -> bool {
     let Some(written) = level.value.as_deref() else { return true };
     match level.matching {
-        Matching::Text => matches(written, value),
-        // The name of a counter has its canonical text.
-        Matching::Address => written.as_bytes() == value,
+        Matching::Text | Matching::Address => matches(written, value),
         Matching::Cidr { .. } => address::read(value).is_some(),
         Matching::Set { .. } | Matching::Regex => true,
     }

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::fmt;
 use std::io::Write as _;
 
-use ipnet::Ipv6Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The longest spelling of an address: IPv6 with its last 32 bits as IPv4.
 const LONGEST: usize = 45;
@@ -20,6 +20,34 @@ pub(crate) fn read(value: &[u8]) -> Option<IpAddr> {
     }
     let address: IpAddr = str::from_utf8(value).ok()?.parse().ok()?;
     Some(address.to_canonical())
+}
+
+/// The canonical text of the address that a value is.
+pub(crate) fn canonical(value: &[u8]) -> Option<Text> {
+    read(value).map(Text::new)
+}
+
+/// The network that a value is, without bits behind its prefix. An address is the network of it alone.
+pub(crate) fn read_network(value: &[u8]) -> Option<IpNet> {
+    if let Some(address) = read(value) {
+        return Some(address.into());
+    }
+    let text = str::from_utf8(value).ok().filter(|text| text.len() <= LONGEST_NETWORK && text.contains('/'))?;
+    let network = without_mapping(text.parse().ok()?);
+    (network.trunc() == network).then_some(network)
+}
+
+/// An IPv4-mapped network is the IPv4 network.
+pub(crate) fn without_mapping(network: IpNet) -> IpNet {
+    /// Bits before the IPv4 address.
+    const MAPPED_BITS: u8 = 96;
+    match network {
+        IpNet::V6(network) if network.prefix_len() >= MAPPED_BITS => match network.addr().to_ipv4_mapped() {
+            Some(address) => Ipv4Net::new(address, network.prefix_len() - MAPPED_BITS).map_or(IpNet::V6(network), IpNet::V4),
+            None => IpNet::V6(network),
+        },
+        other => other,
+    }
 }
 
 /// The network of so many bits that groups an address; `None` for an IPv4 address, which is counted alone.

@@ -337,7 +337,7 @@ pub enum Matching {
     /// By text.
     #[default]
     Text,
-    /// By the text of an address in its one canonical spelling, which may stand for the others of that address.
+    /// By text; an address counts by its one canonical text, or as it is written in the files.
     Address,
     /// `set`
     Set {

@@ -129,6 +129,13 @@ impl Tree {
         self.branches.push(branch);
     }
 
+    /// Adds a branch for the addresses and the networks in this one.
+    pub(crate) fn add_network(&mut self, key: &str, network: IpNet, branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        self.matchers.get_or_insert_default().begin(key, index, "").add_network(network, index);
+        self.branches.push(branch);
+    }
+
     /// Adds a branch for the value with this SHA-256.
     pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch) {
         let index = BranchIndex(self.branches.len());
@@ -198,7 +205,9 @@ impl Tree {
         let by_prefix = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
         let tried = by_prefix.chain([&self.by_trying]).flatten();
         let patterns = tried.filter(|index| self.patterns[index.0].0.matches(entry)).map(|index| self.patterns[index.0].1);
-        let matched = exact.into_iter().chain(self.digested(entry)).chain(patterns).chain(self.any_value.get(entry.key).copied());
+        let networks = self.matchers(entry.key).map(|of_key| of_key.networks(entry.value)).unwrap_or_default();
+        let matched = exact.into_iter().chain(self.digested(entry)).chain(networks).chain(patterns);
+        let matched = matched.chain(self.any_value.get(entry.key).copied());
         for branch in matched.filter_map(|index| self.branches.get(index.0)) {
             match (branch.limit, below) {
                 (Some(found), []) => visit(found),

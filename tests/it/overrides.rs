@@ -1,5 +1,6 @@
 //! Overrides through the commands and the real socket: two replicas and one Redis, files, every algorithm, and what goes wrong.
 
+mod addresses;
 mod commands;
 mod ended;
 mod give_backs;

@@ -27,10 +27,11 @@ pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageErr
 pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), UsageError> {
     let has_text = |pattern: Pattern| match pattern.value {
         Value::Text(text) => text.as_literal().is_some() || text.literal_bytes() > 0,
+        Value::Network(network) => network.prefix_len() > 0,
         Value::Digest(_) => true,
         Value::Any => false,
     };
-    if entries.iter().any(|entry| entry.pattern().is_ok_and(has_text)) {
+    if entries.iter().any(|entry| entry.pattern().is_ok_and(|pattern| has_text(pattern.canonical()))) {
         return Ok(());
     }
     let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();

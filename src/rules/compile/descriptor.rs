@@ -35,6 +35,7 @@ pub(super) fn read_list(compiler: &mut Compiler<'_>, domain: &mut Domain, list: 
         let what = format!("'descriptors' is {}, not a list", list.value_type().name());
         return compiler.problems.error_at(list, what, "begin each descriptor below it with '- key: '");
     };
+    siblings.add_networks(items);
     for item in items {
         if item.value_type() == ValueType::Nothing {
             compiler.problems.error_at(item, "a descriptor is empty", "write 'key: ' behind the '-', or remove it");
@@ -47,6 +48,12 @@ pub(super) fn read_list(compiler: &mut Compiler<'_>, domain: &mut Domain, list: 
 fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fields<'_>, siblings: &mut Siblings, path: &mut Vec<Level>) {
     let (mut level, matched) = read_level(compiler, fields).unzip();
     let matched = matched.flatten();
+    let has_table = fields.get("table").is_some();
+    if let Some(level) = level.as_mut().filter(|level| !has_table && siblings.has_networks(level)) {
+        level.matching = Matching::Address;
+        let address = level.value.as_ref().and_then(|value| address::read(value.as_bytes()));
+        level.value = address.map(|address| address.to_string().into()).or(level.value.take());
+    }
     if let Some(level) = &level
         && !siblings.is_duplicate(&mut compiler.problems, fields, level)
     {
@@ -55,7 +62,6 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
     let has_key = fields.locations().any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
     domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
     let rate_limit = fields.get("rate_limit").map(|node| rate::read(&mut compiler.problems, node));
-    let has_table = fields.get("table").is_some();
     if rate_limit.is_none() && !has_table && !fields.meant("rate_limit") && !compiler.from_control_plane {
         warn_without_limit(compiler, fields);
     }

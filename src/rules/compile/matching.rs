@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 use super::data::Data;
 use super::fields::{self, Fields};
@@ -21,9 +21,6 @@ const MOST_REGEXES: usize = 1_000;
 
 /// Bytes of the tables of all regular expressions.
 const MOST_REGEX_BYTES: usize = 64 << 20;
-
-/// The bits of an IPv4-mapped prefix: such a network is the IPv4 network.
-const MAPPED_BITS: u8 = 96;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -246,13 +243,7 @@ pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
         true => text.parse().map_err(|_| shape())?,
         false => text.parse::<IpAddr>().map_err(|_| shape())?.to_canonical().into(),
     };
-    let network = match network {
-        IpNet::V6(network) if network.prefix_len() >= MAPPED_BITS => match network.addr().to_ipv4_mapped() {
-            Some(address) => Ipv4Net::new(address, network.prefix_len() - MAPPED_BITS).map_or(IpNet::V6(network), IpNet::V4),
-            None => IpNet::V6(network),
-        },
-        other => other,
-    };
+    let network = address::without_mapping(network);
     if network.trunc() != network {
         let what = format!("{} has bits behind its prefix", quoted(text));
         return Err((what, format!("write {}, or {} for the address alone", network.trunc(), network.addr())));

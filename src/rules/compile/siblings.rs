@@ -1,13 +1,16 @@
 //! One level of the tree under construction, and what descriptors of one level can do to each other: one may be written twice, or never be reached.
 
-use hashbrown::HashMap;
+use std::rc::Rc;
+
 use hashbrown::hash_map::Entry;
+use hashbrown::{HashMap, HashSet};
 
 use super::Compiler;
 use super::fields::Fields;
 use super::matching::Match;
 use super::problem::{Location, Problems, quoted};
-use crate::rules::limit::Level;
+use crate::rules::limit::{Level, Matching};
+use crate::rules::source::{Content, Node};
 use crate::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
 
 /// Patterns of one level that are compared with those before them, so that thousands of them do not make loading slow.
@@ -23,9 +26,26 @@ pub(super) struct Siblings {
     written: Vec<Location>,
     /// The patterns so far.
     patterns: usize,
+    /// Keys with networks: all values that are addresses count by their canonical text there.
+    with_networks: HashSet<Box<str>>,
 }
 
 impl Siblings {
+    /// Notes which keys of a list have networks, before its descriptors are read.
+    pub(super) fn add_networks(&mut self, items: &[Rc<Node>]) {
+        let key = |item: &Rc<Node>| {
+            let Content::Mapping(pairs) = &item.content else { return None };
+            let text = |name| pairs.iter().find(|(key, _)| key.text() == Some(name)).and_then(|(_, value)| value.text());
+            text("match").filter(|matching| *matching == "cidr").and(text("key")).map(Into::into)
+        };
+        self.with_networks.extend(items.iter().filter_map(key));
+    }
+
+    /// Whether a descriptor compares its values as text, beside networks of its key.
+    pub(super) fn has_networks(&self, level: &Level) -> bool {
+        matches!(level.matching, Matching::Text | Matching::Address) && self.with_networks.contains(&level.key)
+    }
+
     /// Adds a branch, which is written at `at`.
     pub(super) fn add(&mut self, problems: &mut Problems, at: Location, level: &Level, matched: Option<&Match>, branch: Branch) {
         self.written.push(at);

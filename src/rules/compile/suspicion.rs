@@ -1,17 +1,21 @@
 //! Values that are right, and most likely not what was meant: Weir compares text, in which only `*` is special.
 
 use super::problem::{Problems, quoted};
+use crate::rules::address;
 use crate::rules::source::Node;
 
 /// The key under which Envoy sends blocks of addresses as text, so that they match as they are written.
 const SENDS_BLOCKS: &str = "masked_remote_address";
 
-/// Warns of a value that looks like a block of addresses or like a regular expression.
+/// Warns of a value that looks like a block of addresses or like a regular expression, or is an address as Envoy does not write it.
 pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str) {
     if key != SENDS_BLOCKS && is_block(value) {
         let what = format!("{} looks like a block of addresses, but is compared as text: no address in it matches", quoted(value));
         let remedy = "write 'match: cidr' beside it, or let Envoy send the block with its action masked_remote_address";
         problems.warning(node.at, what, remedy);
+    } else if let Some(address) = address::read(value.as_bytes()).filter(|address| address.to_string() != value) {
+        let what = format!("{} is another spelling of an address than Envoy sends", quoted(value));
+        problems.warning(node.at, what, format!("write {address}"));
     } else if is_regular_expression(value) {
         let what = format!("{} looks like a regular expression, but is compared as text in which only '*' is special", quoted(value));
         let remedy = "write 'match: regex' beside it, or the text that Envoy sends, with '*' for any part of it";

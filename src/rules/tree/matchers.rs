@@ -8,6 +8,7 @@ use core::net::IpAddr;
 use hashbrown::HashMap;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
+use smallvec::SmallVec;
 
 use super::BranchIndex;
 use super::regexes::{Regexes, TooLarge};
@@ -59,6 +60,11 @@ impl<N: prefix_trie::Prefix> Networks<N> {
     /// The branch of the network with the longest prefix.
     fn find(&self, address: &N) -> Option<BranchIndex> {
         self.0.get_lpm(address).map(|(_, owners)| owners.first)
+    }
+
+    /// One branch of each network that has all of this one, which may be an address.
+    fn all(&self, network: &N) -> SmallVec<[BranchIndex; 2]> {
+        self.0.cover(network).map(|(_, owners)| owners.first).collect()
     }
 
     /// Whether a network of the branch has the address.
@@ -164,6 +170,15 @@ impl OfKey {
         match address {
             IpAddr::V4(address) => self.v4.find(&address.into()),
             IpAddr::V6(address) => self.v6.find(&address.into()),
+        }
+    }
+
+    /// One branch of each network that has the value: an address or a network.
+    pub(super) fn networks(&self, value: &[u8]) -> SmallVec<[BranchIndex; 2]> {
+        match address::read_network(value) {
+            Some(IpNet::V4(network)) => self.v4.all(&network),
+            Some(IpNet::V6(network)) => self.v6.all(&network),
+            None => SmallVec::new(),
         }
     }
 
