@@ -35,7 +35,7 @@ export function subjects(app) {
       { title: "Refused", number: true, text: ({ refused }) => count(refused) },
       { title: "too high by at most", number: true, text: ({ error }) => count(error) },
     ],
-    key: (item) => JSON.stringify([item.limit, item.domain, item.entries, item.subject]),
+    key: (item) => JSON.stringify([item.limit, item.domain, item.entries, item.subject, item.override]),
     empty: "No subjects in this window.",
   });
   const total = h("p", { class: "hint" });

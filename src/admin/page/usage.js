@@ -123,7 +123,7 @@ export function usage(app) {
       { title: "First seen", text: ({ first_seen: at }) => instant(at).textContent },
       { title: "Last seen", text: ({ last_seen: at }) => instant(at).textContent },
     ],
-    key: ({ limit, subject }) => JSON.stringify([limit, subject]),
+    key: ({ limit, subject, override }) => JSON.stringify([limit, subject, override]),
     empty: "This limit has seen no subject yet.",
   });
   const listed = part(h("div", {}, choose, rows.element), { missing: hint(), unavailable: hint() });
