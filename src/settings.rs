@@ -137,7 +137,11 @@ impl Settings {
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
-        let backend = backend(&flags, &mut warnings)?;
+        let given = flags.memory_limit.map(|limit| (limit, memory_limit::Source::Setting));
+        let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
+        let shares = Shares::of(limit);
+        let memory = memory_options(&flags, shares.store as usize);
+        let backend = backend(&flags, memory, &mut warnings)?;
         flags.files.read.counting.warn(&backend, &mut warnings);
         flags.outage.warn(&backend, &mut warnings);
         let overrides_file = flags.debug.overrides_file(&backend, &mut warnings);
@@ -154,8 +158,6 @@ impl Settings {
         if !(1..=1_024).contains(&workers) {
             return Err(SettingError(format!("WORKERS: {workers} is out of range; write 1 to 1024")));
         }
-        let given = flags.memory_limit.map(|limit| (limit, memory_limit::Source::Setting));
-        let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
         let (files, answers) = (flags.files, flags.answers);
         if !(0.0..=f32::MAX).contains(&answers.near_limit_ratio) {
             return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
@@ -188,7 +190,11 @@ impl Settings {
             redis_health: flags.redis.redis_health_check_active_connection,
             limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
             denials: flags.outage.denials(&mut warnings),
-            outage: failure_policies::Options { replicas: flags.outage.replicas.clone(), max_keys: flags.outage.local_max_keys as usize },
+            outage: failure_policies::Options {
+                replicas: flags.outage.replicas.clone(),
+                max_keys: flags.outage.local_max_keys as usize,
+                max_bytes: memory.max_bytes,
+            },
             rls: rls::Options {
                 plan: plan::Options {
                     key_prefix: flags.cache_key_prefix,
@@ -206,9 +212,9 @@ impl Settings {
                 sheds_load: flags.load_shedding_enabled,
                 max_connection_age: answers.grpc_max_connection_age,
                 max_connection_age_grace: answers.grpc_max_connection_age_grace,
-                ..server::Options::default().within(Shares::of(limit).connections, is_tls)
+                ..server::Options::default().within(shares.connections, is_tls)
             },
-            memory: (Shares::of(limit), limit_source),
+            memory: (shares, limit_source),
             workers,
             traces: flags.tracing.options()?,
             metrics: metrics::Options {
@@ -229,13 +235,19 @@ impl Settings {
     }
 }
 
-fn backend(flags: &Flags, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
+/// How the memory store is built within so many bytes, which its keys and its usage records share.
+fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
+    let usage_bytes =
+        flags.memory_usage_bytes.map_or_else(|| memory::Options::default().usage_bytes.min(bytes / 4), |usage| usage as usize);
+    let max_bytes = flags.memory_max_bytes.map_or_else(|| bytes.saturating_sub(usage_bytes).max(bytes / 4), |most| most as usize);
+    memory::Options { max_keys: flags.memory_max_keys as usize, max_bytes, usage_bytes }
+}
+
+fn backend(flags: &Flags, memory: memory::Options, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
     let backend_type = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
-    let memory =
-        || Backend::Memory(memory::Options { max_keys: flags.memory_max_keys as usize, usage_bytes: flags.memory_usage_bytes as usize });
     match backend_type.as_str() {
-        "memory" => Ok(memory()),
-        "" if !flags.redis.is_set()? => Ok(memory()),
+        "memory" => Ok(Backend::Memory(memory)),
+        "" if !flags.redis.is_set()? => Ok(Backend::Memory(memory)),
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
         "memcache" | "memcached" => Err(SettingError(format!("BACKEND_TYPE={backend_type}: {NO_MEMCACHED}"))),
         other => Err(SettingError(format!("BACKEND_TYPE={other}: write redis or memory"))),

@@ -133,7 +133,11 @@ impl SharedStore {
     fn new(backend: Backend, metrics: &Metrics) -> Self {
         match backend {
             Backend::Memory(options) => {
-                tracing::info!(max_keys = options.max_keys, "counters are kept in memory: for this replica only, until it restarts");
+                tracing::info!(
+                    max_keys = options.max_keys,
+                    max_bytes = options.max_bytes,
+                    "counters are kept in memory: for this replica only, until it restarts"
+                );
                 let memory = Memory::new(options);
                 let scraped = memory.clone();
                 metrics.register(Box::new(move || memory_samples(&scraped)));
@@ -184,6 +188,7 @@ fn memory_samples(memory: &Memory) -> Vec<Sample> {
     let (size, usage) = (memory.size(), memory.usage_size());
     vec![
         families::MEMORY_KEYS.count(&[], size.keys as u64),
+        families::MEMORY_BYTES.count(&[], size.bytes as u64),
         families::MEMORY_EVICTED.count(&[], size.evicted),
         families::USAGE_RECORDS.count(&[], usage.records as u64),
         families::USAGE_BYTES.count(&[], usage.bytes as u64),

@@ -23,12 +23,14 @@ pub struct Options {
     pub replicas: Source,
     /// The most keys that are counted. Beyond that, a new key evicts one of those that recover soonest.
     pub max_keys: usize,
+    /// The most bytes of these keys.
+    pub max_bytes: usize,
 }
 
 impl Default for Options {
     /// One replica, and about 10 MB of keys.
     fn default() -> Self {
-        Self { replicas: Source::Fixed(NonZeroU32::MIN), max_keys: 100_000 }
+        Self { replicas: Source::Fixed(NonZeroU32::MIN), max_keys: 100_000, max_bytes: memory::Options::default().max_bytes }
     }
 }
 
@@ -51,7 +53,7 @@ impl FailurePolicies {
             Source::Dns(_) => NonZeroU32::MIN,
         };
         Self {
-            local: Memory::new(memory::Options { max_keys: options.max_keys, ..Default::default() }),
+            local: Memory::new(memory::Options { max_keys: options.max_keys, max_bytes: options.max_bytes, ..Default::default() }),
             replicas: ReplicaCount::new(replicas),
         }
     }

@@ -270,6 +270,8 @@ families! {
 
     /// Keys in the memory store.
     MEMORY_KEYS = Gauge "weir_memory_keys" [];
+    /// Bytes of these keys and of their states.
+    MEMORY_BYTES = Gauge "weir_memory_bytes" [];
     /// Keys that the memory store dropped because it was full.
     MEMORY_EVICTED = Counter "weir_memory_evicted_total" [];
     /// Usage records of limits with track_usage in the memory store.
@@ -284,7 +286,7 @@ families! {
     USAGE_HITS_LOST = Counter "weir_usage_hits_lost_total" ["redis"];
     /// Keys that on_store_failure: local counts in this process.
     LOCAL_KEYS = Gauge "weir_local_keys" [];
-    /// Keys that on_store_failure: local dropped because there were too many.
+    /// Keys that on_store_failure: local dropped because it was full.
     LOCAL_EVICTED = Counter "weir_local_evicted_total" [];
     /// Replicas that share the limits (REPLICAS): on_store_failure: local admits this part of each limit.
     REPLICAS = Gauge "weir_replicas" [];

@@ -58,14 +58,20 @@ pub struct Flags {
     #[arg(value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) memory_max_keys: u64,
-    /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776
+    /// Memory of the keys in the memory store, in bytes; 1048576 to 1099511627776 [default: the store's part of MEMORY_LIMIT, less MEMORY_USAGE_BYTES]
+    ///
+    /// A key counts as 48 bytes, one of a log, of buckets or of requests in flight as more. A full store drops keys, as with MEMORY_MAX_KEYS. The failure
+    /// policy local has the same bound.
+    #[arg(long, env = "MEMORY_MAX_BYTES", help_heading = "Store", value_name = "BYTES")]
+    #[arg(value_parser = value_parser!(u64).range(parse::STORE_BYTES))]
+    pub(super) memory_max_bytes: Option<u64>,
+    /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776 [default: 67108864, or a quarter of the store's part of MEMORY_LIMIT if that is less]
     ///
     /// Limits with track_usage have a record for each subject. When the memory is full, the record that was idle for longest is dropped and counted in
     /// weir_usage_evicted_total.
-    #[arg(long, env = "MEMORY_USAGE_BYTES", default_value_t = memory::Options::default().usage_bytes as u64, help_heading = "Store")]
-    #[arg(value_name = "BYTES")]
-    #[arg(value_parser = value_parser!(u64).range(parse::USAGE_BYTES))]
-    pub(super) memory_usage_bytes: u64,
+    #[arg(long, env = "MEMORY_USAGE_BYTES", help_heading = "Store", value_name = "BYTES")]
+    #[arg(value_parser = value_parser!(u64).range(parse::STORE_BYTES))]
+    pub(super) memory_usage_bytes: Option<u64>,
     /// Memory that Weir may use, such as 512Mi, 1Gi or bytes; at least 64Mi [default: the limit of the control group, or the machine's memory]
     ///
     /// Bounds on connections, on what clients leave unfinished, on counters in memory and on what a control plane sends follow from it. It should be the

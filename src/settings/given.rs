@@ -109,7 +109,8 @@ mod tests {
                 None => argument.get_value_names().map_or_else(String::new, |names| match &*names[0] {
                     "BOOL" => "true".to_owned(),
                     several if several.contains('|') => several.split('|').next().unwrap_or_default().to_owned(),
-                    "COUNT" | "BYTES" | "SECONDS" | "PORT" => "7".to_owned(),
+                    "COUNT" | "SECONDS" | "PORT" => "7".to_owned(),
+                    "BYTES" => "2097152".to_owned(),
                     "DURATION" => "7s".to_owned(),
                     "MEMORY" => "512Mi".to_owned(),
                     "RATIO" => "0.7".to_owned(),

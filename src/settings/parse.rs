@@ -9,8 +9,8 @@ use crate::time::parse_duration;
 /// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit into no memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
 
-/// `MEMORY_USAGE_BYTES`: less memory would hold too few records to be of use, more is in no machine.
-pub(super) const USAGE_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
+/// `MEMORY_MAX_BYTES` and `MEMORY_USAGE_BYTES`: less memory would hold too few keys or records to be of use, more is in no machine.
+pub(super) const STORE_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -26,7 +26,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
 use self::blocks::{FreedBlocks, Pool};
-use self::entry::Fingerprint;
+use self::entry::{Entry, Fingerprint};
+use self::packed::Packed;
 use self::shard::{Change, Shard};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
@@ -43,19 +44,24 @@ use crate::verdict::{Answers, StoreError, Verdict};
 pub struct Options {
     /// The most keys that it holds; one more per thread that is adding a key. A key costs about 50 bytes, one with a log or a ring more.
     pub max_keys: usize,
+    /// The most bytes of keys and their states; the states of a step that each thread is making more.
+    pub max_bytes: usize,
     /// The most bytes of usage records.
     pub usage_bytes: usize,
 }
 
 impl Default for Options {
-    /// A million keys, and 64 MiB of usage records: about 190,000 of subjects that came once, 35,000 with full rings of 60 buckets.
+    /// A million keys in 256 MiB, and 64 MiB of usage records: about 190,000 of subjects that came once, 35,000 with full rings of 60 buckets.
     fn default() -> Self {
-        Self { max_keys: 1_000_000, usage_bytes: USAGE_BYTES }
+        Self { max_keys: 1_000_000, max_bytes: 256 << 20, usage_bytes: USAGE_BYTES }
     }
 }
 
 /// The default of [`Options::usage_bytes`].
 const USAGE_BYTES: usize = 64 << 20;
+
+/// What a key counts as, in bytes, beside a state that is not packed: its entry, and as much of the gaps and of the blocks that are ready.
+const KEY_BYTES: usize = 48;
 
 /// Keys per shard of a full store. Such a shard is about 40 KiB in ten blocks: quick to move, and large compared with its last block, which is
 /// half empty on average.
@@ -66,6 +72,9 @@ const MAX_SHARDS: usize = 1 << 18;
 
 /// Keys of which an eviction chooses one.
 const SAMPLE: usize = 5;
+
+/// The most keys that one step evicts for bytes, which takes some hundred microseconds. Only a large log or set of holders that grows needs so many.
+const MOST_EVICTED: usize = 1_024;
 
 /// Stands in for the answer to a check that was not picked.
 const NOT_PICKED: StoreError = StoreError::NotExecuted("not picked");
@@ -79,9 +88,12 @@ struct Inner {
     shards: Box<[CachePadded]>,
     pool: Pool,
     max_keys: usize,
+    max_bytes: usize,
     secret: (u64, u64),
     next_sweep: AtomicUsize,
     keys: AtomicUsize,
+    /// The bytes of states that are not packed.
+    unpacked: AtomicUsize,
     evicted: AtomicU64,
     usage: UsageRecords,
 }
@@ -96,6 +108,8 @@ struct CachePadded(Mutex<Shard>);
 pub struct Size {
     /// Keys in the store, with expired ones that were not swept yet.
     pub keys: usize,
+    /// What they and their states count as, in bytes.
+    pub bytes: usize,
     /// Keys that were evicted because the store was full.
     pub evicted: u64,
 }
@@ -104,15 +118,18 @@ impl Memory {
     /// An empty store.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let shards = (options.max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
+        let shards = (options.max_keys.min(options.max_bytes / KEY_BYTES) / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
         let secret = RandomState::new();
         Self(Arc::new(Inner {
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             pool: Pool::default(),
             max_keys: options.max_keys,
+            // The first block of each shard may be empty but for one key.
+            max_bytes: options.max_bytes.saturating_sub(shards * blocks::SLOTS * size_of::<Entry>()),
             secret: (secret.hash_one(0), secret.hash_one(1)),
             next_sweep: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
+            unpacked: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             usage: UsageRecords::new(options.usage_bytes),
         }))
@@ -194,6 +211,7 @@ impl Memory {
     fn check(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
         let key = self.fingerprint(key);
         let mut shard = self.lock(self.shard_index(key));
+        let before = shard.unpacked_bytes();
         let slot = shard.find(key);
         let state = slot.and_then(|slot| shard.take(slot, &check.algorithm));
         let Step { verdict, state, keep_for } = check.algorithm.step(state, at, check.hits);
@@ -207,6 +225,11 @@ impl Memory {
                 self.add(&mut shard, key, Change { state, algorithm: &check.algorithm, recovers: at.now + keep_for });
             }
         }
+        let has_grown = self.note(before, shard.unpacked_bytes()) || slot.is_none();
+        drop(shard);
+        if has_grown {
+            self.make_room();
+        }
         verdict
     }
 
@@ -214,13 +237,44 @@ impl Memory {
     fn add(&self, shard: &mut Shard, key: Fingerprint, change: Change<'_>) {
         // Up to two: an earlier key may have come to an empty shard, where there was none to evict.
         for _ in 0..2 {
-            if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys && shard.evict_one_of(SAMPLE) {
-                self.0.keys.fetch_sub(1, Ordering::Relaxed);
-                self.0.evicted.fetch_add(1, Ordering::Relaxed);
+            if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys {
+                self.evict(shard, |_| true);
             }
         }
         shard.add(key, change, &self.0.pool);
         self.0.keys.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn evict(&self, shard: &mut Shard, may_go: impl Fn(Packed) -> bool) {
+        if shard.evict_one_of(SAMPLE, may_go) {
+            self.0.keys.fetch_sub(1, Ordering::Relaxed);
+            self.0.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the unpacked states of shards, which are still locked, took `before` bytes and take `after`. Returns whether they have grown.
+    fn note(&self, before: usize, after: usize) -> bool {
+        if before != after {
+            self.0.unpacked.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        }
+        after > before
+    }
+
+    /// Evicts keys while all take too many bytes, from shards that chance selects: the shard of what has grown may be too small. Where unpacked states
+    /// take more than half, they give the bytes, so that few large ones do not displace all small ones. No shard may be locked.
+    fn make_room(&self) {
+        for _ in 0..MOST_EVICTED {
+            if self.size().bytes <= self.0.max_bytes {
+                return;
+            }
+            let only_unpacked = self.0.unpacked.load(Ordering::Relaxed) > self.0.max_bytes / 2;
+            let mut shard = self.lock(fastrand::usize(..self.shards()));
+            let before = shard.unpacked_bytes();
+            if before > 0 || !only_unpacked {
+                self.evict(&mut shard, |packed| !only_unpacked || packed.unpacked_index().is_some());
+                self.note(before, shard.unpacked_bytes());
+            }
+        }
     }
 
     /// Decides all checks under the locks of all their shards. Writes nothing when the request is over its limit.
@@ -232,6 +286,8 @@ impl Memory {
         indices.dedup();
         let mut shards: SmallVec<[_; 4]> = indices.iter().map(|&index| self.lock(index)).collect();
         let shard_of = |key: Fingerprint| indices.binary_search(&self.shard_index(key)).expect("every key's shard is locked");
+        let bytes = |shards: &[MutexGuard<'_, Shard>]| shards.iter().map(|shard| shard.unpacked_bytes()).sum();
+        let before = bytes(&shards);
 
         let stored = |index: CheckIndex| shards[shard_of(keys[index.0])].peek(keys[index.0], &checks[index].algorithm);
         let outcome = AllOrNone::decide(checks, at, stored, |left, right| keys[left.0] == keys[right.0]);
@@ -244,6 +300,9 @@ impl Memory {
                 None => self.add(shard, key, change),
             }
         }
+        self.note(before, bytes(&shards));
+        drop(shards);
+        self.make_room();
         outcome.verdicts
     }
 
@@ -251,8 +310,11 @@ impl Memory {
     #[must_use]
     pub fn reset(&self, key: &[u8]) -> bool {
         let key = self.fingerprint(key);
-        let removed = self.lock(self.shard_index(key)).remove(key);
+        let mut shard = self.lock(self.shard_index(key));
+        let before = shard.unpacked_bytes();
+        let removed = shard.remove(key);
         self.0.keys.fetch_sub(usize::from(removed), Ordering::Relaxed);
+        self.note(before, shard.unpacked_bytes());
         removed
     }
 
@@ -261,7 +323,12 @@ impl Memory {
     pub fn sweep(&self, now: Micros) -> usize {
         let index = self.0.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards() - 1);
         let mut freed = FreedBlocks::new();
-        let removed = self.lock(index).sweep(now, &mut freed);
+        let mut shard = self.lock(index);
+        let before = shard.unpacked_bytes();
+        let removed = shard.sweep(now, &mut freed);
+        self.note(before, shard.unpacked_bytes());
+        drop(shard);
+        self.make_room();
         self.0.usage.sweep(index, self.shards(), now);
         self.0.pool.give_back(freed);
         self.0.keys.fetch_sub(removed, Ordering::Relaxed);
@@ -283,7 +350,8 @@ impl Memory {
     /// The size of the store. Takes no lock.
     #[must_use]
     pub fn size(&self) -> Size {
-        Size { keys: self.0.keys.load(Ordering::Relaxed), evicted: self.0.evicted.load(Ordering::Relaxed) }
+        let (keys, evicted) = (self.0.keys.load(Ordering::Relaxed), self.0.evicted.load(Ordering::Relaxed));
+        Size { keys, bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed), evicted }
     }
 
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {

@@ -29,6 +29,14 @@ pub struct Holders {
     tombstones_by_time: BTreeSet<(u64, Reverse<HolderId>)>,
 }
 
+impl FromIterator<(HolderId, Holder)> for Holders {
+    fn from_iter<I: IntoIterator<Item = (HolderId, Holder)>>(all: I) -> Self {
+        let mut holders = Self::default();
+        all.into_iter().for_each(|(id, holder)| holders.insert(id, holder));
+        holders
+    }
+}
+
 /// Whether what began at `since` and lasts for `life` is there at `now`. A clock that went back is behind by at most as much, or `since` is none of this
 /// clock.
 const fn is_live(since: u64, now: u64, life: u64) -> bool {
@@ -44,6 +52,15 @@ impl Holders {
     /// All tombstones, in the order of their ids, each with the tick of its release.
     pub fn tombstones(&self) -> impl Iterator<Item = (HolderId, u64)> {
         self.tombstones.iter().map(|(&id, &at)| (id, at))
+    }
+
+    /// The bytes that it takes at most: a node of a tree has space for 11 entries, five at least are used, and its allocation takes 32 bytes more.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let tree = |entries: usize, entry_bytes: usize| entries.div_ceil(5) * (11 * entry_bytes + 32);
+        let (holders, tombstones) = (self.by_id.len(), self.tombstones.len());
+        let of_holders = tree(holders, size_of::<(HolderId, Holder)>()) + tree(holders, size_of::<(u64, HolderId)>());
+        size_of::<Self>() + of_holders + 2 * tree(tombstones, size_of::<(HolderId, u64)>())
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -38,7 +38,7 @@ impl Naive {
         match u64::try_from(hits) {
             Ok(0) => (places > 0 || others < limit, taken),
             Ok(asked) if asked <= places => (true, taken),
-            Ok(asked) if others + (asked - places) > limit => (false, taken),
+            Ok(asked) if others.saturating_add(asked - places) > limit => (false, taken),
             Ok(_) if is_released => (true, taken),
             Ok(asked) => {
                 match own {

@@ -97,10 +97,15 @@ impl Shard {
         removed.is_some()
     }
 
-    /// Evicts, of `sample` keys that chance selects, the one that recovers soonest, because least is lost with it. Returns false if the shard is
-    /// empty.
-    pub(super) fn evict_one_of(&mut self, sample: usize) -> bool {
-        let soonest = self.table.soonest_of(sample, fastrand::usize(..self.table.slots().max(1)));
+    /// The bytes of the unpacked states.
+    pub(super) fn unpacked_bytes(&self) -> usize {
+        self.unpacked.as_ref().map_or(0, |unpacked| unpacked.bytes())
+    }
+
+    /// Evicts, of `sample` keys that may go and that chance selects, the one that recovers soonest, because least is lost with it. Returns false if the
+    /// shard has none.
+    pub(super) fn evict_one_of(&mut self, sample: usize, may_go: impl Fn(Packed) -> bool) -> bool {
+        let soonest = self.table.soonest_of(sample, fastrand::usize(..self.table.slots().max(1)), may_go);
         let removed = soonest.map(|slot| self.table.remove(slot));
         remove_unpacked(&mut self.unpacked, removed.map(|entry| entry.packed));
         removed.is_some()

@@ -75,10 +75,13 @@ impl Table {
         removed
     }
 
-    /// The slot of the entry that recovers soonest, of the first `sample` entries from the slot `from` on; the first slot follows the last.
-    pub(super) fn soonest_of(&self, sample: usize, from: usize) -> Option<usize> {
+    /// The slot of the entry that recovers soonest, of the first `sample` that may go from the slot `from` on; the first slot follows the last.
+    pub(super) fn soonest_of(&self, sample: usize, from: usize, may_go: impl Fn(Packed) -> bool) -> Option<usize> {
         let slots = (from..self.slots()).chain(0..from.min(self.slots()));
-        slots.filter(|&slot| !self.at(slot).is_gap()).take(sample).min_by_key(|&slot| self.at(slot).packed.recovers())
+        slots
+            .filter(|&slot| !self.at(slot).is_gap() && may_go(self.get(slot)))
+            .take(sample)
+            .min_by_key(|&slot| self.at(slot).packed.recovers())
     }
 
     /// The number of slots, gaps included.
@@ -90,8 +93,8 @@ impl Table {
     /// table no longer needs go to `freed`.
     pub(super) fn sweep(&mut self, now: Micros, freed: &mut FreedBlocks, mut removed: impl FnMut(Packed)) {
         let has_recovered = |entry: &Entry| !entry.is_gap() && entry.packed.recovers() <= now;
-        // Usually none has, and then nothing is written.
-        let Some(first) = self.first(0, has_recovered) else { return };
+        // Usually none has, and then nothing is written. Keys that were evicted may have left space.
+        let first = self.first(0, has_recovered).unwrap_or(self.slots());
         let mut gone = 0;
         let all_fit = self.move_home(first, first, |entry| {
             let goes = has_recovered(entry);

@@ -24,9 +24,59 @@ fn a_full_store_forgets_and_never_refuses() {
         assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed);
     }
     let size = memory.size();
-    assert_eq!(size, Size { keys: 1_000, evicted: 4_000 });
+    assert_eq!((size.keys, size.evicted), (1_000, 4_000));
     let held: usize = (0..memory.shards()).map(|_| memory.sweep(Micros(u64::MAX))).sum();
     assert_eq!((held, memory.size().keys), (1_000, 0), "what is counted is what is there");
+}
+
+fn places() -> Algorithm {
+    let options =
+        crate::algorithm::Options { kind: AlgorithmKind::Concurrency, max_duration: Some(Span::from_secs(60)), ..Default::default() };
+    Algorithm::try_new(&Rate { requests_per_unit: 1_000, unit: Unit::None, unit_multiplier: 1 }, &options).expect("a limit")
+}
+
+/// Clients choose the values of every algorithm: what the store counts is at least what is allocated, and stays within the bound.
+#[test]
+fn a_store_is_full_in_bytes_too() {
+    const MAX: usize = 2 << 20;
+    for (name, algorithm) in algorithms().chain([("concurrency", places())]) {
+        let memory = Memory::new(Options { max_bytes: MAX, ..Default::default() });
+        let mut most = 0;
+        let held = measure(|| {
+            for key in 0..65_000_u32 {
+                let check = Check::new(algorithm.asked_by(&key.to_be_bytes()), 1, Modes::default());
+                assert!(memory.check(&key.to_be_bytes(), &check, START).allowed);
+                most = most.max(memory.size().bytes);
+            }
+        });
+        let size = memory.size();
+        assert!(most < MAX && size.bytes > MAX * 4 / 5 && size.evicted > 0, "{name}: {most} bytes, {size:?}");
+        assert!((MAX * 3 / 4..MAX).contains(&(held.bytes_current as usize)), "{name}: {held:?}, {size:?}");
+        for _ in 0..memory.shards() {
+            memory.sweep(Micros(u64::MAX));
+        }
+        assert_eq!((memory.size().keys, memory.size().bytes), (0, 0), "{name}: nothing is left");
+    }
+}
+
+/// A key that grows while the store is full makes room, and takes it from others of its kind, not from all that is small.
+#[test]
+fn what_grows_displaces_its_own_kind() {
+    const MAX: usize = 4 << 20;
+    let rate = Rate { requests_per_unit: 100_000, unit: Unit::Day, unit_multiplier: 1 };
+    let log = crate::algorithm::Options { kind: AlgorithmKind::SlidingWindowLog, ..Default::default() };
+    for large in [Algorithm::try_new(&rate, &log).expect("a limit"), places()] {
+        let memory = Memory::new(Options { max_bytes: MAX, ..Default::default() });
+        let small = |key: u32| memory.check(&[&b"small"[..], &key.to_be_bytes()].concat(), &check(1, 86_400), START).allowed;
+        assert!((0..30_000).all(small), "they take less than half");
+        for hit in 0..200_000_u64 {
+            let at = Arrival { now: Micros(START.now.0 + hit), ..START };
+            let _ = memory.check(&(hit % 400).to_be_bytes(), &Check::new(large.asked_by(&hit.to_be_bytes()), 1, Modes::default()), at);
+            assert!(memory.size().bytes <= MAX, "{:?}", memory.size());
+        }
+        let left = (0..30_000).filter(|&key| !small(key)).count();
+        assert!(memory.size().evicted > 0 && left == 30_000, "{left} small keys are left, {:?}", memory.size());
+    }
 }
 
 #[test]
@@ -132,15 +182,17 @@ fn a_key_takes_few_bytes_however_many_there_are() {
 }
 
 #[test]
-fn only_logs_and_rings_take_more() {
-    for (name, algorithm) in algorithms() {
+fn only_logs_rings_and_holders_take_more() {
+    for (name, algorithm) in algorithms().chain([("concurrency", places())]) {
         let bytes = bytes_per_key(&Check::new(algorithm, 1, Modes::default()), 200_000);
         let most = match algorithm {
             Algorithm::SlidingWindowLog(_) => 250.0,
             // Sixty-one numbers.
             Algorithm::SlidingWindowBuckets(_) => 700.0,
+            Algorithm::Concurrency(_) => 130.0,
             _ => 50.0,
         };
+        println!("{name}: {bytes} bytes each");
         assert!(bytes < most, "{name}: {bytes} bytes each");
     }
 }
@@ -181,6 +233,24 @@ proptest! {
             }
         }
     }
+}
+
+/// Few holders are in one block, more are in trees, and either may have tombstones.
+#[test]
+fn few_holders_are_as_exact_as_many() {
+    let (memory, mut state, mut at, mut most) = (Memory::new(Options::default()), None, START, 0);
+    for call in 0..4_000_u64 {
+        at.now = at.now + Span::from_micros(if call % 500 == 0 { 59_000_000 } else { 50_000 });
+        let hits = [1, -1, 2, 0, 1, -1][(call / 7 % 6) as usize];
+        let algorithm = places().asked_by(&[(call * 7_919 % (1 + call / 200)) as u8]);
+        let step = algorithm.step(state.take(), at, hits);
+        assert_eq!(memory.check(b"one", &Check::new(algorithm, hits, Modes::default()), at), step.verdict, "call {call}");
+        state = step.state;
+        assert_eq!(memory.state(b"one", &algorithm), state, "call {call}");
+        let holders = if let Some(State::Holders(holders)) = &state { holders.iter().count() } else { 0 };
+        most = most.max(holders);
+    }
+    assert!(most > 10, "{most} holders");
 }
 
 /// More than 2^32 hits do not fit beside another number: such a state goes aside, and comes back.

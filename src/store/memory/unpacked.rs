@@ -3,9 +3,12 @@
 //! A table entry refers to such a state by its index. The index of a removed state is used again for the next one.
 
 use crate::algorithm::State;
-use crate::algorithm::concurrency::Holders;
+use crate::algorithm::concurrency::{Holder, HolderId, Holders};
 use crate::algorithm::sliding_window_buckets::Ring;
-use crate::algorithm::sliding_window_log::Log;
+use crate::algorithm::sliding_window_log::{Entry, Log};
+
+/// The most holders of a key in one block: a step makes trees of them again.
+const FEW: usize = 8;
 
 /// The number of an unpacked state in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +21,18 @@ pub(super) struct UnpackedStates {
     /// The head of the list of free cells.
     first_free: Option<UnpackedIndex>,
     used: usize,
+    /// Of all states that are not taken.
+    bytes: usize,
 }
 
-/// Half as large as a [`State`].
+/// Smaller than a [`State`].
 #[derive(Clone, Debug)]
 enum Cell {
     Log(Box<Log>),
     Buckets(Box<Ring>),
     Holders(Box<Holders>),
+    /// Up to [`FEW`], without tombstones, in one block; the trees of a single one take 800 bytes.
+    FewHolders(Box<[(HolderId, Holder)]>),
     Other(Box<State>),
     /// Taken out for the length of a step.
     Taken,
@@ -42,11 +49,16 @@ impl UnpackedStates {
 
     /// Takes a state out for a step. Its index stays in use until the state is put back or removed.
     pub(super) fn take(&mut self, index: UnpackedIndex) -> Option<State> {
-        std::mem::replace(self.cell(index), Cell::Taken).state()
+        self.set(index, Cell::Taken).state()
     }
 
     pub(super) fn put_back(&mut self, index: UnpackedIndex, state: State) {
-        *self.cell(index) = Cell::from(state);
+        self.set(index, Cell::from(state));
+    }
+
+    /// The bytes of the states that are not taken, and of their cells.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + allocated(self.cells.capacity() * size_of::<Cell>())
     }
 
     /// A copy of a state.
@@ -55,7 +67,7 @@ impl UnpackedStates {
     }
 
     pub(super) fn remove(&mut self, index: UnpackedIndex) {
-        *self.cell(index) = Cell::Free { next: self.first_free };
+        self.set(index, Cell::Free { next: self.first_free });
         self.first_free = Some(index);
         self.used -= 1;
     }
@@ -67,11 +79,15 @@ impl UnpackedStates {
 
     /// Moves a state to `target` and returns its index there.
     pub(super) fn move_to(&mut self, target: &mut Self, index: UnpackedIndex) -> UnpackedIndex {
-        target.store(std::mem::replace(self.cell(index), Cell::Taken))
+        target.store(self.set(index, Cell::Taken))
     }
 
-    fn cell(&mut self, index: UnpackedIndex) -> &mut Cell {
-        &mut self.cells[index.0 as usize]
+    /// Returns what was in the cell before.
+    fn set(&mut self, index: UnpackedIndex, cell: Cell) -> Cell {
+        self.bytes += cell.bytes();
+        let before = std::mem::replace(&mut self.cells[index.0 as usize], cell);
+        self.bytes -= before.bytes();
+        before
     }
 
     fn store(&mut self, cell: Cell) -> UnpackedIndex {
@@ -80,9 +96,10 @@ impl UnpackedStates {
             && let Cell::Free { next } = self.cells[index.0 as usize]
         {
             self.first_free = next;
-            *self.cell(index) = cell;
+            self.set(index, cell);
             return index;
         }
+        self.bytes += cell.bytes();
         self.cells.push(cell);
         UnpackedIndex(u32::try_from(self.cells.len() - 1).expect("a shard holds fewer than 2^32 keys"))
     }
@@ -93,6 +110,9 @@ impl From<State> for Cell {
         match state {
             State::Log(log) => Self::Log(log),
             State::Buckets(ring) => Self::Buckets(ring),
+            State::Holders(holders) if holders.iter().nth(FEW).is_none() && holders.tombstones().next().is_none() => {
+                Self::FewHolders(holders.iter().collect())
+            }
             State::Holders(holders) => Self::Holders(holders),
             other => Self::Other(Box::new(other)),
         }
@@ -105,8 +125,26 @@ impl Cell {
             Self::Log(log) => Some(State::Log(log)),
             Self::Buckets(ring) => Some(State::Buckets(ring)),
             Self::Holders(holders) => Some(State::Holders(holders)),
+            Self::FewHolders(few) => Some(State::Holders(Box::new(few.iter().copied().collect()))),
             Self::Other(state) => Some(*state),
             Self::Taken | Self::Free { .. } => None,
         }
     }
+
+    /// The bytes that its state takes.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Log(log) => allocated(size_of::<Log>()) + allocated(log.entries.capacity() * size_of::<Entry>()),
+            Self::Buckets(ring) => allocated(size_of::<Ring>()) + allocated(size_of_val(&*ring.counts)),
+            Self::Holders(holders) => allocated(holders.bytes()),
+            Self::FewHolders(few) => allocated(size_of_val(&**few)),
+            Self::Other(_) => allocated(size_of::<State>()),
+            Self::Taken | Self::Free { .. } => 0,
+        }
+    }
+}
+
+/// The bytes that an allocation takes, as glibc's allocator rounds them.
+fn allocated(bytes: usize) -> usize {
+    (bytes + 8).next_multiple_of(16).max(32)
 }

@@ -4,8 +4,11 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 
+use weir::proto::RateLimitDescriptor;
+use weir::proto::rate_limit_response::Code;
+
 use super::raw::{DATA, END_HEADERS, END_STREAM, HEADERS, LIMITS, MIB, answered, connect, fields, frame, message};
-use crate::support::Weir;
+use crate::support::{Client, Weir, descriptor, request};
 
 /// A connection with an answered call, half a message and half a header block.
 fn unfinished(weir: &Weir) -> Option<TcpStream> {
@@ -47,6 +50,57 @@ fn clients_that_attack_do_not_exceed_the_memory_limit() {
     let peak = weir.peak_resident_kib() / MIB;
     assert!(peak < 64, "{peak} MiB");
     assert!(is_served(&weir), "the one that was idle for longest ends in favour of a new one");
+}
+
+/// A limit of each algorithm for each value of a client.
+const PER_VALUE: &[(&str, &str)] = &[(
+    "values.yaml",
+    "
+domain: values
+descriptors:
+  - { key: fixed_window, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: token_bucket, rate_limit: { algorithm: token_bucket, unit: day, requests_per_unit: 1 } }
+  - { key: sliding_window_buckets, rate_limit: { algorithm: sliding_window_buckets, unit: day, requests_per_unit: 1 } }
+  - { key: sliding_window_log, rate_limit: { algorithm: sliding_window_log, unit: day, requests_per_unit: 1 } }
+  - key: concurrency
+    descriptors:
+      - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s } }
+",
+)];
+
+fn of_value(algorithm: &str, value: usize, id: &str) -> RateLimitDescriptor {
+    let value = format!("{value:0120}");
+    let entries = [(algorithm, &*value), ("request", id)];
+    descriptor(if algorithm == "concurrency" { &entries } else { &entries[..1] })
+}
+
+async fn code(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> Code {
+    client.should_rate_limit(request("values", descriptors)).await.expect("an answer").into_inner().overall_code()
+}
+
+/// A store of keys was bounded in keys only: with requests in flight, 200,000 of a million took 190 MiB.
+#[tokio::test]
+async fn clients_that_choose_values_do_not_exceed_the_memory_limit() {
+    let weir = Weir::start(PER_VALUE, &[("MEMORY_LIMIT", "64Mi"), ("WORKERS", "1")]);
+    let client = &mut weir.client().await;
+    let before = weir.peak_resident_kib();
+    for algorithm in ["fixed_window", "token_bucket", "sliding_window_buckets", "sliding_window_log", "concurrency"] {
+        let evicted = weir.metric("weir_memory_evicted_total").expect("a metric");
+        for first in (0..200_000).step_by(256) {
+            if first % 4_096 == 0 && weir.metric("weir_memory_evicted_total").is_some_and(|now| now > evicted + 40_000.0) {
+                break;
+            }
+            code(client, (first..first + 256).map(|value| of_value(algorithm, value, "a")).collect()).await;
+        }
+        let [bytes, now] = ["weir_memory_bytes", "weir_memory_evicted_total"].map(|name| weir.metric(name).expect("a metric"));
+        println!("{algorithm}: {bytes} bytes, {now} evicted, VmHWM {} KiB after {before}", weir.peak_resident_kib());
+        assert!(bytes < 6.9 * 1_048_576.0 && now > evicted, "{algorithm}: {bytes} bytes, {now} evicted");
+        let new =
+            [code(client, vec![of_value(algorithm, 999_999, "a")]).await, code(client, vec![of_value(algorithm, 999_999, "b")]).await];
+        assert_eq!(new, [Code::Ok, Code::OverLimit], "{algorithm}: the newest key counts");
+    }
+    let peak = weir.peak_resident_kib();
+    assert!(peak < 64 * MIB && peak - before < 20 * MIB, "{peak} KiB after {before}");
 }
 
 /// All descriptors were for clients, so that health was unreachable.
