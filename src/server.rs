@@ -119,6 +119,13 @@ impl From<Arc<Workers>> for Entrance {
 }
 
 impl Entrance {
+    /// Waits until it makes sense to accept a connection.
+    async fn ready(&self) {
+        if let Self::Tls(handshakes) = self {
+            handshakes.ready().await;
+        }
+    }
+
     /// False: all queues are full, and the connection is closed.
     fn admit(&self, connection: NewConnection) -> bool {
         match self {
@@ -145,7 +152,7 @@ pub async fn accept(
     let mut last_warning = None::<Instant>;
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = async { entrance.ready().await; listener.accept().await } => accepted,
             _ = seconds.tick() => {
                 connections.tick();
                 continue;

@@ -1,7 +1,8 @@
 //! TLS handshakes, on threads of their own.
 //!
 //! Clients that do not finish theirs are bounded in time and in memory: when the memory is used up, the oldest handshake ends, as with all that clients
-//! leave unfinished. A well-behaved client needs a round trip or two, so that it is hardly ever the oldest.
+//! leave unfinished. A well-behaved client needs a round trip or two, so that it is hardly ever the oldest. While clients begin more than the threads can
+//! sign, no more are accepted: the kernel keeps the new ones, which closing would hit as hard as those that attack.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible, ServerConnection};
 
@@ -29,8 +30,8 @@ use crate::tls::is_about_certificates;
 /// One thread for handshakes stands beside so many workers. It makes about a thousand a second with an RSA key of 2048 bits.
 const WORKERS_PER_THREAD: usize = 4;
 
-/// Accepted connections that wait for such a thread at most.
-const MAX_WAITING: usize = 1_024;
+/// Accepted connections that wait for such a thread at most: as many as it takes at a time.
+const MAX_WAITING: usize = 128;
 
 /// The time from the first byte to the end of a handshake. A client on another continent needs less than one second.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -109,6 +110,13 @@ impl Handshakes {
         Ok(Self { queues, next: AtomicUsize::new(0) })
     }
 
+    /// Waits until the queue of the next thread has space.
+    pub(in crate::server) async fn ready(&self) {
+        let next = self.next.load(Ordering::Relaxed) % self.queues.len();
+        // Fails when the thread has ended; then `begin` does too.
+        drop(self.queues[next].reserve().await);
+    }
+
     /// Hands a connection to the next thread in turn. False: its queue is full, and the connection is closed.
     pub(in crate::server) fn begin(&self, connection: NewConnection) -> bool {
         let next = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
@@ -121,7 +129,11 @@ async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<Shared>)
     loop {
         tokio::select! {
             received = incoming.recv() => match received {
-                Some(connection) => drop(handshakes.spawn(shake_hands(connection, Arc::clone(&shared)))),
+                Some(connection) => {
+                    handshakes.spawn(shake_hands(connection, Arc::clone(&shared)));
+                    // Handshakes that can go on do so before a further one begins; otherwise all would be too old before one is done.
+                    yield_now().await;
+                }
                 None => return,
             },
             Some(_) = handshakes.join_next() => {}

@@ -1,7 +1,11 @@
 //! Clients that do not finish their handshakes.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::runtime::Handle;
 
 use super::*;
 use crate::support::wait::eventually_async;
@@ -38,6 +42,39 @@ async fn unfinished_handshakes_are_bounded_in_number_and_in_time() {
         assert!(matches!(closed, Ok(0)) || closed.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset), "closed");
     }
     assert!(accepts(&tls).await);
+}
+
+/// Hellos come faster than they are answered, and their clients never go on. Those for which the queue of handshakes had no space were closed, and new
+/// good clients among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_hellos_closes_no_new_client() {
+    let secured = Secured::start(&[("MEMORY_LIMIT", "512Mi"), ("WORKERS", "1")]);
+    let (tls, hello, ends) = (secured.tls(), secured.tls().hello(), AtomicBool::new(false));
+    let flood = || {
+        let mut open = VecDeque::new();
+        while !ends.load(Ordering::Relaxed) {
+            open.push_back(silent(&secured, &hello));
+            open.drain(..open.len().saturating_sub(1_500));
+        }
+    };
+    std::thread::scope(|threads| {
+        (0..2).for_each(|_| drop(threads.spawn(flood)));
+        let good = tokio::task::block_in_place(|| {
+            Handle::current().block_on(async {
+                let mut good = 0;
+                for _ in 0..15 {
+                    good += u32::from(accepts(&tls).await);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                good
+            })
+        });
+        ends.store(true, Ordering::Relaxed);
+        let [displaced, refused] =
+            [secured.handshakes("displaced"), secured.weir.metric("weir_connections_refused_total").expect("a counter")];
+        println!("{good} good, {displaced} displaced, {refused} refused, {} completed", secured.handshakes("completed"));
+        assert!(good == 15 && displaced > 1_000.0 && refused == 0.0, "{good} good, {displaced} displaced, {refused} refused");
+    });
 }
 
 /// A client that finishes its handshake and then sends nothing, or half a preface.

@@ -76,6 +76,14 @@ impl TlsClient {
         rustls::StreamOwned::new(rustls::ClientConnection::new(Arc::clone(&self.config), name).expect("a client"), stream)
     }
 
+    /// The message that begins a handshake.
+    pub fn hello(&self) -> Vec<u8> {
+        let (name, mut hello) = (ServerName::try_from("localhost").expect("a name"), Vec::new());
+        let mut client = rustls::ClientConnection::new(Arc::clone(&self.config), name).expect("a client");
+        client.write_tls(&mut hello).expect("a record");
+        hello
+    }
+
     /// The first certificate that the server shows to a new connection.
     pub async fn shown(&self) -> Vec<u8> {
         let stream = self.connect().await.expect("a handshake");
