@@ -20,10 +20,12 @@ use tokio::time::Instant;
 
 use crate::algorithm::Arrival;
 use crate::plan::{CheckIndex, CheckIndices, Checks};
+use crate::rules::Commit;
 use crate::store::{AnyStore, Budget, Store, memory};
 use crate::time::Span;
 use crate::traces::{SpanKind, TraceSpan};
 use crate::verdict::{Decision, Decisions, StoreError, Verdict};
+use denial_cache::CachedRefusals;
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
 use failure_policies::PartialDecisions;
@@ -133,9 +135,17 @@ impl Limiter {
             end_trip(trip, &all, &answers);
             return answers.into_iter().map(|answer| answer.map(Decision::Store)).collect();
         };
-        let known = denial_cache.refused(checks, began);
+        let mut known = denial_cache.refused(checks, began);
+        let is_part = checks.commit == Commit::AllOrNone && known.iter().any(Option::is_some) && known.iter().any(Option::is_none);
+        let beside = if is_part { self.look_beside(checks, &known, budget, span).await } else { None };
+        if is_part && beside.is_none() {
+            known.fill(None);
+        }
         if checks.is_tracked() {
             self.store.note_refused(checks, |CheckIndex(index)| known[index].is_some());
+        }
+        if let Some(decisions) = beside {
+            return decisions;
         }
         let picked: CheckIndices = (0..known.len()).filter(|&index| known[index].is_none()).map(CheckIndex).collect();
         if picked.is_empty() {
@@ -149,6 +159,22 @@ impl Limiter {
             known.map_or_else(|| answer.map(Decision::Store), |verdict| Ok(Decision::DenialCache(verdict)))
         };
         known.into_iter().zip(answers).map(decision).collect()
+    }
+
+    /// Where the denial cache refuses a request that is counted as a whole or not at all: its refusals, and what the other checks have left. `None` if one
+    /// of those may be over its limit too, which only the store decides.
+    async fn look_beside(&self, checks: &Checks, known: &CachedRefusals, budget: Budget, span: &TraceSpan) -> Option<PartialDecisions> {
+        let mut looks = checks.clone();
+        looks.look_only();
+        let (looks, all, trip) = (Arc::new(looks), checks.indices(), self.trip(span, checks.len()));
+        let answers = self.store.decide(&looks, &all, budget).await.checks;
+        end_trip(trip, &all, &answers);
+        let decisions = checks.iter().zip(known).zip(answers).map(|((check, known), answer)| match (known, answer) {
+            (Some(verdict), _) => Some(Ok(Decision::DenialCache(*verdict))),
+            (None, Ok(look)) if look.allowed && check.hits.unsigned_abs() <= look.remaining => Some(Ok(Decision::Store(look))),
+            (None, _) => None,
+        });
+        decisions.collect()
     }
 
     /// The span of a trip to Redis for so many checks. It is not around the call of the store, because another future around it costs each call

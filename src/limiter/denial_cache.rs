@@ -112,8 +112,8 @@ impl DenialCache {
         (options.bytes > 0).then(|| Self(Arc::new(inner())))
     }
 
-    /// The refusals that are cached at `now`. Of checks that commit all or none, either all are or none, because the store has to say what the others
-    /// have left. A request that gives hits back is always decided by the store.
+    /// The refusals that are cached at `now`. Of checks that commit all or none, there are none unless they are all or refuse the request as a whole. A
+    /// request that gives hits back is always decided by the store.
     #[must_use]
     pub fn refused(&self, checks: &Checks, now: Instant) -> CachedRefusals {
         let nothing = || SmallVec::from_elem(None, checks.len());
@@ -121,7 +121,8 @@ impl DenialCache {
             return nothing();
         }
         let known: CachedRefusals = checks.iter().map(|check| self.find(checks.key(check), check, now)).collect();
-        if checks.commit == Commit::AllOrNone && known.iter().any(Option::is_none) { nothing() } else { known }
+        let refuses = || checks.is_over_limit(known.iter().map(Option::is_none)) || known.iter().all(Option::is_some);
+        if checks.commit == Commit::AllOrNone && !refuses() { nothing() } else { known }
     }
 
     /// Records the store's answers to the checks at `picked`, which came at `now` in a decision that began at `began`.

@@ -193,7 +193,7 @@ impl Checks {
     }
 
     /// Makes looks of all checks: nothing of the request is written, no usage either, and the answers say what is left.
-    pub(super) fn look_only(&mut self) {
+    pub fn look_only(&mut self) {
         self.tracked.clear();
         self.list.iter_mut().for_each(|check| check.hits = 0);
     }

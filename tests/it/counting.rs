@@ -70,6 +70,31 @@ async fn with_stop_increment_a_refused_request_counts_nowhere() {
     }
 }
 
+/// What the denial cache knows of one limit refuses the request. The others are looked at, as in envoyproxy/ratelimit.
+#[tokio::test]
+async fn with_stop_increment_the_denial_cache_refuses_requests_of_several_limits() {
+    let redis = RedisServer::start();
+    let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s"), ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
+    let weir = Weir::start(COMMITS, &environment);
+    let client = &mut weir.client().await;
+    let both = || vec![descriptor(&[("wide", "a")]), descriptor(&[("narrow", "a")])];
+    let shown =
+        |answer: RateLimitResponse| answer.statuses.into_iter().map(|status| (status.code(), status.limit_remaining)).collect::<Vec<_>>();
+    assert_eq!(shown(ask(client, "says_nothing", both()).await), [(Code::Ok, 9), (Code::Ok, 0)]);
+    let cached = |key: &str| weir.metric(&format!("weir_denial_cache_refused_hits_total{{domain=\"says_nothing\",key1=\"{key}\"}}"));
+    for _ in 0..5 {
+        assert_eq!(shown(ask(client, "says_nothing", both()).await), [(Code::Ok, 9), (Code::OverLimit, 0)]);
+    }
+    assert!(cached("narrow") >= Some(3.0), "an entry lives for a second: {:?}", cached("narrow"));
+    assert_eq!(cached("wide").unwrap_or_default(), 0.0);
+    // A limit that may be over too is decided by the store, and known from then on.
+    assert_eq!(shown(ask(client, "says_nothing", vec![descriptor_with_hits(&[("wide", "a")], 9)]).await), [(Code::Ok, 0)]);
+    for _ in 0..5 {
+        assert_eq!(shown(ask(client, "says_nothing", both()).await), [(Code::OverLimit, 0), (Code::OverLimit, 0)]);
+    }
+    assert!(cached("wide") >= Some(3.0), "{:?}", cached("wide"));
+}
+
 /// All limits of a request are counted in one step, which one Redis has to do.
 #[tokio::test]
 async fn with_stop_increment_the_main_redis_counts_limits_per_second() {

@@ -221,13 +221,16 @@ fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
 }
 
 #[test]
-fn checks_that_commit_all_or_none_are_cached_together_or_not_at_all() {
+fn checks_that_commit_all_or_none_are_refused_for_one_that_refuses_them_all() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
     let allowed = Verdict { allowed: true, ..refused_for(1) };
     cache.record_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
     assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [true, false]);
-    assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [false, false]);
+    assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [true, false]);
+    let in_shadow = Check::new(Algorithm::FixedWindow(FIXED), 1, Modes { shadow: true, ..Modes::default() });
+    let shadowed = Checks::of([(&b"a"[..], in_shadow), (b"b", Check::new(Algorithm::FixedWindow(FIXED), 1, Modes::default()))]);
+    assert_eq!(cache.knows(&group(shadowed), now), [false, false], "the request may pass, and count");
     assert_eq!(cache.knows(&group(asked(&[("a", 1)])), now), [true]);
     // The second of one key was refused because of the first, and neither is taken.
     cache.record_all(&group(asked(&[("c", 10), ("c", 1)])), &[allowed, refused_for(900)], now);
