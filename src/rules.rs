@@ -11,6 +11,7 @@ pub mod diff;
 pub mod domains;
 pub mod limit;
 pub mod resource;
+pub mod shown_name;
 mod source;
 pub mod table;
 pub(crate) mod tree;

@@ -23,6 +23,7 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         domain: "shop".into(),
         levels: levels.iter().map(|&(key, value)| level(key, value)).collect(),
         name: None,
+        shown: "".into(),
         amount: rate.map(|rate| Amount::new(rate, Scale::ONE, FIXED)),
         trial: None,
         is_by_rows: false,

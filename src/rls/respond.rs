@@ -13,6 +13,7 @@ mod policies;
 mod problem;
 mod structured;
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 
 use bytes::{Buf, Bytes};
@@ -22,7 +23,7 @@ use crate::algorithm::Algorithm;
 use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
 use crate::proto::rate_limit_response::Code;
-use crate::rules::limit::{LimitId, Scale};
+use crate::rules::limit::{LimitId, LimitInForce, Scale};
 use crate::rules::table::RowNumber;
 use crate::time::{Rate, Span};
 use crate::verdict::{Decision, Decisions, StoreError, Wait};
@@ -148,7 +149,7 @@ pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Opti
         return Err(error);
     }
     let paths = if options.paths_as_names { paths(ask, plan) } else { Vec::new() };
-    let path = |index: usize| paths.get(index).map_or("", String::as_str);
+    let path = |index: usize| paths.get(index).map_or("", |path| path);
     let statuses: Statuses<'_> = plan.slots.iter().enumerate().map(|(index, slot)| status(slot, plan, decisions, path(index))).collect();
     let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows));
     let shadowed = refused && options.shadow_mode;
@@ -171,14 +172,13 @@ fn share_of(shown: Rate, scale: Scale, algorithm: Algorithm, replicas: NonZeroU3
     Rate { requests_per_unit: share, ..shown }
 }
 
-/// The paths of all limits as names. Envoy puts names between quotes and does not escape them.
-fn paths(ask: &Ask<'_>, plan: &Plan) -> Vec<String> {
-    let path = |(slot, (_, entries))| policies::name(slot, plan, entries).text().replace('\\', "%5C").replace('"', "%22");
-    plan.slots.iter().zip(ask.descriptors()).map(path).collect()
+/// The names of all limits, or their paths.
+fn paths<'p>(ask: &Ask<'_>, plan: &'p Plan) -> Vec<Cow<'p, str>> {
+    plan.slots.iter().zip(ask.descriptors()).map(|(slot, (_, entries))| policies::name(slot, plan, entries)).collect()
 }
 
 fn name_of(limit: Option<LimitId>, row: Option<RowNumber>, plan: &Plan) -> Option<&str> {
-    limit.and_then(|id| plan.rules.in_force(id, row).name())
+    limit.map(|id| plan.rules.in_force(id, row)).filter(|in_force| in_force.name().is_some()).map(LimitInForce::shown)
 }
 
 /// The status of one descriptor, with `path` as the name of a limit that has none. Where a failure policy allowed the check, the limit and the reset

@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
+use super::shown_name::shown;
 use super::table::{RowNumber, Table};
 use crate::algorithm::Algorithm;
 use crate::algorithm::concurrency::Gauge;
@@ -32,6 +33,27 @@ impl LimitId {
 /// A JSON object: what `metadata` may hold.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
+/// The largest `metadata` of a limit, by [`encoded_bytes`]: each answer about the limit carries it.
+pub const MAX_METADATA_BYTES: usize = 16 << 10;
+
+/// The bytes that metadata has as a `google.protobuf.Struct`, or a few more.
+#[must_use]
+pub fn encoded_bytes(metadata: &Metadata) -> usize {
+    /// Tags and lengths of a field and of its value.
+    const AROUND: usize = 8;
+    fn of_value(value: &serde_json::Value) -> usize {
+        use serde_json::Value;
+        match value {
+            Value::Null | Value::Bool(_) => 4,
+            Value::Number(_) => 11,
+            Value::String(text) => AROUND + text.len(),
+            Value::Array(items) => AROUND + items.iter().map(of_value).sum::<usize>(),
+            Value::Object(fields) => AROUND + encoded_bytes(fields),
+        }
+    }
+    metadata.iter().map(|(name, value)| AROUND + name.len() + of_value(value)).sum()
+}
+
 /// A limit and its path in the tree.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "what a file says, which does not depend on each other")]
@@ -42,8 +64,10 @@ pub struct Limit {
     pub domain: Box<str>,
     /// The levels from the root to the limit, one per entry of a descriptor that finds it.
     pub levels: Box<[Level]>,
-    /// Returned as `current_limit.name`; other limits replace this one by it.
+    /// Other limits replace this one by it.
     pub name: Option<Box<str>>,
+    /// What answers show: the name, or the path in the domain without one; see [`shown`].
+    pub shown: Box<str>,
     /// The rate and its algorithm; `None` = unlimited, unless each row says it.
     pub amount: Option<Amount>,
     /// What is counted beside it and refuses nothing.
@@ -185,12 +209,20 @@ impl<'r> LimitInForce<'r> {
         }
     }
 
-    /// The name that responses show, and by which other limits replace it.
+    /// The name as it is written, by which other limits replace it.
     #[inline]
     #[must_use]
     pub fn name(self) -> Option<&'r str> {
         let of_row = self.row.and_then(|row| self.limit.table.as_ref()?.rows.name(row));
         of_row.or(self.limit.name.as_deref())
+    }
+
+    /// The name that answers show, or the path in the domain without one.
+    #[inline]
+    #[must_use]
+    pub fn shown(self) -> &'r str {
+        let of_row = self.row.and_then(|row| self.limit.table.as_ref()?.rows.shown_name(row));
+        of_row.unwrap_or(&self.limit.shown)
     }
 
     /// Whether the status is OK also over the limit.
@@ -425,6 +457,16 @@ impl Limit {
     /// All levels as written, joined by dots. Names the limit within its domain in metrics, over reloads too.
     #[must_use]
     pub fn path_in_domain(&self) -> String {
-        self.levels.iter().map(Level::text).collect::<Vec<_>>().join(".")
+        joined(&self.levels)
     }
+
+    /// [`Limit::shown`] of a limit with this name and these levels.
+    #[must_use]
+    pub fn shown(name: Option<&str>, levels: &[Level]) -> Box<str> {
+        name.map_or_else(|| shown(joined(levels).as_bytes()).into(), |name| shown(name.as_bytes()).into())
+    }
+}
+
+fn joined(levels: &[Level]) -> String {
+    levels.iter().map(Level::text).collect::<Vec<_>>().join(".")
 }

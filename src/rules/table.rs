@@ -3,11 +3,14 @@
 //! Rows of equal meaning share it, so that a row is its value and five numbers. A look-up takes one hash of the value and allocates nothing. The hash is
 //! keyed at random, because customers may have chosen the values.
 
+use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+
+use super::shown_name::shown;
 
 /// The number of a row in its table, from 1 on, in the order of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct Table<T> {
     texts: Vec<u8>,
     /// Where each name begins among the texts, and its bytes.
     names: Vec<(u32, u32)>,
+    /// What answers show of names, by their numbers, where it is not the name itself.
+    shown: HashMap<u32, Box<str>>,
     meanings: Vec<T>,
 }
 
@@ -65,6 +70,7 @@ impl<T> Table<T> {
             hasher: DefaultHashBuilder::default(),
             texts: Vec::new(),
             names: Vec::new(),
+            shown: HashMap::new(),
             meanings: Vec::new(),
         }
     }
@@ -80,7 +86,11 @@ impl<T> Table<T> {
         let (begin, length) = (u32::try_from(self.texts.len()).ok()?, u32::try_from(name.len()).ok()?);
         self.texts.extend_from_slice(name.as_bytes());
         self.names.push((begin, length));
-        Some(index(self.names.len() - 1))
+        let number = index(self.names.len() - 1);
+        if let Cow::Owned(shown) = shown(name.as_bytes()) {
+            self.shown.insert(number, shown.into());
+        }
+        Some(number)
     }
 
     /// The name of that number.
@@ -169,6 +179,13 @@ impl<T> Table<T> {
         self.name_of(self.row(row)?.name.checked_sub(1)?)
     }
 
+    /// What answers show of the name of a row.
+    #[must_use]
+    pub fn shown_name(&self, row: RowNumber) -> Option<&str> {
+        let number = self.row(row)?.name.checked_sub(1)?;
+        self.shown.get(&number).map(|shown| &**shown).or_else(|| self.name_of(number))
+    }
+
     /// All names of rows, each once.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         (0..index(self.names.len())).filter_map(|number| self.name_of(number))
@@ -200,7 +217,8 @@ impl<T> Table<T> {
     /// The bytes that it takes, with those of what its rows stand for.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let names = self.names.capacity() * size_of::<(u32, u32)>();
+        let shown = self.shown.allocation_size() + self.shown.values().map(|shown| shown.len()).sum::<usize>();
+        let names = self.names.capacity() * size_of::<(u32, u32)>() + shown;
         let rows = self.rows.capacity() * size_of::<Row>() + self.by_value.allocation_size();
         size_of::<Self>() + rows + self.texts.capacity() + names + self.meanings.capacity() * size_of::<T>()
     }
@@ -227,8 +245,6 @@ fn index(index: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use proptest::prelude::*;
 
     use super::*;

@@ -18,7 +18,7 @@ descriptors:
   - {key: user, rate_limit: {unit: minute, requests_per_unit: 5, name: per-user}}
   - {key: path, value: /login, rate_limit: {unit: hour, requests_per_unit: 100}}
   - {key: all, rate_limit: {unit: second, unit_multiplier: 30, requests_per_unit: 4294967295}}
-  - {key: odd, rate_limit: {unit: day, requests_per_unit: 1, name: "caf\u00e9 \"a\"\r\nx: y"}}
+  - {key: odd, rate_limit: {unit: day, requests_per_unit: 1, name: "caf\u00e9 \"a\" \\ x: y"}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 7, name: in-shadow}}
   - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 7, name: first-quota}}
@@ -116,7 +116,7 @@ fn no_text_of_a_client_or_a_file_leaves_its_header() {
     };
     let options = Options { refused_by: Some("x-refused-by".to_owned()), ..draft_11() };
     let response = answer(vec![own(b"\r\nset-cookie: a=\"b\\\xff"), of("odd")], &[over(1), over(2)], &options);
-    let (own, odd) = (r#""%0D%0Aset-cookie: a=\"b\\%FF""#, r#""caf%C3%A9 \"a\"%0D%0Ax: y""#);
+    let (own, odd) = (r#""%0D%0Aset-cookie: a=%22b%5C%FF""#, r#""caf%C3%A9 %22a%22 %5C x: y""#);
     let expected = [
         ("RateLimit-Policy", format!("{own};q=3;w=60, {odd};q=1;w=86400")),
         ("RateLimit", format!("{own};r=0;t=1, {odd};r=0;t=2")),
@@ -192,7 +192,7 @@ fn limits_without_a_name_show_their_path_when_asked() {
         let response = answer(vec![of("user"), of("path"), of("odd")], &[left(1, 1), left(1, 1), left(1, 1)], options);
         response.statuses.into_iter().map(|status| status.current_limit.expect("a limit").name).collect::<Vec<_>>()
     };
-    let odd = "café \"a\"\r\nx: y";
+    let odd = "caf%C3%A9 %22a%22 %5C x: y";
     assert_eq!(names(&Options::default()), ["per-user", "", odd], "as in envoyproxy/ratelimit");
     assert_eq!(names(&Options { paths_as_names: true, ..Options::default() }), ["per-user", "path_/login", odd]);
 }

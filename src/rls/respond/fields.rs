@@ -1,9 +1,11 @@
 //! The header fields about limits, in the forms that clients may know, and the field that names the limits which refused.
 
+use std::borrow::Cow;
+
 use sfv::{KeyRef, ListSerializer, ParameterSerializer, key_ref};
 
 use super::policies::{self, Policy};
-use super::structured::{Name, integer};
+use super::structured::{integer, string};
 use super::{HeaderNames, Status};
 use crate::ask::Ask;
 use crate::plan::{Plan, Slot};
@@ -55,11 +57,11 @@ pub(super) fn draft_03(statuses: &[Status<'_>], names: &HeaderNames) -> Vec<Head
     };
     let mut limits = ListSerializer::new();
     let _ = limits.bare_item(integer(least_rate.requests_per_unit));
-    for index in policies::shown(statuses) {
+    for index in policies::shown_statuses(statuses) {
         let Some((rate, name)) = &statuses[index].limit else { continue };
         let item = with_window(limits.bare_item(integer(rate.requests_per_unit)), rate);
         if !name.is_empty() {
-            let _ = item.parameter(NAME, Name::new(name).value());
+            let _ = item.parameter(NAME, string(name));
         }
     }
     vec![
@@ -73,9 +75,9 @@ pub(super) fn draft_03(statuses: &[Status<'_>], names: &HeaderNames) -> Vec<Head
 pub(super) fn draft_11(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> Vec<HeaderValue> {
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());
     for Policy { name, rate, remaining, reset_secs } in policies::policies(ask, plan, statuses) {
-        let quota = quotas.bare_item(name.value()).parameter(QUOTA, integer(rate.requests_per_unit));
+        let quota = quotas.bare_item(string(&name)).parameter(QUOTA, integer(rate.requests_per_unit));
         let _ = with_window(quota, &rate);
-        let state = states.bare_item(name.value()).parameter(REMAINING, integer(remaining));
+        let state = states.bare_item(string(&name)).parameter(REMAINING, integer(remaining));
         if let Some(secs) = reset_secs {
             let _ = state.parameter(RESET, integer(secs));
         }
@@ -85,10 +87,10 @@ pub(super) fn draft_11(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> V
 }
 
 /// The names of the limits that refuse, as a list of strings in a header of this name.
-pub(super) fn refused_by(key: &str, names: &[Name]) -> Option<HeaderValue> {
+pub(super) fn refused_by(key: &str, names: &[Cow<'_, str>]) -> Option<HeaderValue> {
     let mut list = ListSerializer::new();
     for name in names {
-        let _ = list.bare_item(name.value());
+        let _ = list.bare_item(string(name));
     }
     Some(header(key, list.finish()?))
 }

@@ -10,7 +10,13 @@ use prost_types::{ListValue, Struct, Value};
 use super::Status;
 use crate::ask::{Ask, Descriptor, Entry};
 use crate::plan::{Plan, Slot};
-use crate::rules::limit::Metadata;
+use crate::rules::limit::{Metadata, encoded_bytes};
+
+/// The most metadata of limits in one answer, in bytes. What a further limit has is left out where it does not fit.
+const MAX_MERGED_BYTES: usize = 64 << 10;
+
+/// The most of a limit's path in an answer, in bytes: a list of values in it may be long.
+const MAX_PATH_BYTES: usize = 1_024;
 
 /// The request, and the merged `metadata` of the limits that were not exceeded, as envoyproxy/ratelimit has them. It does not have `limits`, which is there
 /// for numbers that do not fit into the message, nor `refusedBy`, which is there if a limit refuses: `violated` are the descriptors.
@@ -21,10 +27,13 @@ pub(super) fn dynamic_metadata(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_
     if ask.hits_addend != 0 {
         fields.insert("hitsAddend".to_owned(), number(f64::from(ask.hits_addend)));
     }
-    let mut merged = Metadata::new();
+    let (mut merged, mut seen, mut left) = (Metadata::new(), Vec::new(), MAX_MERGED_BYTES);
     for (slot, _) in plan.slots.iter().zip(statuses).filter(|(_, status)| !status.refused) {
         let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id) | Slot::Exempt { limit: Some(id) }) = slot else { continue };
-        if let Some(metadata) = &plan.rules.limit(*id).metadata {
+        let Some(metadata) = plan.rules.limit(*id).metadata.as_ref().filter(|_| !seen.contains(id)) else { continue };
+        seen.push(*id);
+        if let Some(rest) = left.checked_sub(encoded_bytes(metadata)) {
+            left = rest;
             merge(&mut merged, metadata);
         }
     }
@@ -59,12 +68,13 @@ fn refusal(plan: &Plan, index: usize) -> Value {
     let mut fields = BTreeMap::from([("descriptor".to_owned(), number(index as f64))]);
     if let Slot::Checked { limit: Some(id), row, .. } | Slot::Blocked { limit: Some(id), row, .. } = &plan.slots[index] {
         let in_force = plan.rules.in_force(*id, *row);
-        fields.insert("limit".to_owned(), text(in_force.limit.path().as_bytes()));
+        let path = in_force.limit.path().into_bytes();
+        fields.insert("limit".to_owned(), text(&path[..path.len().min(MAX_PATH_BYTES)]));
         if let Some(plan) = &in_force.limit.plan {
             fields.insert("plan".to_owned(), text(plan.as_bytes()));
         }
-        if let Some(name) = in_force.name() {
-            fields.insert("name".to_owned(), text(name.as_bytes()));
+        if in_force.name().is_some() {
+            fields.insert("name".to_owned(), text(in_force.shown().as_bytes()));
         }
     }
     Value { kind: Some(Kind::StructValue(Struct { fields })) }

@@ -1,12 +1,14 @@
 //! The limits of a request as clients read of them: their names, which of them are shown, and which of them refuse.
 
+use std::borrow::Cow;
+
 use crate::ask::{Ask, Entry};
 use crate::plan::{Plan, Slot};
+use crate::rules::shown_name::shown;
 use crate::time::Rate;
 use crate::verdict::{Decision, Decisions};
 
 use super::Status;
-use super::structured::Name;
 
 /// The most limits that the headers or the body of a response name. A request may have 256 descriptors, and clients and proxies accept few KiB of
 /// headers.
@@ -14,8 +16,8 @@ pub(super) const MAX_POLICIES: usize = 16;
 
 /// A limit with its state.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Policy {
-    pub(super) name: Name,
+pub(super) struct Policy<'p> {
+    pub(super) name: Cow<'p, str>,
     pub(super) rate: Rate,
     pub(super) remaining: u64,
     pub(super) reset_secs: Option<u64>,
@@ -23,7 +25,7 @@ pub(super) struct Policy {
 
 /// The name of a descriptor's limit: as configured, or else its path in the domain, or the keys of the descriptor for a limit of the request's own.
 /// Values of the request are no part of it.
-pub(super) fn name(slot: &Slot, plan: &Plan, entries: &[Entry<'_>]) -> Name {
+pub(super) fn name<'p>(slot: &Slot, plan: &'p Plan, entries: &[Entry<'_>]) -> Cow<'p, str> {
     let (id, row) = match slot {
         Slot::Checked { limit, row, .. } | Slot::Blocked { limit, row, .. } => (*limit, *row),
         Slot::Exempt { limit } => (*limit, None),
@@ -31,14 +33,13 @@ pub(super) fn name(slot: &Slot, plan: &Plan, entries: &[Entry<'_>]) -> Name {
         Slot::Free => (None, None),
     };
     let Some(id) = id else {
-        return Name::new(entries.iter().map(|entry| entry.key).collect::<Vec<_>>().join(&b'.'));
+        return shown(&entries.iter().map(|entry| entry.key).collect::<Vec<_>>().join(&b'.')).into_owned().into();
     };
-    let in_force = plan.rules.in_force(id, row);
-    in_force.name().map_or_else(|| Name::new(in_force.limit.path_in_domain()), Name::new)
+    plan.rules.in_force(id, row).shown().into()
 }
 
 /// The statuses that have a limit, by index. Of more than [`MAX_POLICIES`], those that refuse and those with the least remaining hits.
-pub(super) fn shown(statuses: &[Status<'_>]) -> Vec<usize> {
+pub(super) fn shown_statuses(statuses: &[Status<'_>]) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..statuses.len()).filter(|&index| statuses[index].limit.is_some()).collect();
     if shown.len() > MAX_POLICIES {
         shown.sort_by_key(|&index| (!statuses[index].refused, statuses[index].remaining));
@@ -49,10 +50,10 @@ pub(super) fn shown(statuses: &[Status<'_>]) -> Vec<usize> {
 }
 
 /// The limits of the statuses that are shown. Descriptors that share a name and a rate are one policy, of which the fewest hits remain.
-pub(super) fn policies(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> Vec<Policy> {
+pub(super) fn policies<'p>(ask: &Ask<'_>, plan: &'p Plan, statuses: &[Status<'_>]) -> Vec<Policy<'p>> {
     let entries: Vec<_> = ask.descriptors().map(|(_, entries)| entries).collect();
-    let mut policies: Vec<Policy> = Vec::new();
-    for index in shown(statuses) {
+    let mut policies: Vec<Policy<'_>> = Vec::new();
+    for index in shown_statuses(statuses) {
         let status = &statuses[index];
         let Some((rate, _)) = status.limit else { continue };
         let name = name(&plan.slots[index], plan, entries[index]);
@@ -79,7 +80,7 @@ pub(super) fn violated(plan: &Plan, statuses: &[Status<'_>], decisions: &Decisio
 }
 
 /// The names of the limits of these descriptors, each once, and at most [`MAX_POLICIES`].
-pub(super) fn names(ask: &Ask<'_>, plan: &Plan, descriptors: &[usize]) -> Vec<Name> {
+pub(super) fn names<'p>(ask: &Ask<'_>, plan: &'p Plan, descriptors: &[usize]) -> Vec<Cow<'p, str>> {
     let entries: Vec<_> = ask.descriptors().map(|(_, entries)| entries).collect();
     let mut names = Vec::new();
     for &index in descriptors {

@@ -2,9 +2,9 @@
 //!
 //! Source: RFC 9457, and draft-ietf-httpapi-ratelimit-headers-11, section 5, for the types, their titles and `violated-policies`.
 
-use serde::Serialize;
+use std::borrow::Cow;
 
-use super::structured::Name;
+use serde::Serialize;
 
 /// The media type of the body.
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
@@ -25,11 +25,11 @@ struct Body<'a> {
     /// The status that Envoy answers with unless its `rate_limited_status` says otherwise; clients read it as advice only.
     status: u16,
     #[serde(rename = "violated-policies")]
-    violated_policies: Vec<&'a str>,
+    violated_policies: &'a [Cow<'a, str>],
 }
 
 /// The body. The names are those of `RateLimit-Policy`.
-pub(super) fn body(problem: Problem, violated: &[Name]) -> Vec<u8> {
+pub(super) fn body(problem: Problem, violated: &[Cow<'_, str>]) -> Vec<u8> {
     let (r#type, title) = match problem {
         Problem::QuotaExceeded => (
             "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -40,7 +40,7 @@ pub(super) fn body(problem: Problem, violated: &[Name]) -> Vec<u8> {
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
     };
-    let body = Body { r#type, title, status: 429, violated_policies: violated.iter().map(Name::text).collect() };
+    let body = Body { r#type, title, status: 429, violated_policies: violated };
     // Cannot fail: there is no map with keys other than text.
     serde_json::to_vec(&body).unwrap_or_default()
 }

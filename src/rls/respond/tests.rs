@@ -19,7 +19,7 @@ use crate::verdict::{Verdict, Wait};
 
 /// The response as a prost message.
 fn as_message(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> RateLimitResponse {
-    let paths = if options.paths_as_names { paths(ask, plan) } else { vec![String::new(); plan.slots.len()] };
+    let paths = if options.paths_as_names { paths(ask, plan) } else { vec![Cow::Borrowed(""); plan.slots.len()] };
     let plain = |slot: &Slot, path: &str| {
         let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
         match slot {

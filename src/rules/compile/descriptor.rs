@@ -17,7 +17,7 @@ use super::{Compiler, Domain, suspicion, trial};
 use crate::algorithm::Algorithm;
 use crate::algorithm::concurrency::Gauge;
 use crate::rules::address;
-use crate::rules::limit::{Level, Limit, LimitId, Matching, OnStoreFailure, Trial};
+use crate::rules::limit::{Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, Trial, encoded_bytes};
 use crate::rules::source::{Content, Node, Position, ValueType};
 use crate::rules::tree::Branch;
 use crate::time::{Rate, Span, Unit};
@@ -149,13 +149,7 @@ fn add_limit(
     let shadow_mode = fields::switch(problems, fields, "shadow_mode") | added.switches.shadow_mode;
     let quota_mode = fields::switch(problems, fields, "quota_mode") | added.switches.quota_mode;
     let detailed_metric = fields::switch(problems, fields, "detailed_metric") | added.switches.detailed_metric;
-    let metadata = fields.get("metadata").and_then(|node| match node.metadata() {
-        Ok(metadata) => Some(metadata),
-        Err(note) => {
-            problems.error(note.at, note.what, note.remedy);
-            None
-        }
-    });
+    let metadata = fields.get("metadata").and_then(|node| read_metadata(problems, node));
     let RateLimit { amount, at, keys, name, replaces, trial, usage, of_plan, is_written } = rate_limit?;
     let name = name.or(added.name);
     if let Some(name) = name {
@@ -202,7 +196,7 @@ fn add_limit(
         let has_last_value = path.last().is_some_and(is_one);
         PendingAmount { rate, fields, below: Vec::new(), at: problems.here(at), keys, layers, has_last_value }
     });
-    let (domain_name, levels, name) = (domain.name.clone(), Box::<[Level]>::from(path), name.map(Into::into));
+    let (domain_name, levels, name) = (domain.name.clone(), Box::<[Level]>::from(path), name.map(Box::<str>::from));
     let origin = compiler.problems.origin(fields.node().at);
     domain.pending.push(PendingLimit {
         amount,
@@ -216,6 +210,7 @@ fn add_limit(
                 Box::new(Trial { amount, usage: usage.map(|settings| tracking(settings, &domain_name, &levels, IsTrial(true))) })
             }),
             domain: domain_name,
+            shown: Limit::shown(name.as_deref(), &levels),
             levels,
             name,
             amount,
@@ -232,6 +227,19 @@ fn add_limit(
         }),
     });
     Some(id)
+}
+
+/// The metadata of a limit, unless it cannot be returned or is too large.
+fn read_metadata(problems: &mut Problems, node: &Node) -> Option<Metadata> {
+    match node.metadata() {
+        Ok(metadata) if encoded_bytes(&metadata) <= MAX_METADATA_BYTES => return Some(metadata),
+        Ok(metadata) => {
+            let what = format!("the metadata has {} bytes as answers carry it", encoded_bytes(&metadata));
+            problems.error_at(node, what, format!("write at most {MAX_METADATA_BYTES} bytes"));
+        }
+        Err(note) => problems.error(note.at, note.what, note.remedy),
+    }
+    None
 }
 
 /// The gauge of a limit of requests in flight.

@@ -220,6 +220,23 @@ pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Op
     }
 }
 
+/// A name that answers show, or a row or another limit names; `None` if it is empty, or, with an error, if it is not text or has control characters.
+pub(super) fn name<'n>(problems: &mut Problems, fields: &Fields<'n>) -> Option<&'n str> {
+    let node = fields.get("name")?;
+    let name = text(problems, node, "name").filter(|name| !name.is_empty())?;
+    let wrong = wrong_name(name);
+    if let Some((what, remedy)) = &wrong {
+        problems.error_at(node, what, *remedy);
+    }
+    wrong.is_none().then_some(name)
+}
+
+/// What is wrong with a name, and the remedy. A line break in one would be a line break in headers and logs.
+pub(super) fn wrong_name(name: &str) -> Option<(String, &'static str)> {
+    let wrong = name.chars().any(char::is_control);
+    wrong.then(|| (format!("the name {} has a line break or another control character", quoted(name)), "write one line of text"))
+}
+
 /// The value that the text names; `None`, with an error, if it names none. `noun` says what the names are of.
 pub(super) fn one_of<T: Copy>(problems: &mut Problems, node: &Node, text: &str, noun: &str, named: &[(&'static str, T)]) -> Option<T> {
     let found = named.iter().find(|(name, _)| *name == text).map(|&(_, value)| value);

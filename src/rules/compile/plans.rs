@@ -84,7 +84,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
         let plan = match &read {
             None => Plan { numbers: None, at },
             Some(fields) => {
-                let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
+                let name = fields::name(problems, fields);
                 let numbers = numbers::read(problems, fields, Problems::here);
                 Plan { numbers: numbers.map(|numbers| numbers.named(name)), at }
             }

@@ -51,7 +51,7 @@ impl RateLimit<'_> {
 /// Reads a `rate_limit`; `None`, with an error, if it is not a map.
 pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
     let fields = fields::read(problems, node, Section::RateLimit)?;
-    let name = fields.get("name").and_then(|node| fields::text(problems, node, "name")).filter(|name| !name.is_empty());
+    let name = fields::name(problems, &fields);
     let replaces = replaces(problems, &fields, name);
     let trial = fields.written("trial");
     let mut usage = usage::Options::default();
@@ -131,7 +131,7 @@ fn replaces<'n>(problems: &mut Problems, fields: &Fields<'n>, own_name: Option<&
             }
             continue;
         };
-        let Some(name) = fields::text(problems, node, "name") else { continue };
+        let Some(name) = fields::name(problems, &entry) else { continue };
         if own_name == Some(name) {
             problems.error_at(node, format!("the limit {} replaces itself", quoted(name)), "name another limit, or remove the entry");
             continue;

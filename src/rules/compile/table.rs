@@ -213,11 +213,13 @@ impl<'a> Settling<'a, '_> {
     fn limit(&self, shared: &Limit, (amount, plan): (OwnAmount, Option<Box<str>>), chain: &[&Numbers]) -> Limit {
         let (amount, is_by_rows) = amount.parts();
         let on_store_failure = chain.iter().find_map(|numbers| numbers.fields.on_store_failure);
+        let name = chain.iter().find_map(|numbers| numbers.name.clone());
         Limit {
             amount,
             is_by_rows,
             plan,
-            name: chain.iter().find_map(|numbers| numbers.name.clone()),
+            shown: Limit::shown(name.as_deref(), &shared.levels),
+            name,
             shadow_mode: chain.iter().find_map(|numbers| numbers.shadow_mode).unwrap_or(shared.shadow_mode),
             on_store_failure: on_store_failure.or(self.defaults.on_store_failure()),
             ..shared.clone()

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use weir::proto::xds::RateLimitConfig;
+use prost_types::value::Kind;
+use weir::proto::xds::{RateLimitConfig, RateLimitPolicy, RateLimitReplace};
 
 use super::{amount, config, hit, leaf, start, users, wait_for_amount, without_unit, yearly};
 use crate::support::control_plane::{ControlPlane, Sent};
@@ -107,23 +108,19 @@ async fn messages_that_are_no_limits_refuse_themselves_alone() {
     other_type.any.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
     let deep = (0..300).fold(leaf("user", "", yearly(1)), |inner, _| super::node("k", "v", vec![inner]));
     let broken = [
-        other_type,
-        Sent::raw("c", vec![0xff; 100]),
-        Sent::raw("d", b"\x0a\x02\xff\xff".to_vec()),
-        Sent::from(config("e", vec![deep])),
-        Sent::from(config("f", vec![leaf("", "", yearly(1))])),
+        (other_type, "envoy.config.cluster.v3.Cluster"),
+        (Sent::raw("c", vec![0xff; 100]), "not valid"),
+        (Sent::raw("d", b"\x0a\x02\xff\xff".to_vec()), "not valid UTF-8"),
+        (Sent::from(config("e", vec![deep])), "resource e"),
+        (Sent::from(config("f", vec![leaf("", "", yearly(1))])), "resource f"),
     ];
     let weir = start(&control.url(), &[]);
     let client = &mut weir.client().await;
-    for (number, broken) in (1..).zip(broken) {
+    for (number, (broken, part)) in (1..).zip(broken) {
         control.set(&number.to_string(), [Sent::from(users("a", number)), broken.clone()]);
         wait_for_amount(client, "a", number).await;
-        let refused = || control.asked().iter().filter(|asked| asked.error.is_some()).count() >= number as usize;
-        assert!(eventually_async(|| refused().then_some(())).await.is_some(), "{broken:?}");
-    }
-    let messages: String = control.asked().into_iter().filter_map(|asked| asked.error).map(|(_, message)| message + "\n").collect();
-    for part in ["envoy.config.cluster.v3.Cluster", "not valid", "not valid UTF-8", "resource e", "resource f"] {
-        assert!(messages.contains(part), "{part}: {messages}");
+        let is_refused = || control.asked().iter().filter_map(|asked| asked.error.as_ref()).any(|(_, message)| message.contains(part));
+        assert!(eventually_async(|| is_refused().then_some(())).await.is_some(), "{part}: {broken:?}");
     }
     assert_eq!(weir.metric("weir_panics_total"), Some(0.0));
 }
@@ -158,5 +155,30 @@ async fn of_two_resources_with_one_domain_the_first_by_name_applies_or_they_are_
         } else {
             control.wait_for_ack("1").await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_name_with_a_line_break_and_large_metadata_refuse_their_resource() {
+    let named = |domain: &str, name: &str, replaced: &str| {
+        let replaces = vec![RateLimitReplace { name: replaced.to_owned() }];
+        config(domain, vec![leaf("user", "", RateLimitPolicy { name: name.to_owned(), replaces, ..yearly(2) })])
+    };
+    let mut large = users("c", 2);
+    let text = prost_types::Value { kind: Some(Kind::StringValue("x".repeat(20_000))) };
+    large.descriptors[0].metadata = Some(prost_types::Struct { fields: [("text".to_owned(), text)].into() });
+    let control = ControlPlane::start();
+    control.set("1", ["a", "b", "c"].map(|domain| users(domain, 1)));
+    let weir = start(&control.url(), &[]);
+    let client = &mut weir.client().await;
+    wait_for_amount(client, "c", 1).await;
+    control.set("2", [named("a", "a\r\nset-cookie: evil=1\r\nx: y", "other"), named("b", "good", "a\tb"), large, users("d", 2)]);
+    wait_for_amount(client, "d", 2).await;
+    for domain in ["a", "b", "c"] {
+        assert_eq!(amount(client, domain).await, Some(1), "{domain}");
+    }
+    let message = control.wait_for_nack().await;
+    for part in ["resource a", r"the name 'a\r\nset-cookie: evil=1\r\nx: y' has a line break", "resource b", "resource c", "20020 bytes"] {
+        assert!(message.contains(part), "{part}: {message}");
     }
 }

@@ -111,7 +111,7 @@ impl Reader {
         if let (Some(0), Some(node)) = (unit_multiplier, multiplier) {
             self.problems.error_at(node, "'unit_multiplier' is 0, which makes the window zero", "write 1 or more, or remove it");
         }
-        let name = fields.get("name").and_then(|node| fields::text(&mut self.problems, node, "name")).filter(|name| !name.is_empty());
+        let name = fields::name(&mut self.problems, &fields);
         let read = algorithm_fields::read(&mut self.problems, &fields)?;
         for error in read.foreign() {
             let at = fields.locations().find(|(key, _)| *key == error.option).map_or(node.at, |(_, at)| at);

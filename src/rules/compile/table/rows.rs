@@ -173,10 +173,14 @@ impl Reading<'_, '_, '_> {
         if let Some(known) = self.names.find(hash, |&number| self.table.name_of(number) == Some(name)) {
             return Some(*known);
         }
+        let at = || self.file.at.at(records.at(begin, column));
+        if let Some((what, remedy)) = fields::wrong_name(name) {
+            self.settling.problems.error_in(at(), what, remedy);
+            return None;
+        }
         if self.base.replaces.iter().any(|replaced| **replaced == *name) {
             let what = format!("the limit replaces {}, which would be this row itself", quoted(name));
-            let at = self.file.at.at(records.at(begin, column));
-            self.settling.problems.error_in(at, what, "write another name, or remove it from 'replaces'");
+            self.settling.problems.error_in(at(), what, "write another name, or remove it from 'replaces'");
         }
         let number = self.table.add_name(name)?;
         let (table, hasher) = (&self.table, &self.hasher);

@@ -1,0 +1,63 @@
+//! Names as answers carry them: worked out once, when a limit is compiled.
+//!
+//! Envoy puts a name between quotes into a header and escapes nothing, so that a line break in it would begin another header. A name of the configuration
+//! has no bound, and clients and proxies accept few KiB of headers.
+
+use std::borrow::Cow;
+
+/// The longest name in an answer, in bytes.
+pub const MAX_SHOWN_BYTES: usize = 128;
+
+/// What an answer shows of a name: printable ASCII without quotes and backslashes. Other bytes become `%` and two hexadecimal digits, as in a URL. Text that
+/// is too long is cut.
+#[must_use]
+pub fn shown(name: &[u8]) -> Cow<'_, str> {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if name.len() <= MAX_SHOWN_BYTES
+        && name.iter().all(is_plain)
+        && let Ok(name) = str::from_utf8(name)
+    {
+        return Cow::Borrowed(name);
+    }
+    let mut out = String::new();
+    for byte in name {
+        let escaped = [b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]].map(char::from);
+        let written = if is_plain(byte) { &[char::from(*byte)][..] } else { &escaped[..] };
+        if out.len() + written.len() > MAX_SHOWN_BYTES {
+            break;
+        }
+        out.extend(written);
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_printable_ascii() {
+        for (text, name) in [
+            (&b"per-user"[..], "per-user"),
+            ("café \u{1f980}".as_bytes(), "caf%C3%A9 %F0%9F%A6%80"),
+            (b"a\r\nset-cookie: b", "a%0D%0Aset-cookie: b"),
+            (b"\xff\x00\x7f", "%FF%00%7F"),
+            (br#"a "quoted" \ one"#, "a %22quoted%22 %5C one"),
+        ] {
+            assert_eq!(shown(text), name);
+        }
+        assert_eq!(shown(&[b'a'; 129]).len(), MAX_SHOWN_BYTES);
+        assert_eq!(shown(&[b'\n'; 129]).len(), 126, "an escape is not cut");
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_is_short_and_leaves_no_header_and_no_quotes(name in prop::collection::vec(any::<u8>(), 0..300)) {
+            let shown = shown(&name);
+            prop_assert!(shown.len() <= MAX_SHOWN_BYTES && shown.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'));
+        }
+    }
+}
