@@ -51,7 +51,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let xds = out.join("xds");
     std::fs::create_dir_all(&xds)?;
     let descriptors = responses_as_bytes(protox::compile(XDS, ["proto"])?);
-    tonic_prost_build::configure().out_dir(&xds).bytes(".envoy").include_file("all.rs").compile_fds(descriptors)?;
+    let builder = tonic_prost_build::configure().out_dir(&xds).bytes(".envoy").include_file("all.rs");
+    builder.codec_path("crate::proto::codec::BoundedCodec").compile_fds(descriptors)?;
     Ok(())
 }
 

@@ -4,6 +4,8 @@
 
 #![allow(missing_docs, clippy::pedantic, clippy::nursery, clippy::all, reason = "generated")]
 
+pub mod codec;
+
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/messages/all.rs"));
 }

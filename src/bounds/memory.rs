@@ -32,8 +32,8 @@ impl Shares {
     const MOST_CONNECTIONS: u64 = 560 * MIB;
     /// More would only wait for longer.
     const MOST_UNFINISHED: u64 = 256 * MIB;
-    /// A control plane sends 64 MiB at most.
-    const MOST_RESOURCES: u64 = 1_024 * MIB;
+    /// A control plane sends 64 MiB at most, which are some 400,000 limits.
+    const MOST_RESOURCES: u64 = 2_048 * MIB;
 
     /// The shares of a limit: an eighth is for the process itself, and of the rest two sevenths each for connections, unfinished things and the store,
     /// and one for resources. The store gets what is above the others' ceilings.
@@ -147,7 +147,7 @@ mod tests {
         };
         assert_eq!(mib(64), [9, 9, 9, 4]);
         assert_eq!(mib(512), [128, 128, 128, 64]);
-        assert_eq!(mib(64 << 10), [560, 256, 55_504, 1_024]);
+        assert_eq!(mib(64 << 10), [560, 256, 54_480, 2_048]);
     }
 
     /// A root folder with these files.

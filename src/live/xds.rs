@@ -18,6 +18,7 @@ mod report;
 mod resources;
 mod session;
 mod status;
+mod weight;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +37,7 @@ use crate::rules::domains::XdsOptions;
 use applier::{Answer, Applier};
 use backoff::{Backoff, Ended};
 use cache::Cache;
-use configuration::{Configuration, Versioned};
+use configuration::{Bounds, Configuration, Versioned};
 use inbox::Inbox;
 use overlay::OverlayFile;
 use protocol::RefusalPace;
@@ -88,6 +89,8 @@ pub struct Options {
     pub headers: Vec<Header>,
     /// The largest response, and the most bytes of all resources together.
     pub max_message_bytes: usize,
+    /// The most memory of all resources together.
+    pub max_memory: u64,
     /// The waits between attempts to connect.
     pub backoff: BackoffOptions,
     /// The time between two PINGs of HTTP/2 on a connection.
@@ -130,7 +133,8 @@ impl Client {
     pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> (Self, Vec<Problem>) {
         let status = Status::default();
         let (overlay, problems) = OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
-        let configuration = Configuration::new(overlay.options().clone(), options.max_message_bytes);
+        let bounds = Bounds { max_bytes: options.max_message_bytes, max_memory: options.max_memory };
+        let configuration = Configuration::new(overlay.options().clone(), bounds);
         let cache = options.cache_file.clone().map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
         let mut applier = Applier::new(live, Arc::clone(&metrics), status.clone(), (configuration, overlay), cache);
         applier.restore();

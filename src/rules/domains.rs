@@ -70,7 +70,7 @@ pub struct Refused {
 #[derive(Debug)]
 struct Entry {
     number: u32,
-    received: Arc<[Resource]>,
+    received: Vec<Arc<Resource>>,
     /// Why `received` is not in force; empty if it is.
     problems: Vec<Problem>,
     good: Option<Good>,
@@ -83,7 +83,7 @@ struct Entry {
 /// The version of a domain that is in force.
 #[derive(Debug)]
 struct Good {
-    resources: Arc<[Resource]>,
+    resources: Vec<Arc<Resource>>,
     domain: Arc<Domain>,
     path_bytes: usize,
 }
@@ -106,7 +106,8 @@ impl Numbers {
 
 impl Domains {
     /// Applies a list of all resources, in any order.
-    pub fn apply(&mut self, resources: Vec<Resource>, settings: &XdsOptions) -> Applied {
+    pub fn apply<R: Into<Arc<Resource>>>(&mut self, resources: Vec<R>, settings: &XdsOptions) -> Applied {
+        let resources = resources.into_iter().map(Into::into).collect();
         let mut applied = Applied::default();
         let is_other = self.settings != *settings;
         self.settings = settings.clone();
@@ -127,7 +128,7 @@ impl Domains {
     }
 
     /// The resources that are in force, in the order of their domains: those of the last list, and the last good ones of domains that were refused.
-    pub fn in_force(&self) -> impl Iterator<Item = &Resource> {
+    pub fn in_force(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.entries.values().filter_map(|entry| entry.good.as_ref()).flat_map(|good| good.resources.iter())
     }
 
@@ -135,7 +136,7 @@ impl Domains {
         Rules::new(self.entries.values().filter_map(|entry| Some((entry.number, Arc::clone(&entry.good.as_ref()?.domain)))))
     }
 
-    fn remove_missing(&mut self, groups: &BTreeMap<String, Vec<Resource>>, applied: &mut Applied) {
+    fn remove_missing(&mut self, groups: &BTreeMap<String, Vec<Arc<Resource>>>, applied: &mut Applied) {
         let missing: Vec<String> = self.entries.keys().filter(|domain| !groups.contains_key(*domain)).cloned().collect();
         for domain in missing {
             let Some(entry) = self.entries.remove(&domain) else { continue };
@@ -147,9 +148,9 @@ impl Domains {
         }
     }
 
-    fn apply_domain(&mut self, domain: String, received: Vec<Resource>, is_other: bool, applied: &mut Applied) {
+    fn apply_domain(&mut self, domain: String, received: Vec<Arc<Resource>>, is_other: bool, applied: &mut Applied) {
         let known = self.entries.get(&domain);
-        if let Some(entry) = known.filter(|entry| !is_other && !entry.is_too_large && *entry.received == *received) {
+        if let Some(entry) = known.filter(|entry| !is_other && !entry.is_too_large && is_same(&entry.received, &received)) {
             if !entry.problems.is_empty() {
                 applied.refused.push(entry.refused(domain, false));
             }
@@ -161,7 +162,7 @@ impl Domains {
         applied.compiled += 1;
         let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry::new(number));
         let was_refused = std::mem::take(&mut entry.problems);
-        entry.received = received.into();
+        entry.received = received;
         let CompiledDomain { domain: new, problems, path_bytes, used, is_too_large } = compiled;
         (entry.used, entry.is_too_large) = (used, is_too_large);
         let Some(new) = new else {
@@ -175,7 +176,7 @@ impl Domains {
         };
         self.path_bytes = self.path_bytes - own_bytes + path_bytes;
         applied.warnings.extend(problems);
-        let good = Good { resources: Arc::clone(&entry.received), domain: Arc::new(new), path_bytes };
+        let good = Good { resources: entry.received.clone(), domain: Arc::new(new), path_bytes };
         match entry.good.replace(good) {
             Some(_) => applied.changed.push(domain),
             None => applied.added.push(domain),
@@ -232,7 +233,7 @@ impl Domains {
 
 impl Entry {
     fn new(number: u32) -> Self {
-        Self { number, received: Arc::default(), problems: Vec::new(), good: None, used: Vec::new(), is_too_large: false }
+        Self { number, received: Vec::new(), problems: Vec::new(), good: None, used: Vec::new(), is_too_large: false }
     }
 
     fn refused(&self, domain: String, is_new: bool) -> Refused {
@@ -243,23 +244,31 @@ impl Entry {
 
 /// The resources of each domain, sorted by their names; and those that are left out, with their domain and the resource that defines it.
 #[expect(clippy::type_complexity, reason = "the parts of one result")]
-fn by_domain(mut resources: Vec<Resource>, merge_domains: bool) -> (BTreeMap<String, Vec<Resource>>, Vec<(String, String, String)>) {
+fn by_domain(
+    mut resources: Vec<Arc<Resource>>,
+    merge_domains: bool,
+) -> (BTreeMap<String, Vec<Arc<Resource>>>, Vec<(String, String, String)>) {
     // Resources of one name are a mistake of the control plane. Their content decides, so that the order of the message does not.
     resources
         .sort_by(|one, other| one.name.cmp(&other.name).then_with(|| one.domain.cmp(&other.domain)).then_with(|| by_content(one, other)));
-    let mut groups: BTreeMap<String, Vec<Resource>> = BTreeMap::new();
+    let mut groups: BTreeMap<String, Vec<Arc<Resource>>> = BTreeMap::new();
     let mut shadowed = Vec::new();
     for resource in resources {
         let group = groups.entry(resource.domain.clone()).or_default();
         match group.first() {
             // One without a domain is refused for that.
             Some(first) if !merge_domains && !resource.domain.is_empty() => {
-                shadowed.push((resource.name, resource.domain, first.name.clone()));
+                shadowed.push((resource.name.clone(), resource.domain.clone(), first.name.clone()));
             }
             _ => group.push(resource),
         }
     }
     (groups, shadowed)
+}
+
+/// Resources that did not change are the same ones.
+fn is_same(known: &[Arc<Resource>], received: &[Arc<Resource>]) -> bool {
+    known.len() == received.len() && known.iter().zip(received).all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
 }
 
 fn by_content(one: &Resource, other: &Resource) -> std::cmp::Ordering {

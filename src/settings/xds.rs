@@ -103,7 +103,7 @@ pub(super) struct XdsFlags {
     xds_client_backoff_jitter: bool,
     /// Largest configuration that Weir takes from the control plane, in bytes; 0 is 64 MiB, at most 1073741824
     ///
-    /// envoyproxy/ratelimit takes 4 MiB if it is 0.
+    /// With 0 it is half of the memory for resources if that is less. envoyproxy/ratelimit takes 4 MiB.
     #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value_t = 0, value_parser = parse::message_bytes, value_name = "BYTES")]
     xds_client_max_msg_size_in_bytes: usize,
 }
@@ -113,7 +113,7 @@ impl XdsFlags {
     ///
     /// # Errors
     /// A setting that cannot be used.
-    pub(super) fn options(&self, rules: XdsOptions, warnings: &mut Vec<String>) -> Result<Option<Options>, SettingError> {
+    pub(super) fn options(&self, rules: XdsOptions, max_memory: u64, warnings: &mut Vec<String>) -> Result<Option<Options>, SettingError> {
         let variant = match self.config_type.to_ascii_uppercase().as_str() {
             "FILE" | "" => {
                 self.warn_of_no_effect(warnings);
@@ -129,9 +129,10 @@ impl XdsFlags {
             node: self.node()?,
             headers: headers(&self.config_grpc_xds_client_additional_headers)?,
             max_message_bytes: match self.xds_client_max_msg_size_in_bytes {
-                0 => DEFAULT_MAX_MESSAGE_BYTES,
+                0 => DEFAULT_MAX_MESSAGE_BYTES.min(usize::try_from(max_memory / 2).unwrap_or(usize::MAX)),
                 bytes => bytes,
             },
+            max_memory,
             backoff: self.backoff()?,
             ping: self.config_grpc_xds_ping_interval,
             cache_file: self.config_grpc_xds_cache_file.clone(),

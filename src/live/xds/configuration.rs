@@ -3,13 +3,15 @@
 //! A resource that cannot be used refuses itself alone: the limits that were in force under its name stay. This file knows neither a clock nor a
 //! connection.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::change::{Change, Edit};
 use super::protocol::Outcome;
-use super::resources::{self, Digest, Named, NotCounted, Unusable};
+use super::resources::{self, Digest, Named, Unusable};
+use super::weight::weigh;
 use crate::rules::Rules;
 use crate::rules::compile::{Problem, Severity};
 use crate::rules::domains::{Domains, XdsOptions};
@@ -17,10 +19,6 @@ use crate::rules::resource::Resource;
 
 /// Resources at most. A gateway has one for each listener and each shared policy.
 const MAX_RESOURCES: usize = 100_000;
-
-/// Descriptors of all resources at most, ten times as many as in the largest installation that was measured: two bytes of a message can become some
-/// hundred bytes of memory.
-const MAX_DESCRIPTORS: usize = 1_000_000;
 
 /// A resource and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,17 +36,28 @@ type Wanted = Result<Versioned, String>;
 pub(super) struct Configuration {
     domains: Domains,
     options: XdsOptions,
-    max_bytes: usize,
+    bounds: Bounds,
     wanted: BTreeMap<String, Wanted>,
     /// What is wrong with resources of which not even the name is known.
     unnamed: Vec<String>,
     in_force: BTreeMap<String, Versioned>,
+    /// The weight of resources in force under names that nothing wants any more: their domains were refused under other names.
+    outdated: u64,
     /// Whether `in_force` has changed since [`Configuration::take_changed`].
     has_changed: bool,
     /// The names of wanted resources that are not in force.
     refused: BTreeSet<String>,
     /// The last result, while neither the resources nor the options change.
     last: Option<(Digest, Outcome)>,
+}
+
+/// How much all resources may have together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The bytes of their messages.
+    pub(super) max_bytes: usize,
+    /// The bytes of memory that they take, as [`weigh`] estimates them.
+    pub(super) max_memory: u64,
 }
 
 /// What came of a change.
@@ -71,15 +80,16 @@ pub(super) struct Applied {
 }
 
 impl Configuration {
-    /// Without resources. `max_bytes` bounds their messages together.
-    pub(super) fn new(options: XdsOptions, max_bytes: usize) -> Self {
+    /// Without resources.
+    pub(super) fn new(options: XdsOptions, bounds: Bounds) -> Self {
         Self {
             domains: Domains::default(),
             options,
-            max_bytes,
+            bounds,
             wanted: BTreeMap::new(),
             unnamed: Vec::new(),
             in_force: BTreeMap::new(),
+            outdated: 0,
             has_changed: false,
             refused: BTreeSet::new(),
             last: None,
@@ -234,34 +244,42 @@ impl Configuration {
         Applied { rules: applied.rules, outcome, is_known: false, problems, warnings: applied.warnings, kept, absent }
     }
 
-    /// Decodes what is wanted. In the place of a resource that cannot be decoded stands the one in force.
+    /// Decodes what is wanted, one resource at a time, and those in force not again. In the place of a resource that cannot be decoded stands the one in
+    /// force.
     fn decode(&self) -> Decoded {
         let mut decoded = Decoded::default();
-        let (mut bytes, mut descriptors) = (0, 0);
+        let in_force: HashMap<&str, &Arc<Resource>> = self.domains.in_force().map(|resource| (&*resource.name, resource)).collect();
+        let weight_in_force = |name: &String| self.in_force.get(name).and_then(|old| weigh(&old.config, u64::MAX).ok()).unwrap_or_default();
+        let Bounds { max_bytes, max_memory } = self.bounds;
+        let charged = self.outdated + self.wanted.keys().map(weight_in_force).sum::<u64>();
+        let (mut bytes, mut left) = (0, max_memory.saturating_sub(charged));
         for (name, wanted) in &self.wanted {
+            let old = self.in_force.get(name).zip(in_force.get(&**name).copied());
             let usable = wanted.as_ref().map_err(Clone::clone).and_then(|wanted| {
                 bytes += wanted.config.len();
-                if bytes > self.max_bytes {
-                    let what = format!("the resources have more than {} bytes together", self.max_bytes);
+                if bytes > max_bytes {
+                    let what = format!("the resources have more than {max_bytes} bytes together");
                     return Err(format!("{what}, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default"));
                 }
-                match resources::count_descriptors(&wanted.config, MAX_DESCRIPTORS - descriptors) {
-                    Ok(count) => descriptors += count,
-                    Err(NotCounted::TooMany) => return Err(format!("the resources have more than {MAX_DESCRIPTORS} descriptors together")),
-                    // The decoder explains it.
-                    Err(NotCounted::Invalid) => {}
+                if let Some((_, same)) = old.filter(|(old, _)| old.config == wanted.config) {
+                    return Ok(Arc::clone(same));
                 }
-                resources::decode(name, &wanted.config)
+                // While it is compiled there are both.
+                let charged = weight_in_force(name);
+                let weight = weigh(&wanted.config, left.saturating_add(charged)).map_err(|why| why.explain(max_memory))?;
+                let resource = resources::decode(name, &wanted.config)?;
+                left -= weight.saturating_sub(charged);
+                Ok(Arc::new(resource))
             });
             match usable {
                 Ok(resource) => decoded.resources.push(resource),
                 Err(what) => {
                     decoded.problems.push(problem(name, what));
                     decoded.refused.insert(name.clone());
-                    match self.in_force.get(name).and_then(|old| resources::decode(name, &old.config).ok()) {
-                        Some(old) => {
+                    match old {
+                        Some((_, old)) => {
                             decoded.kept += 1;
-                            decoded.resources.push(old);
+                            decoded.resources.push(Arc::clone(old));
                         }
                         None => decoded.absent += 1,
                     }
@@ -274,7 +292,8 @@ impl Configuration {
     /// Notes what is in force after `broken` resources could not be decoded, and these domains kept their last good version.
     fn put_in_force(&mut self, broken: &HashSet<String>, kept: &HashSet<String>) {
         let mut next = BTreeMap::new();
-        for Resource { name, domain, .. } in self.domains.in_force() {
+        for resource in self.domains.in_force() {
+            let Resource { name, domain, .. } = &**resource;
             let resource = if broken.contains(name) || kept.contains(domain) {
                 // A copy, because a part of an earlier response keeps all of it in memory.
                 let copy = |old: &Versioned| Versioned { version: old.version.clone(), config: Bytes::copy_from_slice(&old.config) };
@@ -286,6 +305,8 @@ impl Configuration {
         }
         self.has_changed |= self.in_force != next;
         self.in_force = next;
+        let outdated = self.in_force.iter().filter(|(name, _)| !self.wanted.contains_key(*name));
+        self.outdated = outdated.filter_map(|(_, old)| weigh(&old.config, u64::MAX).ok()).sum();
     }
 
     fn digest(&self) -> Digest {
@@ -309,7 +330,7 @@ impl Applied {
 /// What is wanted, decoded.
 #[derive(Default)]
 struct Decoded {
-    resources: Vec<Resource>,
+    resources: Vec<Arc<Resource>>,
     problems: Vec<Problem>,
     /// The names of resources that cannot be decoded.
     refused: BTreeSet<String>,

@@ -1,7 +1,7 @@
 //! Resources as they arrive: unpacking, comparing and decoding them, each by itself, so that one that is not valid refuses nothing but itself.
 
 use bytes::Bytes;
-use prost::{Message, encoding};
+use prost::Message;
 use prost_types::value::Kind;
 use sha2::{Digest as _, Sha256};
 
@@ -52,6 +52,17 @@ struct Head {
     domain: Bytes,
 }
 
+/// The fields of `envoy.service.discovery.v3.Resource` that are read. A list among the others, of which each element takes memory, is not decoded.
+#[derive(Clone, PartialEq, Message)]
+struct Wrapper {
+    #[prost(bytes = "bytes", tag = "1")]
+    version: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    resource: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    name: Bytes,
+}
+
 /// A resource with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
@@ -79,7 +90,7 @@ pub(super) fn unpack(packed: &Bytes) -> Result<Named, Unusable> {
 
 /// Unpacks a wrapper: an element of a delta response, or of a state of the world with times to live. A wrapper inside a wrapper is not valid.
 pub(super) fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
-    let wrapper = xds::Resource::decode(packed.clone()).map_err(|error| unnamed(invalid(&error)))?;
+    let wrapper = Wrapper::decode(packed.clone()).map_err(|error| unnamed(invalid(&error)))?;
     let has_content = !wrapper.resource.is_empty();
     if wrapper.name.is_empty() && has_content {
         let named = unpack_plain(decode_any(wrapper.resource).map_err(unnamed)?)?;
@@ -104,48 +115,6 @@ fn unpack_plain(any: Any) -> Result<Named, Unusable> {
 
 fn unnamed(what: String) -> Unusable {
     Unusable { name: None, what }
-}
-
-/// Why descriptors were not counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotCounted {
-    /// The message is not valid.
-    Invalid,
-    /// There are more than `max`.
-    TooMany,
-}
-
-/// The descriptors of a resource, of all levels, at most `max`. It allocates nothing, so that a message which is small, but has many descriptors, is
-/// found before it is decoded.
-pub(super) fn count_descriptors(config: &[u8], max: usize) -> Result<usize, NotCounted> {
-    let mut left = max;
-    count_below(config, CONFIG_DESCRIPTORS, &mut left, MAX_DEPTH)?;
-    Ok(max - left)
-}
-
-/// The field numbers of `descriptors` in `RateLimitConfig` and in `RateLimitDescriptor`.
-const CONFIG_DESCRIPTORS: u32 = 3;
-const DESCRIPTOR_DESCRIPTORS: u32 = 4;
-
-/// As deep as prost decodes.
-const MAX_DEPTH: usize = 100;
-
-fn count_below(mut message: &[u8], field: u32, left: &mut usize, depth: usize) -> Result<(), NotCounted> {
-    let invalid = |_| NotCounted::Invalid;
-    while !message.is_empty() {
-        let (tag, wire_type) = encoding::decode_key(&mut message).map_err(invalid)?;
-        if tag != field || wire_type != encoding::WireType::LengthDelimited {
-            encoding::skip_field(wire_type, tag, &mut message, encoding::DecodeContext::default()).map_err(invalid)?;
-            continue;
-        }
-        let length = encoding::decode_varint(&mut message).map_err(invalid)?;
-        let split = usize::try_from(length).ok().and_then(|length| message.split_at_checked(length));
-        let (nested, rest) = split.ok_or(NotCounted::Invalid)?;
-        message = rest;
-        *left = left.checked_sub(1).ok_or(NotCounted::TooMany)?;
-        count_below(nested, DESCRIPTOR_DESCRIPTORS, left, depth.checked_sub(1).ok_or(NotCounted::Invalid)?)?;
-    }
-    Ok(())
 }
 
 /// The limits of a resource.
@@ -348,55 +317,6 @@ mod tests {
         }
         let config = encoded(&xds::RateLimitConfig { descriptors: vec![tree], ..config() });
         assert!(decode("res", &config).is_err());
-    }
-
-    #[test]
-    fn descriptors_are_counted_without_decoding_them() {
-        let config = encoded(&config());
-        assert_eq!(count_descriptors(&config, 10), Ok(2));
-        assert_eq!(count_descriptors(&config, 2), Ok(2));
-        assert_eq!(count_descriptors(&config, 1), Err(NotCounted::TooMany));
-        assert_eq!(count_descriptors(&config[..config.len() - 1], 10), Err(NotCounted::Invalid));
-        // Two bytes each on the wire, and a hundred times as much when decoded.
-        assert_eq!(count_descriptors(&[0x1a, 0].repeat(1_000), 1_000), Ok(1_000));
-        let deep = (0..10_000).fold(Vec::new(), |inner: Vec<u8>, _| {
-            let mut outer = vec![0x22];
-            encoding::encode_varint(inner.len() as u64, &mut outer);
-            outer.extend(inner);
-            outer
-        });
-        let mut config = vec![0x1a];
-        encoding::encode_varint(deep.len() as u64, &mut config);
-        config.extend(deep);
-        assert_eq!(count_descriptors(&config, 100_000), Err(NotCounted::Invalid), "it is deeper than any decoder goes");
-    }
-
-    /// What prost decodes has the number of descriptors that was counted before.
-    #[test]
-    fn the_count_of_mutated_messages_is_that_of_the_decoder() {
-        fn all(of: &[xds::RateLimitDescriptor]) -> usize {
-            of.iter().map(|descriptor| 1 + all(&descriptor.descriptors)).sum()
-        }
-        let mut random = fastrand::Rng::with_seed(15);
-        let (seed, mut decoded) = (encoded(&config()).repeat(3), 0);
-        for _ in 0..50_000 {
-            let mut message = seed.clone();
-            for _ in 0..random.usize(1..4) {
-                let at = random.usize(..message.len());
-                match random.u8(..3) {
-                    0 => message[at] = random.u8(..),
-                    1 => message[at] ^= 1 << random.u8(..8),
-                    _ => message.truncate(at.max(1)),
-                }
-            }
-            let (counted, read) = (count_descriptors(&message, 1_000), xds::RateLimitConfig::decode(&message[..]));
-            if let Ok(read) = read {
-                assert_eq!(counted, Ok(all(&read.descriptors)), "{}", message.escape_ascii());
-                decoded += 1;
-            }
-            let _ = unpack(&any(TYPE_URL, message.into()));
-        }
-        assert!(decoded > 5_000, "{decoded} were valid");
     }
 
     #[test]

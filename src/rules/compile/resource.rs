@@ -56,7 +56,12 @@ pub(in crate::rules) struct CompiledDomain {
 }
 
 /// Compiles the resources of one domain, in that order. `number` is that of the domain in the rules; the paths of all other domains have `path_bytes`.
-pub(in crate::rules) fn compile_domain(resources: &[Resource], number: u32, settings: &XdsOptions, path_bytes: usize) -> CompiledDomain {
+pub(in crate::rules) fn compile_domain(
+    resources: &[Arc<Resource>],
+    number: u32,
+    settings: &XdsOptions,
+    path_bytes: usize,
+) -> CompiledDomain {
     let name = resources.first().map_or("", |resource| &resource.domain);
     let overlay = Cursor::new(settings.overlay.as_deref(), settings.defaults.0.as_ref(), name);
     let mut compiler = Compiler { path_bytes, from_control_plane: true, overlay, ..Compiler::default() };

@@ -58,7 +58,7 @@ fn texts(problems: &[Problem]) -> String {
 #[test]
 fn a_list_is_everything_and_an_equal_one_changes_nothing() {
     let (mut domains, settings) = (Domains::default(), XdsOptions::default());
-    let rules = domains.apply(Vec::new(), &settings).rules.expect("the first list has rules, also without domains");
+    let rules = domains.apply(Vec::<Resource>::new(), &settings).rules.expect("the first list has rules, also without domains");
     assert_eq!(user(&rules, "a"), Err("unknown domain"));
     let applied = domains.apply(vec![one("b", 2), one("a", 1)], &settings);
     assert_eq!((applied.added, applied.compiled), (vec!["a".to_owned(), "b".to_owned()], 2));
@@ -73,7 +73,7 @@ fn a_list_is_everything_and_an_equal_one_changes_nothing() {
     );
     let rules = applied.rules.expect("rules");
     assert_eq!((user(&rules, "a"), user(&rules, "b"), user(&rules, "c")), (Err("unknown domain"), Ok(Some(5)), Ok(Some(3))));
-    let applied = domains.apply(Vec::new(), &settings);
+    let applied = domains.apply(Vec::<Resource>::new(), &settings);
     assert_eq!(applied.removed, ["b", "c"]);
     assert_eq!(applied.rules.expect("rules").limit_count(), 0);
     assert_eq!(domains.in_force().count(), 0);
@@ -318,7 +318,7 @@ fn long_paths_are_bounded_over_all_domains_together() {
     // The same message for b fits as soon as a is smaller.
     let applied = domains.apply(vec![long("a", 1 << 20), long("b", 9 << 20)], &settings);
     assert_eq!((applied.changed, applied.added, applied.refused.len()), (vec!["a".to_owned()], vec!["b".to_owned()], 0));
-    domains.apply(Vec::new(), &settings);
+    domains.apply(Vec::<Resource>::new(), &settings);
     assert_eq!(domains.path_bytes, 0);
 }
 

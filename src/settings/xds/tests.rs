@@ -18,7 +18,7 @@ fn read(arguments: &[&str]) -> Result<(Options, Vec<String>), String> {
     let all = own.iter().chain(arguments);
     let line = Line::try_parse_from(all).map_err(|error| error.to_string())?;
     let mut warnings = Vec::new();
-    let options = line.flags.xds.options(XdsOptions::default(), &mut warnings).map_err(|error| error.to_string())?;
+    let options = line.flags.xds.options(XdsOptions::default(), 1 << 30, &mut warnings).map_err(|error| error.to_string())?;
     Ok((options.expect("a control plane"), warnings))
 }
 
@@ -56,7 +56,7 @@ fn a_control_plane_is_asked_only_if_the_type_says_so() {
     assert!(error(&["--config-type=xds"]).contains("GRPC_XDS_SOTW"));
     let line = Line::try_parse_from(["weir", "--config-grpc-xds-node-id=a", "--config-grpc-xds-cache-file=b"]).expect("valid");
     let mut warnings = Vec::new();
-    assert!(line.flags.xds.options(XdsOptions::default(), &mut warnings).expect("valid").is_none());
+    assert!(line.flags.xds.options(XdsOptions::default(), 1 << 30, &mut warnings).expect("valid").is_none());
     let expected =
         "no effect without CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files: CONFIG_GRPC_XDS_NODE_ID, CONFIG_GRPC_XDS_CACHE_FILE";
     assert_eq!(warnings, [expected]);

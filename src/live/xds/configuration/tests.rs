@@ -37,12 +37,17 @@ fn remove(domain: &str) -> Edit {
     Edit::Remove(format!("r-{domain}").into())
 }
 
+/// Bounds that nothing but the size of messages meets.
+fn bounds(max_bytes: usize) -> Bounds {
+    Bounds { max_bytes, max_memory: 1 << 40 }
+}
+
 /// A configuration with the rules that it gave last.
 struct Tested(Configuration, Rules);
 
 impl Tested {
     fn new() -> Self {
-        Self(Configuration::new(XdsOptions::default(), 1 << 20), Rules::default())
+        Self(Configuration::new(XdsOptions::default(), bounds(1 << 20)), Rules::default())
     }
 
     fn apply(&mut self, change: Change) -> Applied {
@@ -83,7 +88,7 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
 
     let saved = tested.0.in_force().clone();
-    let mut restarted = Configuration::new(XdsOptions::default(), 1 << 20);
+    let mut restarted = Configuration::new(XdsOptions::default(), bounds(1 << 20));
     let applied = restarted.restore(saved);
     assert_eq!(applied.outcome, Outcome::Accepted);
     assert_eq!(applied.rules.expect("rules").domains().count(), 2);
@@ -152,21 +157,47 @@ fn edits_apply_in_order_and_only_what_they_name_is_refused() {
 }
 
 #[test]
-fn more_bytes_or_descriptors_than_the_bounds_refuse_what_exceeds_them() {
-    let mut tested = Tested(Configuration::new(XdsOptions::default(), 300), Rules::default());
+fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
+    let mut tested = Tested(Configuration::new(XdsOptions::default(), bounds(300)), Rules::default());
     let mut large = users("z", 1);
     large.descriptors[0].key = "k".repeat(300);
     let applied = tested.apply(all(&[users("a", 1), large]));
     assert!(applied.problems.iter().any(|problem| problem.to_string().contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")), "{applied:?}");
     assert_eq!(tested.amount("a"), 1);
+}
 
-    // Empty descriptors: two bytes each.
-    let mut tested = Tested(Configuration::new(XdsOptions::default(), 1 << 30), Rules::default());
-    let many = [&users("z", 1).encode_to_vec()[..], &[0x1a, 0].repeat(MAX_DESCRIPTORS + 1)].concat();
-    let many: Bytes = resources::pack(&many.into()).encode_to_vec().into();
-    let applied = tested.apply(Change::All(vec![any(&users("a", 1)), many]));
-    assert!(applied.problems.iter().any(|problem| problem.to_string().contains("descriptors")), "{:?}", applied.problems);
-    assert_eq!(tested.amount("a"), 1);
+#[test]
+fn what_would_take_too_much_memory_is_refused_by_name_and_charges_nothing() {
+    let mut tested =
+        Tested(Configuration::new(XdsOptions::default(), Bounds { max_bytes: 1 << 30, max_memory: 1 << 20 }), Rules::default());
+    tested.apply(all(&[users("a", 1), users("m", 1)]));
+    let many = |name: &str| {
+        let head = xds::RateLimitConfig { name: format!("r-{name}"), domain: name.to_owned(), descriptors: Vec::new() }.encode_to_vec();
+        // Empty descriptors: two bytes each.
+        let many: Bytes = [head, [0x1a, 0].repeat(10_000)].concat().into();
+        resources::pack(&many).encode_to_vec().into()
+    };
+    let applied = tested.apply(Change::All(vec![any(&users("a", 2)), many("m"), many("n"), any(&users("z", 2))]));
+    let problems: Vec<_> = applied.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    for (problem, name) in problems.iter().zip(["resource r-m", "resource r-n"]) {
+        assert!(problem.contains(name) && problem.contains("1 MiB of memory"), "{problem}");
+    }
+    assert_eq!((applied.kept, applied.absent), (1, 1));
+    assert_eq!(["a", "m", "n", "z"].map(|domain| tested.amount(domain)), [2, 1, 0, 2]);
+}
+
+#[test]
+fn domains_that_keep_old_resources_are_charged_for_them() {
+    let weight = weigh(&users("d00", 1).encode_to_vec(), u64::MAX).expect("valid");
+    let bounds = Bounds { max_bytes: 1 << 30, max_memory: 10 * weight };
+    let mut tested = Tested(Configuration::new(XdsOptions::default(), bounds), Rules::default());
+    // Each domain is refused under another name as soon as it is in force, so that nothing wants what it keeps.
+    for number in 0..40 {
+        let moved = (0..number).map(|old| xds::RateLimitConfig { name: "x".to_owned() + &old.to_string(), ..wrong(&format!("d{old:02}")) });
+        tested.apply(all(&moved.chain([users(&format!("d{number:02}"), 1)]).collect::<Vec<_>>()));
+    }
+    assert!(tested.in_force().len() <= 11, "{:?}", tested.in_force());
 }
 
 #[test]
