@@ -98,7 +98,7 @@ fn shell(line: &str) -> String {
 fn without_time_and_addresses(line: &str) -> String {
     let masked = line.split(' ').enumerate().map(|(index, word)| match word.split_once('=') {
         None if index == 0 && is_time(word) => "TIME".to_owned(),
-        Some((name, _)) if matches!(name, "address" | "workers" | "from") || name.ends_with("_mib") => format!("{name}=..."),
+        Some((name, _)) if matches!(name, "address" | "workers" | "from" | "max_bytes") || name.ends_with("_mib") => format!("{name}=..."),
         _ => word.to_owned(),
     });
     masked.collect::<Vec<_>>().join(" ")
