@@ -150,9 +150,7 @@ impl Settings {
             process: flags.files.read.counting.process(),
             ..XdsOptions::default()
         };
-        let given = flags.memory_limit.map(|limit| (limit, memory_limit::Source::Setting));
-        let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
-        let xds = flags.xds.options(rules, Shares::of(limit).resources, &mut warnings)?;
+        let xds = flags.xds.options(rules, shares.resources, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
             return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));
         }

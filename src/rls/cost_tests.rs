@@ -65,7 +65,7 @@ fn a_usual_request_costs_three_allocations() {
 /// Further ones for trials: the list of them, their checks and their keys, and the call that asks the store twice.
 #[test]
 fn only_requests_with_trials_cost_more() {
-    assert_eq!([1, 3, 10].map(|descriptors| decided(TRIED, descriptors)), [7, 8, 26]);
+    assert_eq!([1, 3, 10].map(|descriptors| decided(TRIED, descriptors)), [7, 8, 25]);
 }
 
 /// While tracing is on, a call that its caller does not record costs what it costs without.
