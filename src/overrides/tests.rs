@@ -286,7 +286,7 @@ fn ids_differ_where_anything_but_the_order_differs() {
     ]
     .map(|one| one.id);
     for (index, id) in ids.iter().enumerate() {
-        assert!(!ids[..index].contains(id) && id.len() == 12, "{id}");
+        assert!(!ids[..index].contains(id) && id.len() == 32, "{id}");
     }
     let again = Override { reason: "x".into(), until: Some(Micros(9)), created_at: Micros(7), ..made("block", &[("a", None)]) };
     assert_eq!(again.id, ids[2]);

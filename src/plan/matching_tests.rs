@@ -48,7 +48,8 @@ fn counted(rules: &Rules, value: &str) -> (String, String) {
         "d.ip_cidr:2001:db8::/32" => group(64),
         "d.ip_cidr:2001:db8:0:1::/64" => group(112),
         "d.ip_cidr:10.1.0.0/16" | "d.ip_cidr:2001:db8:0:2::/64" | "d.ip_regex:b.*" | "d.ip_regex:*" => String::new(),
-        _ => value.to_owned(),
+        // A key that matches networks counts addresses in one spelling, whichever limit takes them.
+        _ => canonical(),
     };
     (path, text)
 }

@@ -240,18 +240,3 @@ async fn a_burst_of_changes_becomes_few_configurations_and_the_last_one_holds() 
 pub(crate) fn initial(asked: &BTreeMap<String, String>) -> Vec<&str> {
     asked.keys().map(String::as_str).collect()
 }
-
-#[tokio::test]
-async fn changes_soon_after_another_are_summed_up_in_the_next_line() {
-    let control = ControlPlane::start();
-    control.set("1", [users("a", 1), users("b", 1)]);
-    let weir = start(&control.url(), &[]);
-    let client = &mut weir.client().await;
-    wait_for_amount(client, "a", 1).await;
-    control.set("2", [users("a", 2), users("b", 1), users("c", 1)]);
-    wait_for_amount(client, "a", 2).await;
-    control.set("3", [users("a", 2), users("c", 5), users("d", 1)]);
-    wait_for_amount(client, "d", 1).await;
-    let line = weir.wait_for_log("\"loads\":2").await;
-    assert!(line.contains("\"version\":\"3\"") && line.contains("\"added\":2,\"removed\":1,\"changed\":1"), "{line}");
-}

@@ -53,6 +53,11 @@ descriptors:
     rate_limit: { name: reports, unit: hour, requests_per_unit: 20, algorithm: sliding_window_counter, on_store_failure: local }
   - key: session
     rate_limit: { name: sessions, unit: day, requests_per_unit: 100, on_store_failure: local }
+  - key: generic_key
+    value: budget
+    descriptors:
+      - key: tenant
+        rate_limit: { name: budgets, unit: month, requests_per_unit: 2500 }
   - key: job
     rate_limit: { name: jobs, unit: second, requests_per_unit: 20, algorithm: leaky_bucket, max_delay: 30s }
 """
@@ -84,6 +89,11 @@ def sessions():
 def jobs():
     """A call that waits for its turn, and counts as many because its message is long."""
     return message("shop", [("job", "nightly")], [("note", "x" * 60_000)])
+
+
+def budgets():
+    """A tenant has used 80 % of its budget after seven minutes."""
+    return message("shop", [("generic_key", "budget"), ("tenant", "acme")])
 
 
 def unknown_domain():
@@ -159,7 +169,7 @@ class Scenario:
                 environment |= {"REDIS_URL": f"127.0.0.1:{base}", "REPLICAS": str(replicas)}
             log = subprocess.PIPE if "LOG_DECISIONS" in dict(settings) else open(self.folder / f"{replica}.log", "w")
             command = [weir, "serve", "--config", str(self.folder / "limits")]
-            self.weirs.append(subprocess.Popen(command, env=environment | dict(settings), stderr=log))
+            self.weirs.append(subprocess.Popen(command, env=environment | dict(settings), stderr=log, cwd=self.folder))
             self.targets.append({"targets": [f"127.0.0.1:{http}"], "labels": {"namespace": namespace, "pod": f"ratelimit-{replica}"}})
             self.loads.append(Load(grpc, lambda: rate * (1 + 0.3 * math.sin(wave + time.time() / 150)), request))
         self.grpc = grpc
@@ -170,6 +180,10 @@ class Scenario:
         part = self.folder / ".part"
         part.write_text(limits)
         part.rename(self.folder / "limits" / "shop.yaml")
+
+    def write_overrides(self, overrides):
+        """As an editor does: one without a domain cannot be read."""
+        (self.folder / "overrides.json").write_text(json.dumps({"overrides": overrides}))
 
     def add_load(self, rate, request, connections=2, timeout="1S"):
         self.loads.append(Load(self.grpc, lambda: rate, request, connections, timeout))
@@ -241,6 +255,11 @@ SCENARIOS = {
         end=lambda it: (it.end_last_load(), it.throttle(-1)),
     ),
     "crowded": dict(begin=lambda it: it.loads.append(Crowd(it.grpc)), end=lambda it: it.end_last_load()),
+    "desk": dict(
+        settings=[("OVERRIDES_FILE", "overrides.json")],
+        begin=lambda it: (it.write_overrides([{"kind": "block"}]), it.add_load(5, budgets)),
+        end=lambda it: (it.write_overrides([]), it.end_last_load()),
+    ),
     "log": dict(settings=[("LOG_LEVEL", "debug"), ("LOG_DECISIONS", "*")], rate=30),
 }
 
@@ -301,7 +320,7 @@ def in_promtools_notation(values):
 
 def export(address, start, namespace):
     """Writes the series of one scenario whose metrics are in the rules."""
-    metrics = sorted(set(re.findall(r"\bweir_\w+", "\n".join(line for line in RULES.read_text().splitlines() if "expr" in line or "(" in line))))
+    metrics = sorted(set(re.findall(r"\b(?:weir|ratelimit)_\w+", "\n".join(line for line in RULES.read_text().splitlines() if "expr" in line or "(" in line))))
     times = [start + at for at in range(INTERVAL, TOTAL - 5, INTERVAL)]
     lines = [f"# Written by tests/monitoring/record.py: {namespace}, every {INTERVAL} seconds."]
     for metric in metrics:
