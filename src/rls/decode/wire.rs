@@ -71,7 +71,19 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
+        match self.rest {
+            // Nearly all: tags, lengths and hits.
+            &[byte @ 0..0x80, ref rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
         let mut number = 0_u64;
         for (index, &byte) in self.rest.iter().enumerate().take(10) {
             if index == 9 && byte > 1 {
