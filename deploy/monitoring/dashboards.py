@@ -161,6 +161,21 @@ def limits():
             graph("Given back", "ops", "Hits that requests gave back (is_negative_hits).", "0, unless your services give hits back.",
                   ("{{domain}} {{limit}}", f"sum by (domain, limit) (rate(weir_negative_hits_total{chosen}{{rate}})) > 0")),
         ]),
+        ("Support desk", [
+            graph("Overrides in force", "none", "What operators have blocked, exempt or raised, by kind.",
+                  "few, with an end: `weir overrides` shows who made them, and until when.",
+                  ("{{kind}}", "max by (kind) (weir_overrides{pods})")),
+            graph("Decided by overrides", "ops", "Descriptors that an override blocks or exempts, or whose limit it raises.",
+                  "what the overrides are meant for.",
+                  ("{{kind}}", "sum by (kind) (rate(weir_override_decisions_total{pods}{rate})) > 0")),
+            graph("Budgets above 80 %", "none",
+                  "Hits of the last hour that came after 80 % of a budget (NEAR_LIMIT_RATIO), or after all of it. Budgets are the limits whose first level has"
+                  " `budget` in its name, as for the alert WeirBudgetNearlyUsed.",
+                  "nothing before the end of a period.",
+                  ("{{domain}} {{key1}} {{key2}}", " + ".join(
+                      f'sum by (domain, key1, key2) (increase(ratelimit_service_rate_limit_{metric}_limit'
+                      '{pods,domain=~"$domain",key1=~".*budget.*"}[1h]))' for metric in ["near", "over"]))),
+        ]),
         ("Shadow mode and outages", [
             graph("Shadow mode would refuse", "ops", "Checks that are over a limit in shadow mode. They were allowed.",
                   "what you expect of the limit before you leave shadow mode.",

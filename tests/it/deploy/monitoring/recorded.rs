@@ -29,6 +29,7 @@ const RECORDED: &[Expected] = &[
     ("throttled", &[("WeirCallsRefused", 1), ("WeirConnectionsBehind", 1)]),
     ("waiting", &[("WeirManyCallsWait", 1)]),
     ("crowded", &[("WeirConnectionsRefused", 1)]),
+    ("desk", &[("WeirOverridesNotRead", 1), ("WeirBudgetNearlyUsed", 1)]),
 ];
 
 /// Lines are dropped from the first second on in this scenario.
@@ -87,7 +88,9 @@ fn alerts_fire_while_something_fails_and_only_then() {
             "redis-full" => "21m",
             _ => "24m45s",
         };
-        tests.push(test(scenario, &series_of(scenario), &[firing("4m", &[]), firing("17m30s", alerts), firing(end, &[])]));
+        // A budget that is used up is so until its period ends: the alert stays for an hour.
+        let stays: &[_] = if *scenario == "desk" { &[("WeirBudgetNearlyUsed", 1)] } else { &[] };
+        tests.push(test(scenario, &series_of(scenario), &[firing("4m", &[]), firing("17m30s", alerts), firing(end, stays)]));
     }
     tests.push(test(LOG.0, &series_of(LOG.0), &[firing("17m30s", LOG.1)]));
     let gone = [firing("29m", &[]), firing("36m", &[("WeirAbsent", 1)])];
@@ -119,6 +122,10 @@ fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
     };
     let unlimited = [memory("200x160")[0].clone(), with("weir_redis_max_memory_bytes", "redis=\"main\",server=\"r:6379\"", "0x160")];
     let policy = |policy: &str, values: &str| with("weir_outage_answers_total", &format!("policy={policy:?}"), values);
+    let overrides_of_redis = |up: &str| {
+        let server = "redis=\"main\",server=\"r:6379\"";
+        [with("weir_overrides_age_seconds", "", "0+15x160"), with("weir_redis_up", server, &format!("{up}x160"))]
+    };
     // The clock of promtool begins with 0.
     let certificate = |name: &str, days: u64, alerts: &[(&str, usize)]| {
         let expiry = with("weir_certificate_expiry_timestamp_seconds", "", &format!("{}x400", days * 86_400 + 5_000));
@@ -150,6 +157,14 @@ fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
         case("Redis without maxmemory", &unlimited, &[]),
         case("a failover of thirty seconds, a minute ago", &[policy("error", "0x74 500x1 1000x90")], &[]),
         case("an outage for four minutes", &[policy("error", "0x64 0+500x96"), policy("local", "0x64 0+500x96")], &[("WeirFailsOpen", 1)]),
+        case("overrides are not read, while Redis answers", &overrides_of_redis("1"), &[("WeirOverridesNotRead", 1)]),
+        case("overrides are not read, while Redis is down", &overrides_of_redis("0"), &[]),
+        case("overrides are read", &[with("weir_overrides_age_seconds", "", "0.5x160")], &[]),
+        case(
+            "what is nearly used up is no budget",
+            &[with("ratelimit_service_rate_limit_near_limit", "domain=\"shop\",key1=\"user\"", "0+3x160")],
+            &[],
+        ),
         case("half of all calls wait", &[with("weir_waiting_calls", "worker=\"0\"", "8192x160")], &[]),
         case("nearly all calls wait for two minutes", &[with("weir_waiting_calls", "worker=\"0\"", "0x72 16000x90")], &[]),
         test(
