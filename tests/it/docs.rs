@@ -72,12 +72,17 @@ pub fn timeless(line: &str) -> String {
     words.join(" ")
 }
 
-/// Asserts that the output has all lines that the page shows, in this order; `...` stands for any others.
-pub fn assert_shows(shown: &Shown, real: &str) {
+/// The first line that the page shows and the output has not, in this order; `...` stands for any others.
+fn missing(shown: &Shown, real: &str) -> Option<String> {
     let mut real_lines = real.lines().map(timeless);
-    for expected in shown.output.iter().filter(|line| *line != "...") {
-        let expected = timeless(expected);
-        assert!(real_lines.any(|line| line == expected), "`{}` does not print `{expected}`, but:\n{real}", shown.command);
+    let mut expected = shown.output.iter().filter(|line| *line != "...").map(|line| timeless(line));
+    expected.find(|expected| !real_lines.any(|line| line == *expected))
+}
+
+/// Asserts that the output has all lines that the page shows.
+pub fn assert_shows(shown: &Shown, real: &str) {
+    if let Some(line) = missing(shown, real) {
+        panic!("`{}` does not print `{line}`, but:\n{real}", shown.command);
     }
 }
 
@@ -200,7 +205,13 @@ fn run(commands: &[Shown]) {
                 let admin = weir.listener("debug").to_string();
                 let token = tokens.path().display();
                 let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);
-                assert_shows(shown, &shell(&format!("WEIR_ADMIN={admin} WEIR_ADMIN_TOKEN_FILE={token} {line}")));
+                let line = format!("WEIR_ADMIN={admin} WEIR_ADMIN_TOKEN_FILE={token} {line}");
+                // What was counted is shown within a second, in which no reader types the next command.
+                let is_question =
+                    ["explain", "top", "unmatched", "usage", "count"].iter().any(|name| command.split(' ').nth(1) == Some(name));
+                let is_shown = || Some(shell(&line)).filter(|real| missing(shown, real).is_none());
+                let real = if is_question { wait::eventually(is_shown) } else { None };
+                assert_shows(shown, &real.unwrap_or_else(|| shell(&line)));
             }
             ["curl", "-s", address, ..] if address.starts_with("127.0.0.1:6070/") => {
                 assert_shows(shown, &shell(&command.replace("127.0.0.1:6070", &weir.listener("debug").to_string())));

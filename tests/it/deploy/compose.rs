@@ -323,3 +323,46 @@ fn its_processes_answer_the_readme_and_prometheus_sees_the_requests() {
     let rules = printed(&network, "curl -s localhost:9090/api/v1/rules");
     assert!(rules.contains("WeirAbsent") && !rules.contains("\"health\":\"err\""), "{rules}");
 }
+
+/// With the second file, the port of the support desk is open to this machine, and asks for tokens.
+#[test]
+fn the_support_desk_is_open_to_those_who_have_a_token() {
+    const TOKEN: &str = "0123456789abcdef0123";
+    let (compose, desk) = (documents(FILE).remove(0), documents("deploy/compose/support-desk.yaml").remove(0));
+    let (weir, added) = (at(&compose, "/services/weir"), at(&desk, "/services/weir"));
+    assert_eq!(list(added, "ports"), ["127.0.0.1:6070:6070"]);
+    let [volume] = list(added, "volumes")[..] else { panic!("one volume") };
+    let parts: Vec<_> = volume.rsplitn(3, ':').collect();
+    let ["ro", target, source] = parts[..] else { panic!("{volume}") };
+    assert!(source.starts_with("${WEIR_TOKENS:?"), "Compose says what is missing: {source}");
+
+    let tokens = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(tokens.path(), format!("ann:{TOKEN}\n")).expect("written");
+    std::fs::set_permissions(tokens.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("permitted");
+    let network = Network::new(&["weir"]);
+    let mut image = image_of("weir", weir);
+    image.mount(tokens.path().to_owned(), target.to_owned()).expect("a mount");
+    // Its counters are in memory, because there is no Redis here.
+    let container = Container::start(&network, "weir", image, &image::user(), environment(added), &command("weir", weir));
+    assert!(eventually(|| container.execute(&check(weir)).status.success().then_some(())).is_some(), "{}", container.log());
+    let status =
+        |options: &str| printed(&network, &format!("curl -s -o /dev/null -w '%{{http_code}}' {options} localhost:6070/api/v1/overrides"));
+    assert_eq!(status(""), "401");
+    assert_eq!(status(&format!("-H 'Authorization: Bearer {TOKEN}'")), "200", "{}", container.log());
+}
+
+/// Without it, questions go through the container.
+#[test]
+fn commands_in_the_container_ask_its_weir() {
+    let compose = documents(FILE).remove(0);
+    let weir = at(&compose, "/services/weir");
+    let network = Network::new(&["weir"]);
+    let container = Container::start(&network, "weir", image_of("weir", weir), &image::user(), Vec::new(), &command("weir", weir));
+    assert!(eventually(|| container.execute(&check(weir)).status.success().then_some(())).is_some(), "{}", container.log());
+    let page = tools::file("deploy/support-desk.md");
+    let (_, line) = page.split_once("docker compose -f deploy/compose.yaml exec weir ").expect("the command of the page");
+    let words: Vec<_> = line.lines().next().expect("a line").split(' ').map(str::to_owned).collect();
+    let output = container.execute(&words);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && shown.contains("0 hits"), "{shown}{}", String::from_utf8_lossy(&output.stderr));
+}

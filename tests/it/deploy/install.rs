@@ -203,6 +203,19 @@ fn the_page_describes_the_image() {
     assert!(page.contains(&format!("`HEALTHCHECK` runs `{}`", super::image::health_check().join(" "))));
 }
 
+/// The paths that the support desk's page sets are those that the unit and its addition give.
+#[test]
+fn the_unit_of_systemd_keeps_what_the_support_desk_writes() {
+    let (unit, page) = (tools::file("deploy/systemd/weir.service"), tools::file("deploy/support-desk.md"));
+    let value =
+        |name: &str| page.split(&format!("{name}=")).nth(1).expect(name).split(['\\', '\'', ' ', '`', '\n']).next().expect("a value");
+    let state = unit.lines().find_map(|line| line.strip_prefix("StateDirectory=")).expect("a folder to write in");
+    assert!(page.contains(&format!("OVERRIDES_FILE=/var/lib/{state}/")), "what the process may write");
+    let (credential, path) = value("LoadCredential").split_once(':').expect("a name and a path");
+    assert!(page.contains(&format!("ADMIN_TOKEN_FILE=/run/credentials/weir.service/{credential}\\n")), "the copy of systemd");
+    assert!(page.contains(&format!("install -m 600 tokens {path}\n")), "where the page puts it");
+}
+
 /// The unit starts what the page installs, with a command line that Weir accepts.
 #[test]
 fn the_unit_of_systemd_starts_weir() {

@@ -17,7 +17,8 @@ const FOLDER: &str = "deploy/kubernetes";
 const OVERLAYS: [&str; 6] = ["memory", "redis", "redis-sentinel", "redis-cluster", "tls", "monitoring"];
 
 /// Folders with a kustomization that is part of overlays.
-const PARTS: [&str; 3] = ["deploy/kubernetes/base", "deploy/kubernetes/components/tls", "deploy/monitoring"];
+const PARTS: [&str; 4] =
+    ["deploy/kubernetes/base", "deploy/kubernetes/components/tls", "deploy/kubernetes/components/support-desk", "deploy/monitoring"];
 
 /// Kinds of other projects, of which kubernetes-validate has no schema: their API version, and fields that they must have.
 const CUSTOM: [(&str, &str, &[&str]); 4] = [
@@ -147,7 +148,7 @@ fn kustomizations_leave_nothing_out() {
     let overlays = std::fs::read_dir(tools::repository().join(FOLDER).join("overlays")).expect("the folder");
     let overlays: BTreeSet<_> = overlays.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
     assert_eq!(overlays, OVERLAYS.map(str::to_owned).into());
-    for folder in [PARTS[0].to_owned(), PARTS[1].to_owned()].into_iter().chain(OVERLAYS.map(overlay_folder)) {
+    for folder in PARTS[..3].iter().map(|&part| part.to_owned()).chain(OVERLAYS.map(overlay_folder)) {
         let used = ["/resources", "/patches", "/configMapGenerator/0/files"].iter().flat_map(|list| listed(&folder, list));
         let used: BTreeSet<_> = used.chain(["kustomization.yaml".to_owned()]).collect();
         assert_eq!(used, files_below(&tools::repository().join(&folder)).into_iter().collect(), "{folder}");
@@ -183,9 +184,9 @@ fn what_kustomize_builds_matches_the_schemas() {
     assert_eq!(config["data"]["ratelimit.yaml"], tools::file("deploy/kubernetes/base/limits/ratelimit.yaml"));
 }
 
-/// The overlays that deploy/README.md shows, each built beside a copy of `kubernetes` and `monitoring`.
-fn overlays_of_the_readme(kustomize: &Path) -> Vec<Vec<Value>> {
-    let readme = tools::file("deploy/README.md");
+/// The overlays that a page shows, each built beside a copy of `kubernetes` and `monitoring`.
+fn overlays_of(page: &str, kustomize: &Path) -> Vec<Vec<Value>> {
+    let page = tools::file(page);
     let folder = tempfile::tempdir().expect("a folder");
     let write = |file: &str, text: &str| {
         let path = folder.path().join(file);
@@ -197,7 +198,7 @@ fn overlays_of_the_readme(kustomize: &Path) -> Vec<Vec<Value>> {
             write(&format!("{part}/{file}"), &tools::file(&format!("deploy/{part}/{file}")));
         }
     }
-    let blocks = readme.split("```yaml\n").filter(|block| block.starts_with("resources:"));
+    let blocks = page.split("```yaml\n").filter(|block| block.starts_with("resources:"));
     let texts = blocks.map(|block| block.split_once("```").expect("its end").0);
     let builds = texts.enumerate().map(|(number, overlay)| {
         write(&format!("overlay{number}/kustomization.yaml"), overlay);
@@ -209,7 +210,7 @@ fn overlays_of_the_readme(kustomize: &Path) -> Vec<Vec<Value>> {
 #[test]
 fn the_overlays_of_the_readme_do_what_it_says() {
     let Some(kustomize) = tools::kustomize() else { return };
-    let [own_redis, combined] = &overlays_of_the_readme(&kustomize)[..] else { panic!("two overlays") };
+    let [own_redis, combined] = &overlays_of("deploy/README.md", &kustomize)[..] else { panic!("two overlays") };
     validate_all(&[own_redis.clone(), combined.clone()].concat());
 
     assert!(own_redis.iter().all(|manifest| manifest["metadata"]["name"] != "ratelimit-redis"), "its own Redis is left out");
@@ -238,6 +239,25 @@ fn the_overlays_of_the_readme_do_what_it_says() {
     let istio = documents("deploy/istio/envoyfilter.yaml").remove(0);
     assert_eq!(at(&istio, "/spec/workloadSelector/labels"), at(gateway, "/podSelector/matchLabels"), "the gateway of deploy/istio");
     assert_eq!(at(&istio, "/metadata/namespace"), at(gateway, "/namespaceSelector/matchLabels/kubernetes.io~1metadata.name"));
+}
+
+#[test]
+fn the_support_desk_gets_its_tokens() {
+    let Some(kustomize) = tools::kustomize() else { return };
+    let [desk] = &overlays_of("deploy/support-desk.md", &kustomize)[..] else { panic!("one overlay") };
+    validate_all(desk);
+    let weir = find(desk, "Deployment", "ratelimit");
+    let path = environment(container(weir)).into_iter().find(|(name, _)| *name == "ADMIN_TOKEN_FILE").expect("the setting").1;
+    assert!(is_known_setting()("ADMIN_TOKEN_FILE"));
+    let mount = items(container(weir), "/volumeMounts").iter().find(|mount| mount["name"] == "admin").expect("a mount");
+    let volume = items(weir, "/spec/template/spec/volumes").iter().find(|volume| volume["name"] == "admin").expect("a volume");
+    let (folder, file) = path.rsplit_once('/').expect("a folder");
+    assert_eq!(text(mount, "/mountPath"), folder);
+    let made = format!("kubectl create secret generic {} --from-file={file}\n", text(volume, "/secret/secretName"));
+    assert!(tools::file("deploy/support-desk.md").contains(&made), "the page does not say {made}");
+    // The group that may read the Secret is that of the process.
+    let context = at(weir, "/spec/template/spec/securityContext");
+    assert_eq!((&context["fsGroup"], at(volume, "/secret/defaultMode")), (&context["runAsGroup"], &json!(0o440)));
 }
 
 /// The volume of limits.
