@@ -146,14 +146,7 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
     let (stop, stopping) = watch::channel(false);
     let rls = Arc::new(new_rls(control));
     let pages = pages(&metrics, &health, budget.unfinished.clone(), Arc::clone(&rls));
-    let entrance = match &settings.certificates {
-        None => Entrance::Plaintext(Arc::clone(&workers)),
-        Some(certificates) => {
-            certificates.register(&metrics);
-            tokio::spawn(Arc::clone(certificates).watch());
-            Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(&workers), budget.unfinished.clone(), &metrics)?)
-        }
-    };
+    let entrance = entrance(&settings, &workers, &budget, &metrics)?;
     // It finds the servers of Redis, which the first reading of the overrides needs.
     tokio::spawn(stores.clone().maintain());
     overrides.start().await;
@@ -209,6 +202,15 @@ async fn run(settings: Settings, logs: &telemetry::Logs, traces: Option<&Traces>
         _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
     }
     Ok(())
+}
+
+/// Where accepted connections go: to the workers at once, or through their handshakes.
+#[expect(clippy::disallowed_methods, reason = "a task of the control thread")]
+fn entrance(settings: &Settings, workers: &Arc<Workers>, budget: &Budget, metrics: &Arc<Metrics>) -> Result<Entrance, StartError> {
+    let Some(certificates) = &settings.certificates else { return Ok(Entrance::Plaintext(Arc::clone(workers))) };
+    certificates.register(metrics);
+    tokio::spawn(Arc::clone(certificates).watch());
+    Ok(Entrance::Tls(Handshakes::start(Arc::clone(certificates), Arc::clone(workers), budget.unfinished.clone(), metrics)?))
 }
 
 /// The address of a listener; if it is unknown, one that is not loopback.

@@ -49,7 +49,7 @@ pub(super) fn no_limit_named(rules: &Rules, domain: Option<&str>, name: &str) ->
 ///
 /// # Errors
 /// 404: a name is unknown. 400: a value has the next entry in it.
-pub(super) fn entries<'e>(rules: &Rules, name: &str, entries: impl Iterator<Item = (&'e str, &'e str)> + Clone) -> Result<(), Failure> {
+pub(super) fn entries<'e>(rules: &Rules, name: &str, mut entries: impl Iterator<Item = (&'e str, &'e str)> + Clone) -> Result<(), Failure> {
     domain(rules, Some(name))?;
     let limits = || rules.limits().filter(|limit| *limit.domain == *name);
     let keys = || limits().flat_map(|limit| &limit.levels).map(|level| &*level.key);
@@ -63,7 +63,7 @@ pub(super) fn entries<'e>(rules: &Rules, name: &str, entries: impl Iterator<Item
             )));
         }
     }
-    let Some((key, _)) = entries.clone().find(|(key, _)| !key.contains('*') && !is_key(key)) else { return Ok(()) };
+    let Some((key, _)) = entries.find(|(key, _)| !key.contains('*') && !is_key(key)) else { return Ok(()) };
     let near = did_you_mean(key, keys());
     Err(Failure::not_found(&format!("no limit of the domain {} has the key {}{near}", OneLine(name), OneLine(key))))
 }

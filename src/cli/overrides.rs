@@ -223,10 +223,10 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
     let all = admin::block_on(all(&services, sought.as_ref().map(|(domain, _)| domain.as_str()), false))?;
     let mut known = all.overrides.iter().filter_map(|one| output::record(one).ok());
     let Some((domain, entries)) = sought else {
-        for record in known.filter(|record| undo.which.contains(&record.id) && record.kind != kind) {
-            return Err(UsageError(format!("{} is a {}; write `weir un{1} {0}`", record.id, record.kind)).into());
-        }
-        return remove(&services, &undo.which, undo.format);
+        return match known.find(|record| undo.which.contains(&record.id) && record.kind != kind) {
+            Some(other) => Err(UsageError(format!("{} is a {}; write `weir un{1} {0}`", other.id, other.kind)).into()),
+            None => remove(&services, &undo.which, undo.format),
+        };
     };
     let patterns =
         |entries: &[EntryRecord]| entries.iter().map(|entry| entry.pattern().map(Pattern::canonical)).collect::<Result<Vec<_>, _>>();

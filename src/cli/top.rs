@@ -32,8 +32,8 @@ pub(super) struct Top {
     #[arg(long, alias = "window", default_value = "1m", value_name = "1m|1h")]
     since: Window,
     /// Subjects at most; 1 to 1000
-    #[arg(long, alias = "count", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
-    top: u64,
+    #[arg(long = "top", alias = "count", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
+    count: u64,
     /// Only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]
     domain: Option<String>,
@@ -146,7 +146,7 @@ impl Top {
 
     fn report(&self, answers: &[Answered<api::Top>]) -> Report {
         let tops: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().ok()).collect();
-        let top = merge::merge(&tops, self.ranking().1, self.top as usize);
+        let top = merge::merge(&tops, self.ranking().1, self.count as usize);
         Report { replicas: answers.iter().map(Answered::replica).collect(), top }
     }
 }

@@ -235,9 +235,9 @@ mod tests {
 
     /// A reader of logfmt that is not ours: a text in quotes is JSON, any other ends at a space. A text alone is part of the message.
     fn read_back(line: &str) -> (String, Vec<(String, String)>) {
-        fn text<'l>(rest: &mut &'l str, ends: &[char]) -> String {
+        fn text(rest: &mut &str, ends: &[char]) -> String {
             if rest.starts_with('"') {
-                let mut quoted = serde_json::Deserializer::from_str(*rest).into_iter::<String>();
+                let mut quoted = serde_json::Deserializer::from_str(rest).into_iter::<String>();
                 let text = quoted.next().expect("a text").expect("JSON");
                 *rest = &rest[quoted.byte_offset()..];
                 return text;

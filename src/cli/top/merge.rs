@@ -60,7 +60,7 @@ mod tests {
     fn subject(user: &str, [hits, hits_error]: [u64; 2], [refused, refused_error]: [u64; 2]) -> Subject {
         let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
         let (limit, domain, subject) = ("d.user".to_owned(), "d".to_owned(), Some(format!("d|user={user}")));
-        let mut subject = Subject { limit, domain, subject, entries, hits, hits_error, refused, refused_error, ..Subject::default() };
+        let mut subject = Subject { limit, domain, entries, subject, hits, hits_error, refused, refused_error, ..Subject::default() };
         subject.take_old_names(Ranking::Hits);
         subject
     }

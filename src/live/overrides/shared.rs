@@ -193,7 +193,7 @@ impl Shared {
         command.extend([&*version, &*most, name, id, &*text].map(str::as_bytes));
         command.extend(numbers.iter().map(String::as_bytes));
         if let Change::Restore(all) = change {
-            all.iter().for_each(|kept| command.extend([kept.one.id.as_bytes(), kept.text.as_bytes(), b"", b""]));
+            command.extend(all.iter().flat_map(|kept| [kept.one.id.as_bytes(), kept.text.as_bytes(), b"", b""]));
         }
         let field = |record: &Record| format!("{} {}", record.ended.as_ref().map_or("", |ended| &ended.at), record.id);
         let past: Vec<_> = change.past(ended).into_iter().map(|record| (field(&record), json!(record).to_string(), record.id)).collect();

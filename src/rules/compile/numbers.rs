@@ -85,7 +85,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, locate: impl Fn
     is_valid &= unlimited != Some(None) && shadow_mode != Some(None);
     if unlimited == Some(Some(true)) {
         units::unlimited(problems, fields);
-        return is_valid.then(|| Numbers { unlimited: Some(true), ..beside });
+        return is_valid.then_some(Numbers { unlimited: Some(true), ..beside });
     }
     let requests_per_unit = fields.get("requests_per_unit").map(|node| fields::amount(problems, node, "requests_per_unit"));
     let unit = fields.get("unit").map(|node| units::read_unit(problems, node));

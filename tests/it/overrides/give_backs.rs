@@ -151,7 +151,7 @@ async fn give_backs_are_allowed_wherever_they_are() {
             assert_eq!((answer.overall_code(), answer.statuses[0].code()), (code, code), "{hits}");
         }
         let limit = Some(RateLimitOverride { requests_per_unit: 5, unit: 6, ..RateLimitOverride::default() });
-        let own = |hits| RateLimitDescriptor { limit: limit.clone(), ..descriptor_with_hits(&[("own", "1")], hits) };
+        let own = |hits| RateLimitDescriptor { limit, ..descriptor_with_hits(&[("own", "1")], hits) };
         for (hits, code, left) in [(3, Code::OverLimit, 0), (-3, Code::Ok, 5)] {
             let answer = ask(client, "shop", &[own(hits)]).await;
             assert_eq!((answer.overall_code(), answer.statuses[0].limit_remaining), (code, left), "{hits}");
