@@ -24,7 +24,7 @@ export function overrides(app) {
             h("button", { type: "button", class: "small", "aria-label": `Remove: ${item.kind} ${entriesPlain(item.entries)}`, onclick: () => removed(item) }, "Remove"))),
       },
       { title: "What", text: (item) => effect(item) },
-      { title: "Until", text: ({ until }) => (until ? instant(until).textContent : "removed") },
+      { title: "Until", text: ({ until }) => (until ? instant(until).textContent : "it is removed") },
       { title: "Reason", node: ({ reason }) => (reason ? shown(reason) : "–") },
       { title: "By", node: ({ by, created_at: at }) => h("span", {}, shown(by), h("br"), h("small", {}, instant(at))) },
     ],
