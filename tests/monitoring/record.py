@@ -164,7 +164,7 @@ class Scenario:
         wave = random.uniform(0, 7)
         for replica in range(replicas):
             http, grpc = base + 1 + 2 * replica, base + 2 + 2 * replica
-            environment = {"HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "PORT": str(http), "GRPC_PORT": str(grpc), "WORKERS": "1"}
+            environment = {"HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "PORT": str(http), "GRPC_PORT": str(grpc), "DEBUG_PORT": "0", "WORKERS": "1"}
             if self.redis:
                 environment |= {"REDIS_URL": f"127.0.0.1:{base}", "REPLICAS": str(replicas)}
             log = subprocess.PIPE if "LOG_DECISIONS" in dict(settings) else open(self.folder / f"{replica}.log", "w")
