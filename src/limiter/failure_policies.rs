@@ -53,7 +53,8 @@ impl FailurePolicies {
             Source::Dns(_) => NonZeroU32::MIN,
         };
         Self {
-            local: Memory::new(memory::Options { max_keys: options.max_keys, max_bytes: options.max_bytes, ..Default::default() }),
+            // What a policy decides is in no usage record.
+            local: Memory::new(memory::Options { max_keys: options.max_keys, max_bytes: options.max_bytes, usage_bytes: 0 }),
             replicas: ReplicaCount::new(replicas),
         }
     }

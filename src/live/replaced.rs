@@ -21,9 +21,10 @@ pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         let _ = fs::remove_file(&beside);
         return written;
     }
-    // The folder holds the name.
+    // The folder holds the name. Where it cannot be synchronized, the file is the new one all the same.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(())
 }
 
 /// What a link names at its end, which need not be there yet.

@@ -7,8 +7,8 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Fields in a message, with each element of a list.
-const MAX_ELEMENTS: usize = 1_000_000;
+/// Fields in a message, with each element of a list: as many resources as there may be, and as many removed ones.
+const MAX_ELEMENTS: usize = 200_000;
 
 /// The codec of messages `T` that are sent, and `U` that are received.
 #[derive(Debug)]

@@ -327,11 +327,11 @@ impl Memory {
         let before = shard.unpacked_bytes();
         let removed = shard.sweep(now, &mut freed);
         self.note(before, shard.unpacked_bytes());
+        self.0.keys.fetch_sub(removed, Ordering::Relaxed);
         drop(shard);
         self.make_room();
         self.0.usage.sweep(index, self.shards(), now);
         self.0.pool.give_back(freed);
-        self.0.keys.fetch_sub(removed, Ordering::Relaxed);
         removed
     }
 

@@ -77,11 +77,11 @@ impl Update {
         Self { stream: later.stream, version: later.version, nonces, change }
     }
 
-    /// The bytes of the edits that wait; 0 for a state of the world, of which only one waits.
+    /// The bytes of the edits that wait, with their places in the list; 0 for a state of the world, of which only one waits.
     pub(super) fn len_edit_bytes(&self) -> usize {
         match &self.change {
             Change::All(_) => 0,
-            Change::Edits(edits) => edits.iter().map(|(Edit::Set(bytes) | Edit::Remove(bytes))| bytes.len()).sum(),
+            Change::Edits(edits) => edits.iter().map(|(Edit::Set(bytes) | Edit::Remove(bytes))| size_of::<Edit>() + bytes.len()).sum(),
         }
     }
 }
@@ -110,9 +110,9 @@ mod tests {
         let first = update(1, "a", Change::Edits(vec![set("x")]));
         let both = first.then(update(1, "b", Change::Edits(vec![removed.clone()]))).then(update(1, "c", Change::Edits(vec![set("x")])));
         assert_eq!(both.change, Change::Edits(vec![set("x"), removed, set("x")]));
-        assert_eq!((both.nonces.len(), &both.version[..], both.len_edit_bytes()), (3, &b"c"[..], 3));
+        assert_eq!((both.nonces.len(), &both.version[..], both.len_edit_bytes()), (3, &b"c"[..], 3 * (1 + size_of::<Edit>())));
         let next = both.then(update(2, "d", Change::Edits(vec![set("y")])));
         assert_eq!(next.nonces, ["d"], "the first stream is gone");
-        assert_eq!(next.len_edit_bytes(), 4);
+        assert_eq!(next.len_edit_bytes(), 4 * (1 + size_of::<Edit>()), "also an empty one has a place");
     }
 }

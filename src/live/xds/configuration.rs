@@ -20,6 +20,9 @@ use crate::rules::resource::Resource;
 /// Resources at most. A gateway has one for each listener and each shared policy.
 const MAX_RESOURCES: usize = 100_000;
 
+/// Problems of a response that are told to the control plane, and elements without a name that are kept for that.
+const MOST_SHOWN: usize = 100;
+
 /// A resource and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Versioned {
@@ -41,8 +44,8 @@ pub(super) struct Configuration {
     /// What is wrong with resources of which not even the name is known.
     unnamed: Vec<String>,
     in_force: BTreeMap<String, Versioned>,
-    /// The weight of resources in force under names that nothing wants any more: their domains were refused under other names.
-    outdated: u64,
+    /// The names of resources in force that nothing wants any more: their domains were refused under other names.
+    outdated: BTreeSet<String>,
     /// Whether `in_force` has changed since [`Configuration::take_changed`].
     has_changed: bool,
     /// The names of wanted resources that are not in force.
@@ -89,7 +92,7 @@ impl Configuration {
             wanted: BTreeMap::new(),
             unnamed: Vec::new(),
             in_force: BTreeMap::new(),
-            outdated: 0,
+            outdated: BTreeSet::new(),
             has_changed: false,
             refused: BTreeSet::new(),
             last: None,
@@ -152,7 +155,7 @@ impl Configuration {
                 }
                 Ok(Named { name, version, config: Some(config) }) => insert(&mut wanted, name, Ok(Versioned { version, config })),
                 Err(Unusable { name: Some(name), what }) => insert(&mut wanted, name, Err(what)),
-                Err(Unusable { name: None, what }) => self.unnamed.push(what),
+                Err(Unusable { name: None, what }) => self.add_unnamed(what),
             }
             has_content = true;
         }
@@ -186,19 +189,26 @@ impl Configuration {
                     Ok(Named { name, version, config: Some(config) }) => (name, Ok(Versioned { version, config })),
                     Err(Unusable { name: Some(name), what }) => (name, Err(what)),
                     Err(Unusable { name: None, what }) => {
-                        self.unnamed.push(what);
+                        self.add_unnamed(what);
                         continue;
                     }
                 },
             };
             if self.wanted.len() >= MAX_RESOURCES && !self.wanted.contains_key(&name) {
-                self.unnamed.push(format!("there are {MAX_RESOURCES} resources already, and no more are possible"));
+                self.add_unnamed(format!("there are {MAX_RESOURCES} resources already, and no more are possible"));
                 continue;
             }
             names.insert(name.clone());
             self.wanted.insert(name, wanted);
         }
         names
+    }
+
+    /// Notes what is wrong with an element whose name is not known. A response may have a million of them.
+    fn add_unnamed(&mut self, what: String) {
+        if self.unnamed.len() < MOST_SHOWN {
+            self.unnamed.push(what);
+        }
     }
 
     /// Compiles what is wanted. `named` are the resources of the change, if it is not all of them: only they, and others that were not refused before,
@@ -233,7 +243,7 @@ impl Configuration {
             Some(named) => !self.unnamed.is_empty() || refused.iter().any(|name| named.contains(name) || !self.refused.contains(name)),
         };
         let outcome = if is_refusal {
-            let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            let message = problems.iter().take(MOST_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("\n");
             Outcome::Refused { content: named.map_or(content, |named| self.digest_of(named)), message }
         } else {
             Outcome::Accepted
@@ -251,7 +261,8 @@ impl Configuration {
         let in_force: HashMap<&str, &Arc<Resource>> = self.domains.in_force().map(|resource| (&*resource.name, resource)).collect();
         let weight_in_force = |name: &String| self.in_force.get(name).and_then(|old| weigh(&old.config, u64::MAX).ok()).unwrap_or_default();
         let Bounds { max_bytes, max_memory } = self.bounds;
-        let charged = self.outdated + self.wanted.keys().map(weight_in_force).sum::<u64>();
+        let outdated = self.outdated.iter().filter(|name| !self.wanted.contains_key(*name));
+        let charged = self.wanted.keys().chain(outdated).map(weight_in_force).sum::<u64>();
         let (mut bytes, mut left) = (0, max_memory.saturating_sub(charged));
         for (name, wanted) in &self.wanted {
             let old = self.in_force.get(name).zip(in_force.get(&**name).copied());
@@ -305,8 +316,7 @@ impl Configuration {
         }
         self.has_changed |= self.in_force != next;
         self.in_force = next;
-        let outdated = self.in_force.iter().filter(|(name, _)| !self.wanted.contains_key(*name));
-        self.outdated = outdated.filter_map(|(_, old)| weigh(&old.config, u64::MAX).ok()).sum();
+        self.outdated = self.in_force.keys().filter(|name| !self.wanted.contains_key(*name)).cloned().collect();
     }
 
     fn digest(&self) -> Digest {

@@ -30,6 +30,10 @@ pub(super) struct Report {
     warnings: Vec<Problem>,
 }
 
+fn is_compared(rules: &Arc<Rules>) -> bool {
+    rules.limit_count() <= MAX_COMPARED_LIMITS
+}
+
 impl Report {
     /// Reports that limits are in force.
     pub(super) fn loaded(&mut self, old: Option<&Snapshot>, new: &Snapshot, version: &[u8], now: Instant) {
@@ -38,7 +42,7 @@ impl Report {
             tracing::warn!(version, "the control plane sent no limits: all requests pass. This is right if the last policy was deleted");
         }
         if self.last.is_none() {
-            self.reported = old.map(|old| Arc::clone(&old.rules));
+            self.reported = old.map(|old| Arc::clone(&old.rules)).filter(is_compared);
         }
         let loads = self.unreported.as_ref().map_or(0, |(loads, ..)| *loads) + 1;
         self.unreported = Some((loads, version, Arc::clone(&new.rules), new.generation));
@@ -53,8 +57,10 @@ impl Report {
         let Some((loads, version, rules, generation)) = self.unreported.take() else { return };
         self.last = Some(now);
         let (domains, limits) = (rules.domains().count(), rules.limit_count());
-        let old = self.reported.replace(Arc::clone(&rules)).filter(|old| limits.max(old.limit_count()) <= MAX_COMPARED_LIMITS);
-        let difference = old.map(|old| Difference::new(&old, &rules));
+        // Rules that are not compared are not kept.
+        let new = Some(Arc::clone(&rules)).filter(is_compared);
+        let old = std::mem::replace(&mut self.reported, new.clone());
+        let difference = old.zip(new).map(|(old, new)| Difference::new(&old, &new));
         let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
         let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
         let changed = count(|found| found.changed.len());

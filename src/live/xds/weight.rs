@@ -53,7 +53,8 @@ struct Kind {
 }
 
 static TEXT: Kind = Kind { each: 100, is_level: false, is_limit: false, fields: &[] };
-static CONFIG: Kind = Kind { each: 3_000, fields: &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)], ..TEXT };
+/// The name of a domain is in each of its limits.
+static CONFIG: Kind = Kind { each: 3_000, is_level: true, fields: &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)], ..TEXT };
 static DESCRIPTOR: Kind =
     Kind { each: 1_400, is_level: true, fields: &[(1, &TEXT), (2, &TEXT), (3, &POLICY), (4, &DESCRIPTOR), (8, &STRUCT)], ..TEXT };
 static POLICY: Kind = Kind { each: 2_000, is_limit: true, fields: &[(4, &TEXT), (5, &REPLACED)], ..TEXT };
@@ -160,6 +161,8 @@ mod tests {
         for level in [[field(1, &[b'x'; 10_000]), limits.clone()].concat(), [limits.clone(), field(1, &[b'x'; 10_000])].concat()] {
             assert!(weight(&field(3, &level)) > COPIES_BELOW * 100 * 10_000);
         }
+        let domain = [field(2, &[b'x'; 10_000]), field(3, &field(3, &[])).repeat(1_000)].concat();
+        assert!(weight(&domain) > COPIES_BELOW * 1_000 * 10_000, "each limit has the name of its domain");
         let (sample, all) = (sample(), weight(&sample()));
         assert_eq!((weigh(&sample, all), weigh(&sample, all - 1)), (Ok(all), Err(NotWeighed::TooMuch)));
     }

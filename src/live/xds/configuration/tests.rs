@@ -201,6 +201,29 @@ fn domains_that_keep_old_resources_are_charged_for_them() {
 }
 
 #[test]
+fn a_resource_that_is_wanted_again_is_charged_once() {
+    let weight = weigh(&users("a", 1).encode_to_vec(), u64::MAX).expect("valid");
+    let bounds = Bounds { max_bytes: 1 << 30, max_memory: 2 * weight + weight / 2 };
+    let mut tested = Tested(Configuration::new(XdsOptions::default(), bounds), Rules::default());
+    tested.apply(all(&[users("a", 1)]));
+    let moved = xds::RateLimitConfig { name: "moved".to_owned(), ..wrong("a") };
+    assert!(is_refused(&tested.apply(all(&[moved]))));
+    assert!(!is_refused(&tested.apply(all(&[users("a", 1), users("b", 1)]))), "both fit");
+    assert_eq!(tested.in_force(), ["r-a", "r-b"]);
+}
+
+#[test]
+fn elements_without_a_name_leave_few_texts() {
+    let broken = Bytes::from_static(b"\xff");
+    for change in [Change::Edits(vec![Edit::Set(broken.clone()); 5_000]), Change::All(vec![broken; 5_000])] {
+        let mut tested = Tested::new();
+        let applied = tested.apply(change);
+        let Outcome::Refused { message, .. } = applied.outcome else { panic!("a refusal") };
+        assert_eq!((applied.problems.len(), message.lines().count()), (MOST_SHOWN, MOST_SHOWN));
+    }
+}
+
+#[test]
 fn more_resources_than_the_bound_refuse_the_response() {
     let mut tested = Tested::new();
     tested.apply(all(&[users("a", 1)]));
