@@ -112,7 +112,7 @@ end
 -- The units that come back from one tick to another, `rate` per window and by the clock, for a limit whose products are split.
 local function come_back(rate, window, from, to)
   local floor = math.floor
-  return (floor(to / window) - floor(from / window)) * rate + product(rate, to % window, window) - product(rate, from % window, window)
+  return (floor(to / window) - floor(from / window)) * rate - product(rate, from % window, window) + product(rate, to % window, window)
 end
 
 -- A state names its units (see src/algorithm/ticks.rs) in the fraction of its expiry: `mark` is a sixteenth of their code. So a limit whose amount

@@ -15,7 +15,8 @@
 //! 4. The newest.
 //!
 //! An address is one value, however it is spelled: in an override, and in a descriptor that is looked up. A counter of a limit with networks has the same
-//! canonical text, so that the name of a counter names what an override of it decides.
+//! canonical text, so that the name of a counter names what an override of it decides. A text with wildcards matches an address as it is sent, or by its
+//! canonical text.
 //!
 //! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is passed over.
 
@@ -133,9 +134,9 @@ impl Override {
         self.until.map(|until| until.since(now))
     }
 
-    /// Whether it orders the same kind for the same descriptors.
-    fn repeats(&self, other: &Self) -> bool {
-        (self.kind.index(), &self.domain, &self.entries) == (other.kind.index(), &other.domain, &other.entries)
+    /// What it orders, and for which descriptors. One that orders the same takes its place.
+    fn identity(&self) -> (usize, &str, &[Pattern]) {
+        (self.kind.index(), &self.domain, &self.entries)
     }
 
     /// Whether it matches more than one descriptor.
@@ -232,11 +233,11 @@ pub struct InForce<'o> {
 }
 
 impl Overrides {
-    /// Compiles overrides. Of those with one id the newest is taken, and of more than [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
+    /// Compiles overrides. Of those that repeat another the newest is taken, and of more than [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
     #[must_use]
     pub fn new(mut list: Vec<Override>) -> Self {
-        list.sort_by(|one, other| (&one.id, other.created_at).cmp(&(&other.id, one.created_at)));
-        list.dedup_by(|later, first| later.id == first.id && later.repeats(first));
+        list.sort_by(|one, other| one.identity().cmp(&other.identity()).then(other.created_at.cmp(&one.created_at)));
+        list.dedup_by(|older, newer| older.identity() == newer.identity());
         let before = list.len();
         list.sort_by_key(|one| Reverse(one.created_at));
         let mut patterns = 0;
@@ -259,9 +260,9 @@ impl Overrides {
     /// Whether there is room for one more.
     ///
     /// # Errors
-    /// There are too many in force at `now`.
+    /// Another override has the id, or there are too many in force at `now`.
     pub fn admit(&self, one: &Override, now: Micros) -> Result<(), Invalid> {
-        if self.list.iter().any(|other| other.id == one.id && !one.repeats(other)) {
+        if self.list.iter().any(|other| other.id == one.id && one.identity() != other.identity()) {
             return Err(Invalid(format!("another override has the id {}; remove that first", one.id)));
         }
         let others = || self.list.iter().filter(|other| other.id != one.id && !other.has_ended(now));
@@ -312,11 +313,8 @@ impl<'o> InForce<'o> {
     #[must_use]
     pub fn which(&self, domain: &[u8], entries: &[Entry<'_>], amount: Option<&Amount>) -> Option<(&'o Override, Applied)> {
         let tree = self.overrides.by_domain.get(domain)?;
-        let texts: SmallVec<[Option<address::Text>; 4]> = entries.iter().map(|entry| address::canonical(entry.value)).collect();
-        let values = entries.iter().zip(&texts).map(|(entry, text)| text.as_ref().map_or(entry.value, address::Text::bytes));
-        let entries: SmallVec<[Entry<'_>; 4]> = entries.iter().zip(values).map(|(entry, value)| Entry { key: entry.key, value }).collect();
         let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
-        tree.each_match(&entries, &mut |id| matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]));
+        tree.each_match(entries, &mut |id| matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]));
         matching.sort_unstable();
         let in_force = matching.iter().filter_map(|rank| self.overrides.list.get(rank.0 as usize)).filter(|one| !one.has_ended(self.now));
         in_force.into_iter().find_map(|one| {

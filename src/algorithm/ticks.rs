@@ -143,7 +143,8 @@ impl Flow {
         let unit = u128::from(self.per_hit());
         // A unit comes back within half a second, unless a bucket of up to 32 bits takes years to fill.
         let is_fine = u128::from(self.limit) * unit >= 2 * u128::from(Tick::new(SECOND).ceil(self.period)) || most_hits <= 1 << 41;
-        u128::from(most_hits) * unit <= u128::from(MAX_SAFE_INTEGER) && is_fine
+        // The rate is a number too, of a window that may be far longer than what counts fills.
+        u128::from(most_hits.max(self.limit)) * unit <= u128::from(MAX_SAFE_INTEGER) && is_fine
     }
 
     /// The units that come back in so many ticks, at least.

@@ -61,6 +61,11 @@ fn the_order_is_what_a_support_desk_expects() {
         (vec![("exempt", Some("10.0.0.0/8")), ("block", Some("::FFFF:10.0.0.1"))], "10.0.0.1", "block"),
         (vec![("exempt", Some("10.0.0.1/32")), ("block", Some("10.0.0.0/31"))], "::ffff:10.0.0.1", "exempt"),
         (vec![("exempt", None), ("block", Some("::ffff:10.0.0.0/104"))], "10.9.9.9", "block"),
+        // A wildcard matches an address as it is sent, and by its canonical text.
+        (vec![("exempt", None), ("block", Some("2001:DB8:*"))], "2001:DB8:0::1", "block"),
+        (vec![("exempt", None), ("block", Some("2001:db8:*"))], "2001:DB8:0::1", "block"),
+        (vec![("exempt", None), ("block", Some("::ffff:10.*"))], "::ffff:10.0.0.1", "block"),
+        (vec![("exempt", None), ("block", Some("2001:DB8:*"))], "2001:db8::1", "exempt"),
     ] {
         for turned in 0..orders.len() {
             let mut list: Vec<_> = orders.iter().map(|(kind, value)| made(kind, &user(*value))).collect();
@@ -102,6 +107,29 @@ fn a_descriptor_matches_with_all_of_its_entries() {
     ] {
         assert_eq!(find(&overrides, 0, path), expected, "{path:?}");
     }
+}
+
+#[test]
+fn each_entry_matches_by_one_of_its_spellings() {
+    let overrides = Overrides::new(vec![
+        made("block", &[("a", Some("2001:DB8:*")), ("b", Some("2001:DB8::7"))]),
+        made("exempt", &[("*", Some("2001:DB8::7"))]),
+    ]);
+    for (path, expected) in [
+        (&[("a", "2001:DB8::1"), ("b", "2001:DB8:0::7")][..], Some("block")),
+        (&[("a", "2001:DB8::1"), ("b", "2001:db8::7")], Some("block")),
+        (&[("a", "2001:db8::1"), ("b", "2001:db8::7")], None),
+        // Behind a wildcard a value is a text.
+        (&[("c", "2001:DB8::7")], Some("exempt")),
+        (&[("c", "2001:db8::7")], None),
+    ] {
+        assert_eq!(find(&overrides, 0, path), expected, "{path:?}");
+    }
+    // However many entries have two spellings, each branch is visited once.
+    let overrides = Overrides::new(vec![made("block", &[("k", Some("2001:*")); 16])]);
+    let mut visits = 0;
+    overrides.by_domain["d".as_bytes()].each_match(&[Entry { key: b"k", value: b"2001:DB8::1" }; 16], &mut |_| visits += 1);
+    assert_eq!(visits, 1);
 }
 
 #[test]
@@ -261,6 +289,9 @@ fn a_value_may_be_known_by_its_digest() {
     let found = |value: &[u8]| overrides.at(Micros(0)).find(b"d", &[Entry { key: b"user", value }], None);
     assert_eq!((found(b"\xff"), found(b"\xfe")), (Some(Applied::Block { ends_in: None }), Some(Applied::Exempt)));
     assert_eq!(of_digest("block", b"42").entries[0].to_string(), format!("user#{}", digest(b"42")));
+    let overrides = Overrides::new(vec![of_digest("block", b"2001:DB8::1"), of_digest("block", b"2001:db8::2")]);
+    let spelled = ["2001:DB8::1", "2001:db8::1", "2001:DB8::2", "2001:db8::2"].map(|value| find(&overrides, 0, &[("user", value)]));
+    assert_eq!(spelled, [Some("block"), None, Some("block"), Some("block")], "as it was sent, or by its canonical text");
     let one = of_digest("block", b"42");
     assert_eq!(Record::from(&one).read().as_ref(), Ok(&one));
     for (key, value, digest) in
@@ -291,7 +322,11 @@ fn ids_differ_where_anything_but_the_order_differs() {
     let again = Override { reason: "x".into(), until: Some(Micros(9)), created_at: Micros(7), ..made("block", &[("a", None)]) };
     assert_eq!(again.id, ids[2]);
     let overrides = Overrides::new(vec![made("block", &[("a", None)]), again.clone()]);
-    assert_eq!(overrides.list(), [again], "the newest");
+    assert_eq!(overrides.list(), std::slice::from_ref(&again), "the newest");
+    // Whatever else has the same id, in a store that others write to, and wherever it stands.
+    let other = Override { id: again.id.clone(), created_at: Micros(8), ..made("block", &[("a", Some("b"))]) };
+    let overrides = Overrides::new(vec![made("block", &[("a", None)]), other.clone(), again.clone()]);
+    assert!(overrides.list().len() == 2 && [other, again].iter().all(|one| overrides.list().contains(one)), "{overrides:?}");
 }
 
 #[test]

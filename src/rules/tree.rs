@@ -19,7 +19,9 @@ use matchers::{Matchers, OfKey};
 use memchr::memmem;
 pub(super) use regexes::{LARGEST_SET as LARGEST_REGEXES, TooLarge, check as check_regex, is_for_all, is_match as regex_matches};
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
+use super::address;
 use super::limit::LimitId;
 use crate::ask::Entry;
 use crate::ask::written::Text;
@@ -196,25 +198,36 @@ impl Tree {
         self.pattern(&entry).into_iter().chain(regex).min().map(|branch| branch.0)
     }
 
-    /// Shows `visit` what all branches lead to whose paths match the entries, in no particular order, and one perhaps twice. A look-up visits each
-    /// branch below which something may match, so that it takes as long as there are patterns that match.
+    /// Shows `visit` what all branches lead to whose paths match the entries, in no particular order. An address matches by its canonical text too. A
+    /// look-up visits each branch below which something may match once, so that it takes as long as there are patterns that match.
     pub(crate) fn each_match(&self, entries: &[Entry<'_>], visit: &mut impl FnMut(LimitId)) {
         let Some((entry, below)) = entries.split_first() else { return };
-        let exact = self.exact.get(&PairOfRequest { key: entry.key, value: entry.value }).copied();
-        let prefixes = self.prefix_lengths.iter().filter_map(|&length| entry.value.get(..length));
-        let by_prefix = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
-        let tried = by_prefix.chain([&self.by_trying]).flatten();
-        let patterns = tried.filter(|index| self.patterns[index.0].0.matches(entry)).map(|index| self.patterns[index.0].1);
-        let networks = self.matchers(entry.key).map(|of_key| of_key.networks(entry.value)).unwrap_or_default();
-        let matched = exact.into_iter().chain(self.digested(entry)).chain(networks).chain(patterns);
-        let matched = matched.chain(self.any_value.get(entry.key).copied());
-        for branch in matched.filter_map(|index| self.branches.get(index.0)) {
+        let text = address::canonical(entry.value);
+        let canonical = text.as_ref().map(|text| Entry { key: entry.key, value: text.bytes() }).filter(|other| other.value != entry.value);
+        let mut matched = self.matchers(entry.key).map(|of_key| of_key.networks(entry.value)).unwrap_or_default();
+        matched.extend(self.any_value.get(entry.key).copied());
+        for entry in [Some(entry), canonical.as_ref()].into_iter().flatten() {
+            self.add_by_text(entry, &mut matched);
+        }
+        matched.sort_unstable();
+        matched.dedup();
+        for branch in matched.iter().filter_map(|index| self.branches.get(index.0)) {
             match (branch.limit, below) {
                 (Some(found), []) => visit(found),
                 (None, []) => {}
                 _ => branch.children.each_match(below, visit),
             }
         }
+    }
+
+    /// Adds the branches that match an entry by its text.
+    fn add_by_text(&self, entry: &Entry<'_>, matched: &mut SmallVec<[BranchIndex; 2]>) {
+        let exact = self.exact.get(&PairOfRequest { key: entry.key, value: entry.value }).copied();
+        let prefixes = self.prefix_lengths.iter().filter_map(|&length| entry.value.get(..length));
+        let by_prefix = prefixes.filter_map(|prefix| self.by_prefix.get(&PairOfRequest { key: entry.key, value: prefix }));
+        let tried = by_prefix.chain([&self.by_trying]).flatten();
+        let patterns = tried.filter(|index| self.patterns[index.0].0.matches(entry)).map(|index| self.patterns[index.0].1);
+        matched.extend(exact.into_iter().chain(self.digested(entry)).chain(patterns));
     }
 
     /// The limit on the branch of the last entry.

@@ -113,6 +113,6 @@ mod tests {
         assert_eq!((both.nonces.len(), &both.version[..], both.len_edit_bytes()), (3, &b"c"[..], 3 * (1 + size_of::<Edit>())));
         let next = both.then(update(2, "d", Change::Edits(vec![set("y")])));
         assert_eq!(next.nonces, ["d"], "the first stream is gone");
-        assert_eq!(next.len_edit_bytes(), 4 * (1 + size_of::<Edit>()), "also an empty one has a place");
+        assert_eq!(next.len_edit_bytes(), 4 * (1 + size_of::<Edit>()), "also an empty one counts");
     }
 }

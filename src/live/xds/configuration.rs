@@ -20,7 +20,7 @@ use crate::rules::resource::Resource;
 /// Resources at most. A gateway has one for each listener and each shared policy.
 const MAX_RESOURCES: usize = 100_000;
 
-/// Problems of a response that are told to the control plane, and elements without a name that are kept for that.
+/// Problems of a response that a NACK tells the control plane, and elements without a name that are kept for that.
 const MOST_SHOWN: usize = 100;
 
 /// A resource and its version.

@@ -126,6 +126,7 @@ mod tests {
         assert!(inbox.is_full(1_000));
         let inbox = Inbox::default();
         inbox.put(update(1, Change::Edits(vec![Edit::Set(vec![0; 1_000].into())])));
-        assert!(inbox.is_full(1_000) && !inbox.is_full(1_001));
+        let bytes = 1_000 + size_of::<Edit>();
+        assert!(inbox.is_full(bytes) && !inbox.is_full(bytes + 1));
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn read_list(compiler: &mut Compiler<'_>, domain: &mut Domain, list: 
         let what = format!("'descriptors' is {}, not a list", list.value_type().name());
         return compiler.problems.error_at(list, what, "begin each descriptor below it with '- key: '");
     };
-    siblings.add_networks(items);
+    siblings.add_networks(&mut compiler.problems, items);
     for item in items {
         if item.value_type() == ValueType::Nothing {
             compiler.problems.error_at(item, "a descriptor is empty", "write 'key: ' behind the '-', or remove it");
@@ -49,7 +49,8 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
     let (mut level, matched) = read_level(compiler, fields).unzip();
     let matched = matched.flatten();
     let has_table = fields.get("table").is_some();
-    if let Some(level) = level.as_mut().filter(|level| !has_table && siblings.has_networks(level)) {
+    let at = compiler.problems.here(fields.node().at);
+    if let Some(level) = level.as_mut().filter(|level| !has_table && siblings.is_beside_networks(level, at)) {
         level.matching = Matching::Address;
         let address = level.value.as_ref().and_then(|value| address::read(value.as_bytes()));
         level.value = address.map(|address| address.to_string().into()).or(level.value.take());
@@ -86,8 +87,7 @@ fn read_descriptor(compiler: &mut Compiler<'_>, domain: &mut Domain, fields: &Fi
     children.finish(compiler);
     compiler.overlay.leave();
     if let Some(level) = path.pop() {
-        let (at, branch) = (compiler.problems.here(fields.node().at), Branch { limit, children: children.tree });
-        siblings.add(&mut compiler.problems, at, &level, matched.as_ref(), branch);
+        siblings.add(&mut compiler.problems, at, &level, matched.as_ref(), Branch { limit, children: children.tree });
     }
 }
 

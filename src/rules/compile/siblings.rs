@@ -28,22 +28,39 @@ pub(super) struct Siblings {
     patterns: usize,
     /// Keys with networks: all values that are addresses count by their canonical text there.
     with_networks: HashSet<Box<str>>,
+    /// Keys whose values count as they are sent, and where each was first written.
+    as_sent: HashMap<Box<str>, Location>,
 }
 
 impl Siblings {
-    /// Notes which keys of a list have networks, before its descriptors are read.
-    pub(super) fn add_networks(&mut self, items: &[Rc<Node>]) {
-        let key = |item: &Rc<Node>| {
-            let Content::Mapping(pairs) = &item.content else { return None };
+    /// Notes which keys of a list have networks, before its descriptors are read. It is too late for those that an earlier file has.
+    pub(super) fn add_networks(&mut self, problems: &mut Problems, items: &[Rc<Node>]) {
+        for item in items {
+            let Content::Mapping(pairs) = &item.content else { continue };
             let text = |name| pairs.iter().find(|(key, _)| key.text() == Some(name)).and_then(|(_, value)| value.text());
-            text("match").filter(|matching| *matching == "cidr").and(text("key")).map(Into::into)
-        };
-        self.with_networks.extend(items.iter().filter_map(key));
+            let Some(key) = text("match").filter(|matching| *matching == "cidr").and(text("key")) else { continue };
+            if let Some(first) = self.as_sent.remove(key) {
+                let what = format!(
+                    "the networks of {} stand behind {}, where its addresses count as they are spelled",
+                    quoted(key),
+                    problems.show(first)
+                );
+                problems.warning(item.at, what, "write all descriptors of the key in one file, or those with networks in the first one");
+            }
+            self.with_networks.insert(key.into());
+        }
     }
 
-    /// Whether a descriptor compares its values as text, beside networks of its key.
-    pub(super) fn has_networks(&self, level: &Level) -> bool {
-        matches!(level.matching, Matching::Text | Matching::Address) && self.with_networks.contains(&level.key)
+    /// Whether a descriptor compares its values as text, beside networks of its key. Without them, its values are noted as texts.
+    pub(super) fn is_beside_networks(&mut self, level: &Level, at: Location) -> bool {
+        if !matches!(level.matching, Matching::Text | Matching::Address) {
+            return false;
+        }
+        let has_networks = self.with_networks.contains(&level.key);
+        if !has_networks && !self.as_sent.contains_key(&level.key) {
+            self.as_sent.insert(level.key.clone(), at);
+        }
+        has_networks
     }
 
     /// Adds a branch, which is written at `at`.

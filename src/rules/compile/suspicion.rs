@@ -13,7 +13,7 @@ pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str)
         let what = format!("{} looks like a block of addresses, but is compared as text: no address in it matches", quoted(value));
         let remedy = "write 'match: cidr' beside it, or let Envoy send the block with its action masked_remote_address";
         problems.warning(node.at, what, remedy);
-    } else if let Some(address) = address::read(value.as_bytes()).filter(|address| address.to_string() != value) {
+    } else if let Some(address) = address::read(value.as_bytes()).filter(|address| is_meant(value) && address.to_string() != value) {
         let what = format!("{} is another spelling of an address than Envoy sends", quoted(value));
         problems.warning(node.at, what, format!("write {address}"));
     } else if is_regular_expression(value) {
@@ -29,6 +29,11 @@ fn is_block(value: &str) -> bool {
     let is_v4 = address.split('.').count() == 4 && address.split('.').all(|byte| byte.parse::<u8>().is_ok());
     let is_v6 = address.matches(':').count() >= 2 && address.bytes().all(|byte| byte == b':' || byte == b'.' || byte.is_ascii_hexdigit());
     bits.parse::<u8>().is_ok_and(|bits| (is_v4 && bits <= 32) || (is_v6 && bits <= 128))
+}
+
+/// Whether a text that can be read as an address is meant as one: `Face::Add` is a name.
+fn is_meant(address: &str) -> bool {
+    address.bytes().any(|byte| byte.is_ascii_digit())
 }
 
 /// Only what hardly occurs in other values: `10.*` and `/search?q=*` are patterns of Weir.
@@ -55,6 +60,9 @@ mod tests {
         }
         for text in ["10.0.0.1", "10.0.0.0/33", "/8", "a/8", "10.*", "10.0.0.0/8/x"] {
             assert!(!is_block(text), "{text}");
+        }
+        for (text, meant) in [("2001:DB8::1", true), ("0:0::1", true), ("Face::Add", false), ("A::B", false)] {
+            assert_eq!((address::read(text.as_bytes()).is_some(), is_meant(text)), (true, meant), "{text}");
         }
         for expression in ["^/api", "/api$", ".*", "/api/.*", "/v[0-9]+/x", "\\d+", "(get|put)", "(?i)get", "a.+b", "example\\.org"] {
             assert!(is_regular_expression(expression), "{expression}");

@@ -79,6 +79,7 @@ impl Generator {
                     random.bool().then(|| format!("2024-12-{:02}T{:02}:30", random.u8(1..32), random.u8(..24)).parse().expect("an anchor"));
             }
             let window = rate.window().map_or(1, Span::micros);
+            let small = [0, 0, 10, 20][random.usize(..4)];
             let mut some = |most: u64| random.bool().then(|| Span::from_micros(random.u64(..=most)));
             match kind {
                 AlgorithmKind::SlidingWindowBuckets => {
@@ -86,9 +87,10 @@ impl Generator {
                     options.bucket_span = some(3 * window);
                     options.subject_expiry = some(5 * window);
                 }
-                AlgorithmKind::LeakyBucket => options.max_delay = some(2 * window),
+                // Of any part of the window, and of the amount: both may be far smaller.
+                AlgorithmKind::LeakyBucket => options.max_delay = some((2 * window) >> small),
                 AlgorithmKind::TokenBucket => {
-                    options.burst = some(2 * requests).map(Span::micros);
+                    options.burst = some((2 * requests) >> small).map(Span::micros);
                 }
                 _ => {}
             }
